@@ -1,0 +1,365 @@
+"""The YAML as typed, frozen models: every key, its meaning and its default.
+
+`loader` reads files into these; nothing here touches the disk.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ctr_pipeline.features import AnyTransform
+
+
+class Section(BaseModel):
+    """A mapping of the YAML; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SplitConfig(Section):
+    """How rows are divided into training, validation and test."""
+
+    valid: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that validate.")
+    test: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that test.")
+    by: Literal["order", "random", "hash"] = Field(
+        default="order",
+        description="order: first rows train, last rows test; random: by seed; hash: by `column`, so "
+        "that all rows of one value stay together.",
+    )
+    column: str | None = Field(default=None, description="Column whose hash decides, for by: hash.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "SplitConfig":
+        if self.valid + self.test >= 1:
+            raise ValueError(
+                f"valid {self.valid} and test {self.test} together leave nothing to train on"
+            )
+        if (self.by == "hash") != (self.column is not None):
+            raise ValueError("`column` belongs to by: hash, and by: hash needs it")
+        return self
+
+
+Paths = Annotated[
+    str | tuple[str, ...],
+    Field(description="A file, a list of files, or a glob."),
+]
+
+
+class DataConfig(Section):
+    """Where the rows are and how they are read."""
+
+    train: Paths = Field(description="File, list or glob of the rows to train on.")
+    valid: Paths | None = Field(default=None, description="Validation rows; instead of split.valid.")
+    test: Paths | None = Field(default=None, description="Test rows; instead of split.test.")
+    format: Literal["auto", "csv", "tsv", "parquet"] = Field(
+        default="auto", description="File format; auto goes by the file's ending and first line."
+    )
+    columns: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=2,
+        description="Column names of a file without a header, in order; I1..I13 is a range.",
+    )
+    delimiter: str | None = Field(
+        default=None, min_length=1, max_length=1, description="Field separator; null: by the format."
+    )
+    quote: str | None = Field(
+        default='"', max_length=1, description="Quote character; null if quotes are plain characters."
+    )
+    label: str = Field(default="label", description="The column to predict, 0 or 1.")
+    split: SplitConfig = Field(
+        default=SplitConfig(), description="How one set of rows is divided."
+    )
+    missing_values: tuple[str, ...] = Field(
+        default=("",), description="Texts that mean 'missing'; the empty one always does."
+    )
+    bad_rows: Literal["fail", "skip"] = Field(
+        default="fail", description="fail: stop at the first bad row; skip: leave them out, counted."
+    )
+    max_bad_fraction: float = Field(
+        default=0.01, ge=0, le=1, description="With bad_rows: skip, stop above this share of rows."
+    )
+    key_columns: tuple[str, ...] = Field(
+        default=(), description="Columns carried into predictions.parquet as they are."
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "DataConfig":
+        if self.delimiter is not None and self.delimiter == self.quote:
+            raise ValueError("delimiter and quote are the same character")
+        return self
+
+
+def _one_transform(item: Any) -> Any:
+    """`log` and `{bucketize: {quantiles: 30}}` as the mapping that the models take."""
+    if isinstance(item, str):
+        return {"name": item}
+    if isinstance(item, dict) and len(item) == 1 and "name" not in item:
+        ((name, options),) = item.items()
+        if options is None:
+            return {"name": name}
+        if isinstance(options, dict):
+            return {"name": name, **options}
+    return item
+
+
+class FeatureEntry(Section):
+    """What becomes of one column, or of several alike."""
+
+    columns: str | tuple[str, ...] = Field(
+        description="One column, a list, or a range such as I1..I13."
+    )
+    number: tuple[AnyTransform, ...] | None = Field(
+        default=None, description="Chain of transforms that ends in a dense input."
+    )
+    id: tuple[AnyTransform, ...] | None = Field(
+        default=None, description="Chain of transforms that ends in an embedded field."
+    )
+    type: Literal["auto", "numeric", "categorical"] = Field(
+        default="auto",
+        description="For a column without number and id: decide its transforms as of this type.",
+    )
+    sensitive: bool = Field(
+        default=False, description="Keep the values out of messages, logs and reports."
+    )
+
+    @field_validator("number", "id", mode="before")
+    @classmethod
+    def _as_chain(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(_one_transform(item) for item in items)
+
+    @model_validator(mode="after")
+    def _chains_not_empty(self) -> "FeatureEntry":
+        if self.number == () or self.id == ():
+            raise ValueError("an empty chain; leave the key out instead")
+        return self
+
+
+class ModelConfig(Section):
+    """The architecture. A model uses the keys it names and refuses the others."""
+
+    name: str = Field(
+        default="deepfm", description="deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | custom."
+    )
+    embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
+    hidden_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(128, 64), description="Widths of the deep part's layers."
+    )
+    dropout: float = Field(
+        default=0.2, ge=0, lt=1, description="Share of hidden units dropped after each layer."
+    )
+    cross_layers: int = Field(default=2, ge=1, le=16, description="Cross layers of dcn and dcnv2.")
+    cin_layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(16, 16), description="Feature maps of xdeepfm's compressed interaction layers."
+    )
+    file: str | None = Field(
+        default=None, description="For model: custom, a Python file with build_model(inputs, options)."
+    )
+    options: dict[str, Any] = Field(
+        default={}, description="For model: custom, passed to build_model as they are."
+    )
+
+    @model_validator(mode="after")
+    def _custom_has_file(self) -> "ModelConfig":
+        if (self.name == "custom") != (self.file is not None):
+            raise ValueError("`file` belongs to name: custom, and name: custom needs it")
+        return self
+
+
+class OptimizerConfig(Section):
+    """A sparse or dense optimizer with its learning rate."""
+
+    name: Literal["sgd", "adagrad", "adam", "ftrl", "rowwise_adagrad"] = Field(
+        description="Which update rule."
+    )
+    learning_rate: float = Field(gt=0, description="Step size.")
+    beta_1: float = Field(default=0.9, ge=0, lt=1, description="Adam: decay of the first moment.")
+    beta_2: float = Field(default=0.999, ge=0, lt=1, description="Adam: decay of the second moment.")
+    epsilon: float = Field(default=1e-7, gt=0, description="Adam, Adagrad: keeps division finite.")
+    initial_accumulator: float = Field(
+        default=0.1, ge=0, description="Adagrad, FTRL: first value of the squared-gradient sum."
+    )
+    l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
+    l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
+
+
+class CountScaledL2(Section):
+    """L2 of a row whose id occurs n_b times in the batch and count times in training.
+
+    Adds strength * n_b / count**count_power * w to the batch's summed gradient of the row.
+    """
+
+    strength: float = Field(default=0.0, ge=0, description="How strong.")
+    count_power: Literal[0, 1, 2] = Field(
+        default=1, description="0: alike for all; 1, 2: rare ids are shrunk harder."
+    )
+
+
+class SegmentConfig(Section):
+    """How one part of an embedding row (the linear weight, the vector) is trained."""
+
+    optimizer: OptimizerConfig = Field(description="Update rule of this part.")
+    reduction: Literal["sum", "mean"] = Field(
+        description="Whether the gradient is summed or averaged over the batch."
+    )
+    l2: CountScaledL2 = Field(default=CountScaledL2(), description="Shrinking of rare ids.")
+    initial_range: float = Field(
+        default=0.0, ge=0, description="New rows are uniform in ± this; 0: zeros."
+    )
+
+
+class EmbeddingTraining(Section):
+    """Training of embedding rows: the linear weight and the vector."""
+
+    linear: SegmentConfig = Field(
+        default=SegmentConfig(
+            optimizer=OptimizerConfig(name="adagrad", learning_rate=0.03),
+            reduction="sum",
+            l2=CountScaledL2(strength=10.0, count_power=1),
+        ),
+        description="The weight of each id in the linear term.",
+    )
+    vector: SegmentConfig = Field(
+        default=SegmentConfig(
+            optimizer=OptimizerConfig(name="adam", learning_rate=3e-4),
+            reduction="mean",
+            l2=CountScaledL2(strength=1e5, count_power=2),
+            initial_range=0.0173,
+        ),
+        description="The embedding of each id.",
+    )
+
+
+class EarlyStopping(Section):
+    """When to stop before the last epoch."""
+
+    metric: Literal["logloss", "auc"] = Field(default="logloss", description="Watched on validation.")
+    tolerance: float = Field(
+        default=0.0015, ge=0, description="Stop when the metric is this much worse than its best."
+    )
+    patience: int = Field(
+        default=2, ge=1, description="Or when this many epochs have passed without a new best."
+    )
+
+
+class LearningRateSchedule(Section):
+    """Factor on every learning rate as training goes on."""
+
+    name: Literal["constant", "cosine", "exponential"] = Field(
+        default="constant", description="Shape after the warm-up."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up from 0.")
+    decay_steps: int | None = Field(
+        default=None, ge=1, description="cosine: steps to the floor; exponential: steps per decay."
+    )
+    decay_rate: float = Field(default=0.96, gt=0, le=1, description="exponential: factor per decay.")
+    floor: float = Field(default=0.0, ge=0, le=1, description="Smallest factor.")
+
+    @model_validator(mode="after")
+    def _has_length(self) -> "LearningRateSchedule":
+        if self.name != "constant" and self.decay_steps is None:
+            raise ValueError(f"{self.name} needs decay_steps")
+        return self
+
+
+class TrainConfig(Section):
+    """Training."""
+
+    epochs: int = Field(default=10, ge=1, description="Most passes over the training rows.")
+    batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows a step.")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Of row order, dropout, initial values.")
+    shuffle: bool = Field(default=True, description="New order of the rows every epoch.")
+    optimizer: OptimizerConfig = Field(
+        default=OptimizerConfig(name="adam", learning_rate=1e-3), description="Of dense parameters."
+    )
+    embeddings: EmbeddingTraining = Field(
+        default=EmbeddingTraining(), description="Of embedding rows."
+    )
+    learning_rate_schedule: LearningRateSchedule = Field(
+        default=LearningRateSchedule(), description="Factor on every learning rate over time."
+    )
+    gradient_clip_norm: float | None = Field(
+        default=None, gt=0, description="Bound on the norm of the dense gradient; null: none."
+    )
+    early_stopping: EarlyStopping | None = Field(
+        default=EarlyStopping(), description="When to stop early; null: never."
+    )
+    checkpoint_seconds: float = Field(
+        default=60.0, gt=0, description="Seconds between checkpoints; each epoch's end is one too."
+    )
+    keep_checkpoints: int = Field(default=2, ge=1, description="Checkpoints kept, beside the best.")
+    deterministic: bool = Field(
+        default=False, description="Same bits on every run of the same machine, at some cost."
+    )
+
+
+class EvaluationConfig(Section):
+    """What is measured on validation and test rows."""
+
+    gauc_column: str | None = Field(
+        default=None, description="Column whose values group rows for GAUC, such as user_id."
+    )
+    calibration_bins: int = Field(
+        default=20, ge=2, le=1000, description="Bins of equal row count in the calibration table."
+    )
+
+
+class ReportConfig(Section):
+    """What the report shows beyond the default."""
+
+    importance: bool = Field(
+        default=False, description="Permutation importance per feature; costs one pass each."
+    )
+    importance_rows: int = Field(
+        default=20_000, ge=100, description="Test rows that importance is measured on, at most."
+    )
+
+
+class ExportConfig(Section):
+    """The servable model."""
+
+    model_version: int = Field(
+        default=1, ge=1, description="Number of the version folder that a server loads."
+    )
+    parity_rows: int = Field(
+        default=1000, ge=1, description="Rows that prove export and trainer score alike."
+    )
+
+
+class RuntimeConfig(Section):
+    """Where and with what the pipeline runs."""
+
+    mode: Literal["local"] = Field(default="local", description="local: this process.")
+    threads: int | None = Field(
+        default=None, ge=1, description="Threads of TensorFlow and of kernels; null: the cores here."
+    )
+    memory_limit_gb: float = Field(
+        default=1.0, gt=0, description="Memory DuckDB may use before it spills to disk."
+    )
+
+
+class Config(Section):
+    """One file: the whole pipeline."""
+
+    name: str = Field(
+        default="ctrpipe", min_length=1, max_length=100, description="Name of the job."
+    )
+    data: DataConfig = Field(description="Where the rows are and how they are read.")
+    features: Literal["auto"] | tuple[FeatureEntry, ...] = Field(
+        default="auto", description="auto, or what becomes of each column; later entries win."
+    )
+    model: ModelConfig = Field(default=ModelConfig(), description="The architecture.")
+    train: TrainConfig = Field(default=TrainConfig(), description="Training.")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Metrics.")
+    export: ExportConfig = Field(default=ExportConfig(), description="The servable model.")
+    report: ReportConfig = Field(default=ReportConfig(), description="The report.")
+    runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="Where it runs.")
+    output: str = Field(default="runs/ctrpipe", min_length=1, description="The run folder.")
+
+    @property
+    def run_folder(self) -> Path:
+        """The run folder as a path."""
+        return Path(self.output)

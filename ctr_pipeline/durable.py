@@ -1,0 +1,69 @@
+"""Files that are whole or absent: temporary name, fsync, rename."""
+
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ctr_pipeline.errors import RunFolderError
+
+
+@contextmanager
+def durable_write(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a temporary file beside `path` and puts it there once it is on disk.
+
+    An error leaves what stood at `path` before untouched.
+
+    Raises:
+        RunFolderError: The disk is full or the folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a whole text file, durably."""
+    with durable_write(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames inside `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def crc32_of(path: Path) -> int:
+    """CRC-32 of a file's bytes."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def explain_os_error(error: OSError, path: Path) -> RunFolderError:
+    """What an operating system error means to the user."""
+    if error.errno == errno.ENOSPC:
+        return RunFolderError("the disk is full", place=str(path), remedy="Free space, then resume")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return RunFolderError(
+            "cannot be written", place=str(path), remedy="Choose another 'output' or its permissions"
+        )
+    return RunFolderError(f"cannot be written ({error.strerror})", place=str(path))

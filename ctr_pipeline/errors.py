@@ -1,0 +1,94 @@
+"""Errors of the product: what a user reads, and the exit code a shell sees.
+
+Every error that the user can mend is a `CtrPipelineError`: one clear sentence that names the place
+(file, line, column, key) and a remedy. Anything else that escapes is a bug.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CtrPipelineError(Exception):
+    """An error the user can mend.
+
+    Args:
+        message: What is wrong, one sentence without a full stop.
+        place: Where: `file:line`, `file, row 7, column 'price'`, a config key.
+        remedy: What to do about it, one sentence without a full stop.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, place: str | None = None, remedy: str | None = None) -> None:
+        self.message = message
+        self.place = place
+        self.remedy = remedy
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        prefix = f"{self.place}: " if self.place else ""
+        suffix = f". {self.remedy}" if self.remedy else ""
+        return f"{prefix}{self.message}{suffix}"
+
+
+class DataError(CtrPipelineError):
+    """The data files are missing, unreadable, or hold something that cannot be used."""
+
+
+class StatisticsError(CtrPipelineError):
+    """A statistic is missing, stale, or cannot be computed."""
+
+
+class PreprocessingError(CtrPipelineError):
+    """A transform does not fit its column or its statistics."""
+
+
+class ModelError(CtrPipelineError):
+    """A model cannot be built from its configuration."""
+
+
+class TrainingError(CtrPipelineError):
+    """Training cannot go on: a NaN loss, one class only, nothing to train on."""
+
+
+class CheckpointError(CtrPipelineError):
+    """A checkpoint is damaged or belongs to another configuration."""
+
+
+class ExportError(CtrPipelineError):
+    """The servable model cannot be written, or does not score as the trainer does."""
+
+
+class RunFolderError(CtrPipelineError):
+    """The run folder is locked, read-only, full, or belongs to another configuration."""
+
+
+@dataclass(frozen=True)
+class ConfigProblem:
+    """One thing wrong in a config.
+
+    Attributes:
+        place: `file:line` where it stands, or where its parent stands.
+        key: Dotted key path, such as `train.epochs` or `features[2].id`.
+        message: What was expected and what was found.
+        suggestion: The nearest valid name, if there is one.
+    """
+
+    place: str
+    key: str
+    message: str
+    suggestion: str | None = None
+
+    def __str__(self) -> str:
+        hint = f" (did you mean '{self.suggestion}'?)" if self.suggestion else ""
+        return f"{self.place}: {self.key}: {self.message}{hint}"
+
+
+class ConfigError(CtrPipelineError):
+    """Everything that is wrong in a config, at once."""
+
+    def __init__(self, problems: Sequence[ConfigProblem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        title = "1 problem in the config" if count == 1 else f"{count} problems in the config"
+        super().__init__("\n".join([f"{title}:", *(f"  {problem}" for problem in self.problems)]))

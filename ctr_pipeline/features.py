@@ -1,0 +1,221 @@
+"""The vocabulary every package shares: columns, transforms, features.
+
+A *feature* is a column. Its `number` chain ends in one dense input, its `id` chain ends in one
+embedded *field*; a feature may have either or both. Transforms are named here as the YAML names
+them, with their options; what they compute is in `preprocessing`, which statistics they need is
+in `analysis`.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class ColumnType(StrEnum):
+    """What the reader makes of a column."""
+
+    NUMBER = "number"
+    TEXT = "text"
+
+
+class TransformKind(StrEnum):
+    """What a transform takes and gives."""
+
+    NUMBER_TO_NUMBER = "number to number"
+    NUMBER_TO_ID = "number to id"
+    TEXT_TO_ID = "text to id"
+
+
+class Transform(BaseModel):
+    """One step of a chain, with its options. `name` is the YAML name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    kind: ClassVar[TransformKind]
+    name: str
+
+
+class Log(Transform):
+    """`log(1 + max(x, 0))`, natural; missing stays missing."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    name: Literal["log"] = "log"
+
+
+class Standardize(Transform):
+    """`(x - mean) / standard deviation` over the training rows, clipped; missing becomes 0."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    name: Literal["standardize"] = "standardize"
+    clip: float | None = Field(
+        default=5.0, gt=0, description="Clip to ± this many deviations; null to leave as it is."
+    )
+
+
+class Normalize(Transform):
+    """`(x - minimum) / (maximum - minimum)` over the training rows."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    name: Literal["normalize"] = "normalize"
+
+
+class Clip(Transform):
+    """Values below `minimum` become `minimum`, above `maximum` become `maximum`."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    name: Literal["clip"] = "clip"
+    minimum: float | None = Field(default=None, description="Smallest value kept; null: no bound.")
+    maximum: float | None = Field(default=None, description="Largest value kept; null: no bound.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Clip":
+        if self.minimum is None and self.maximum is None:
+            raise ValueError("needs a minimum, a maximum, or both")
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
+        return self
+
+
+class Fill(Transform):
+    """Missing values become `value`."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    name: Literal["fill"] = "fill"
+    value: float = Field(description="What a missing value becomes.")
+
+
+class LogRound(Transform):
+    """`round(log(x))` as an id in [0, num_bins); half to even; outside that range: the default."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
+    name: Literal["log_round"] = "log_round"
+    num_bins: int = Field(ge=1, description="Number of ids.")
+    base: float | None = Field(default=None, gt=1, description="Base of the logarithm; null: e.")
+    default_value: int = Field(default=0, ge=0, description="Id of x <= 0 and of out of range.")
+
+
+class RoundIdentity(Transform):
+    """`round(x)` as an id in [0, num_buckets); half to even; outside that range: the default."""
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
+    name: Literal["round_identity"] = "round_identity"
+    num_buckets: int = Field(ge=1, description="Number of ids.")
+    default_value: int = Field(default=0, ge=0, description="Id of values out of range.")
+
+
+class Bucketize(Transform):
+    """The index of the left-closed interval that holds x; missing values have their own id.
+
+    Exactly one of `boundaries`, `quantiles` and `ln2` says where the intervals are cut.
+    """
+
+    kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
+    name: Literal["bucketize"] = "bucketize"
+    boundaries: tuple[float, ...] | None = Field(
+        default=None, description="Cut points, strictly increasing."
+    )
+    quantiles: int | None = Field(
+        default=None, ge=2, le=10_000, description="Cut at the unique n-quantiles of training rows."
+    )
+    ln2: bool = Field(
+        default=False, description="floor(ln(x)^2) for x > 2, as the Criteo contest's winners did."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "Bucketize":
+        ways = [self.boundaries is not None, self.quantiles is not None, self.ln2]
+        if sum(ways) != 1:
+            raise ValueError("needs exactly one of boundaries, quantiles and ln2")
+        if self.boundaries is not None:
+            pairs = zip(self.boundaries, self.boundaries[1:], strict=False)
+            if not self.boundaries:
+                raise ValueError("boundaries is empty")
+            # A comparison with NaN is false, so this refuses NaN as well.
+            if not all(a < b for a, b in pairs) or self.boundaries[0] != self.boundaries[0]:
+                raise ValueError("boundaries must be strictly increasing")
+        return self
+
+
+class Hash(Transform):
+    """FarmHash Fingerprint64 of the value, modulo `buckets`; missing values have their own id."""
+
+    kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
+    name: Literal["hash"] = "hash"
+    buckets: int = Field(ge=1, le=2**40, description="Number of buckets.")
+
+
+class Vocabulary(Transform):
+    """The index of the value among the frequent values of the training rows.
+
+    Rarer and unseen values share the out-of-vocabulary ids; missing values have their own id.
+    """
+
+    kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
+    name: Literal["vocabulary"] = "vocabulary"
+    min_count: int = Field(default=2, ge=1, description="Keep values seen this often in training.")
+    max_size: int | None = Field(
+        default=None, ge=1, description="Keep at most this many values, the most frequent; null: all."
+    )
+    oov_buckets: int = Field(default=1, ge=1, description="Ids shared by all other values.")
+
+
+AnyTransform = Annotated[
+    Log
+    | Standardize
+    | Normalize
+    | Clip
+    | Fill
+    | LogRound
+    | RoundIdentity
+    | Bucketize
+    | Hash
+    | Vocabulary,
+    Field(discriminator="name"),
+]
+
+TRANSFORMS: dict[str, type[Transform]] = {
+    transform.model_fields["name"].default: transform
+    for transform in (
+        Log,
+        Standardize,
+        Normalize,
+        Clip,
+        Fill,
+        LogRound,
+        RoundIdentity,
+        Bucketize,
+        Hash,
+        Vocabulary,
+    )
+}
+"""Every transform by its YAML name."""
+
+
+class FeatureSpec(BaseModel):
+    """What becomes of one column.
+
+    Attributes:
+        column: The column's name in the data.
+        column_type: How the reader reads it.
+        number: Chain that ends in a dense input; None if the column has none.
+        id: Chain that ends in an embedded field; None if the column has none.
+        sensitive: The column's values stay out of messages, logs and reports.
+        reason: Who decided, for the plan table and the report.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    column: str
+    column_type: ColumnType
+    number: tuple[AnyTransform, ...] | None = None
+    id: tuple[AnyTransform, ...] | None = None
+    sensitive: bool = False
+    reason: str = "config"
+
+
+def expression_key(column: str, chain: Sequence[Transform]) -> str:
+    """Names the value of `column` after `chain`, as statistics of derived values are filed.
+
+    The key is the column's name alone for an empty chain.
+    """
+    return " | ".join([column, *(transform.model_dump_json() for transform in chain)])

@@ -1,0 +1,68 @@
+"""How long work tells how far it is, without knowing who listens.
+
+The command line shows bars or plain lines; notebooks and tests pass `SilentProgress`.
+"""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class ProgressTask(Protocol):
+    """One piece of long work; a context manager that ends its display."""
+
+    def advance(self, amount: int) -> None:
+        """`amount` more units are done."""
+
+    def note(self, text: str) -> None:
+        """Shows `text` beside the bar, for example `loss 0.4512`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Progress(Protocol):
+    """Opens a display for each piece of long work."""
+
+    def task(self, name: str, *, total: int | None, unit: str = "rows") -> ProgressTask:
+        """Starts the display of one piece of work; `total` is None when it is not known."""
+
+    def say(self, text: str) -> None:
+        """One plain line for a person."""
+
+
+class SilentTask:
+    """A `ProgressTask` that shows nothing."""
+
+    def advance(self, amount: int) -> None:
+        """Shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class SilentProgress:
+    """A `Progress` that shows nothing."""
+
+    def task(self, name: str, *, total: int | None, unit: str = "rows") -> ProgressTask:  # noqa: ARG002
+        """Shows nothing."""
+        return SilentTask()
+
+    def say(self, text: str) -> None:
+        """Shows nothing."""

@@ -1,0 +1,183 @@
+"""The statistics artefact: what is known about the training rows, on disk and in memory.
+
+`analysis` computes it by SQL; `preprocessing`, `pipeline` and `reporting` read it. A statistic that
+is missing is an error, never a default.
+
+Semantics: NULL, an empty text and NaN are *missing* and counted in `num_missing`; every other
+statistic is over the values present. Infinite numbers are counted in `num_infinite` and left out of
+mean, deviation, skew, minimum, maximum, quantiles and histogram. Deviation and skew are those of
+the population (divide by n). Ties between equally frequent values are broken by the value itself,
+in ascending order of its UTF-8 bytes.
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.features import ColumnType
+
+STATISTICS_VERSION = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ValueCount(_Frozen):
+    """One value of a column, how often it occurs, and the click rate of its rows."""
+
+    value: str
+    count: int
+    label_rate: float
+
+
+class HistogramBin(_Frozen):
+    """Rows whose value lies in [left, right), the last bin closed; and their click rate."""
+
+    left: float
+    right: float
+    count: int
+    label_rate: float | None
+
+
+class Moments(_Frozen):
+    """Moments of a column, or of a column after a chain of transforms.
+
+    Attributes:
+        count: Finite values present.
+        mean: None if count is 0, as are all others.
+        standard_deviation: Of the population.
+        minimum: Smallest finite value.
+        maximum: Largest finite value.
+        skew: Third standardised moment of the population; None if the deviation is 0.
+    """
+
+    count: int
+    mean: float | None
+    standard_deviation: float | None
+    minimum: float | None
+    maximum: float | None
+    skew: float | None
+
+
+class ColumnStatistics(_Frozen):
+    """Everything known about one column of the training rows.
+
+    Attributes:
+        column: The column's name.
+        column_type: How it was read.
+        count: Rows, missing ones included.
+        num_missing: NULL, empty text or NaN.
+        num_infinite: Of number columns.
+        num_distinct: Distinct values present, exact.
+        moments: Of number columns.
+        quantiles: Of number columns: the 5, 25, 50, 75 and 95 % quantiles, keys "0.05" and so on.
+        missing_label_rate: Click rate of the rows where the value is missing; None if there are none.
+        top_values: The most frequent values, most frequent first.
+        histogram: Of number columns.
+    """
+
+    column: str
+    column_type: ColumnType
+    count: int
+    num_missing: int
+    num_infinite: int = 0
+    num_distinct: int
+    moments: Moments | None = None
+    quantiles: dict[str, float] = {}
+    missing_label_rate: float | None = None
+    top_values: tuple[ValueCount, ...] = ()
+    histogram: tuple[HistogramBin, ...] = ()
+
+
+class VocabularyStatistics(_Frozen):
+    """One vocabulary: where its values are and what was left out.
+
+    Attributes:
+        column: The column's name.
+        min_count: Values rarer than this were left out.
+        max_size: Bound on the size, or None.
+        file: Path below the run folder, a Parquet file of (value: string, count: int64,
+            label_sum: int64), most frequent first, ties by ascending UTF-8 bytes.
+        size: Values kept.
+        num_excluded_values: Distinct values left out.
+        num_excluded_rows: Rows that hold a value left out.
+    """
+
+    column: str
+    min_count: int
+    max_size: int | None
+    file: str
+    size: int
+    num_excluded_values: int
+    num_excluded_rows: int
+
+
+class Statistics(_Frozen):
+    """All statistics of one set of training rows.
+
+    Attributes:
+        version: Of this format.
+        fingerprint: Of data and plan; equal fingerprints mean equal statistics.
+        num_rows: Training rows.
+        label_rate: Mean of the label.
+        columns: By column name.
+        derived_moments: Moments of transformed columns, by `expression_key(column, chain)`.
+        boundaries: Cut points of `bucketize: {quantiles: n}`: by expression key of the chain before
+            it, then by n as text; unique and ascending, so at most n - 1 of them.
+        vocabularies: By column name.
+        notes: Sentences for the report, such as the error of an approximate statistic.
+    """
+
+    version: int = STATISTICS_VERSION
+    fingerprint: str
+    num_rows: int
+    label_rate: float
+    columns: dict[str, ColumnStatistics]
+    derived_moments: dict[str, Moments] = {}
+    boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
+    vocabularies: dict[str, VocabularyStatistics] = {}
+    notes: tuple[str, ...] = ()
+
+    def column(self, name: str) -> ColumnStatistics:
+        """The statistics of one column.
+
+        Raises:
+            StatisticsError: There are none for it.
+        """
+        if name not in self.columns:
+            raise StatisticsError(
+                f"no statistics for column '{name}'",
+                remedy="Run 'ctrpipe analyze' again with the config you use now",
+            )
+        return self.columns[name]
+
+
+def load_statistics(path: Path) -> Statistics:
+    """Reads `statistics.json`.
+
+    Raises:
+        StatisticsError: The file is missing, damaged or of another version.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StatisticsError(
+            f"cannot be read ({error.strerror})", place=str(path), remedy="Run 'ctrpipe analyze'"
+        ) from error
+    try:
+        statistics = Statistics.model_validate_json(text)
+    except ValueError as error:
+        raise StatisticsError(
+            "is damaged or of another version",
+            place=str(path),
+            remedy="Delete it and run 'ctrpipe analyze'",
+        ) from error
+    if statistics.version != STATISTICS_VERSION:
+        raise StatisticsError(
+            f"has version {statistics.version}, this program reads {STATISTICS_VERSION}",
+            place=str(path),
+            remedy="Delete it and run 'ctrpipe analyze'",
+        )
+    return statistics
