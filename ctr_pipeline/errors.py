@@ -92,3 +92,20 @@ class ConfigError(CtrPipelineError):
         count = len(self.problems)
         title = "1 problem in the config" if count == 1 else f"{count} problems in the config"
         super().__init__("\n".join([f"{title}:", *(f"  {problem}" for problem in self.problems)]))
+
+
+class Interrupted(BaseException):  # noqa: N818  # like KeyboardInterrupt, an event and not a fault
+    """The user or the system asked the program to stop; what was done is kept.
+
+    Args:
+        signal_number: The signal that asked, such as `signal.SIGINT`.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+        super().__init__(f"stopped by signal {signal_number}")
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal's number, as shells expect."""
+        return 128 + self.signal_number
