@@ -1,0 +1,209 @@
+"""Encoded rows on disk: fixed-width records that any range of can be read by one `pread`.
+
+A record is `num_fields` int32 ids, `num_numbers` float32 numbers and the float32 label, in that
+order, little-endian. `meta.json` beside the records is written last: without it they do not count.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline import durable
+from ctr_pipeline.dataset.order import TaskRows
+from ctr_pipeline.errors import DataError
+
+_FORMAT_VERSION = 1
+_WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class EncodedMeta:
+    """What `meta.json` says of the records beside it.
+
+    Attributes:
+        version: Of this format.
+        fingerprint: Of everything the records depend on.
+        num_rows: Records.
+        num_fields: Ids of a record.
+        num_numbers: Numbers of a record.
+        num_positive: Records whose label is 1.
+    """
+
+    version: int
+    fingerprint: str
+    num_rows: int
+    num_fields: int
+    num_numbers: int
+    num_positive: int
+
+    @property
+    def record_words(self) -> int:
+        """32-bit words of a record."""
+        return self.num_fields + self.num_numbers + 1
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Some rows, as training takes them.
+
+    Attributes:
+        ids_BF: int32 [B, F], local to their field.
+        numbers_BN: float32 [B, N].
+        labels_B: float32 [B].
+    """
+
+    ids_BF: NDArray[np.int32]
+    numbers_BN: NDArray[np.float32]
+    labels_B: NDArray[np.float32]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows held."""
+        return len(self.labels_B)
+
+
+class EncodedWriter:
+    """Writes one split's records; a context manager that finishes the folder or leaves nothing."""
+
+    def __init__(
+        self, folder: Path, *, num_fields: int, num_numbers: int, fingerprint: str
+    ) -> None:
+        if sys.byteorder != "little":
+            raise DataError("encoded rows need a little-endian machine")
+        self._folder = folder
+        self._meta = EncodedMeta(_FORMAT_VERSION, fingerprint, 0, num_fields, num_numbers, 0)
+        self._num_rows = 0
+        self._num_positive = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "meta.json").unlink(missing_ok=True)
+        self._file = (folder / "rows.bin").open("wb")
+
+    def write(
+        self,
+        ids_BF: NDArray[np.int32],
+        numbers_BN: NDArray[np.float32],
+        labels_B: NDArray[np.float32],
+    ) -> None:
+        """Appends rows."""
+        fields, numbers = self._meta.num_fields, self._meta.num_numbers
+        records = np.empty((len(labels_B), self._meta.record_words), dtype=np.int32)
+        records[:, :fields] = ids_BF
+        records[:, fields : fields + numbers] = numbers_BN.view(np.int32)
+        records[:, -1] = labels_B.view(np.int32)
+        try:
+            records.tofile(self._file)
+        except OSError as error:
+            raise durable.explain_os_error(error, self._folder) from error
+        self._num_rows += len(labels_B)
+        self._num_positive += int(np.count_nonzero(labels_B))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        if kind is not None:
+            (self._folder / "rows.bin").unlink(missing_ok=True)
+            return
+        meta = asdict(self._meta) | {"num_rows": self._num_rows, "num_positive": self._num_positive}
+        durable.write_text(self._folder / "meta.json", json.dumps(meta, indent=2) + "\n")
+
+
+def load_meta(folder: Path) -> EncodedMeta | None:
+    """What is known of the records in `folder`; None if they are absent, cut short or of old."""
+    try:
+        meta = EncodedMeta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
+        size = (folder / "rows.bin").stat().st_size
+    except (OSError, ValueError, TypeError):
+        return None
+    whole = size == meta.num_rows * meta.record_words * _WORD_BYTES
+    return meta if whole and meta.version == _FORMAT_VERSION else None
+
+
+class EncodedReader:
+    """Reads records by range. Safe for several threads: `pread` has no position of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        meta = load_meta(folder)
+        if meta is None:
+            raise DataError(
+                "the encoded rows are missing or damaged",
+                place=str(folder),
+                remedy="Delete the folder and run again",
+            )
+        self.meta = meta
+        self._path = folder / "rows.bin"
+        self._descriptor = os.open(self._path, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read_records(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:
+        words = self.meta.record_words
+        records = np.empty((int(ranges[:, 1].sum()), words), dtype=np.int32)
+        target = memoryview(records.data).cast("B")
+        record_bytes = words * _WORD_BYTES
+        position = 0
+        for first_row, num_rows in ranges.tolist():
+            wanted = num_rows * record_bytes
+            offset = first_row * record_bytes
+            while wanted:
+                count = os.preadv(self._descriptor, [target[position : position + wanted]], offset)
+                if count == 0:
+                    raise DataError("was cut short while it was read", place=str(self._path))
+                position, offset, wanted = position + count, offset + count, wanted - count
+        return records
+
+    def _as_rows(self, records: NDArray[np.int32]) -> EncodedRows:
+        fields, numbers = self.meta.num_fields, self.meta.num_numbers
+        return EncodedRows(
+            ids_BF=np.ascontiguousarray(records[:, :fields]),
+            numbers_BN=np.ascontiguousarray(records[:, fields : fields + numbers]).view(np.float32),
+            labels_B=np.ascontiguousarray(records[:, -1]).view(np.float32),
+        )
+
+    def read_range(self, first_row: int, num_rows: int) -> EncodedRows:
+        """Neighbouring rows, in the order of the file."""
+        return self._as_rows(self._read_records(np.array([[first_row, num_rows]], dtype=np.int64)))
+
+    def read_task(self, task: TaskRows, batch_size: int) -> Iterator[EncodedRows]:
+        """The batches of one task, in its order; the last may be short."""
+        records = self._read_records(task.ranges)
+        for first in range(0, task.num_rows, batch_size):
+            last = min(first + batch_size, task.num_rows)
+            if task.permutation is None:
+                yield self._as_rows(records[first:last])
+            else:
+                yield self._as_rows(records[task.permutation[first:last]])
+
+    def read_in_order(self, batch_size: int) -> Iterator[EncodedRows]:
+        """All rows in the order of the file; the last batch may be short."""
+        for first in range(0, self.meta.num_rows, batch_size):
+            yield self.read_range(first, min(batch_size, self.meta.num_rows - first))

@@ -1,0 +1,163 @@
+"""The order of records: a seekable permutation, a pure function of (seed, epoch, task).
+
+Rows are grouped into blocks of `BLOCK_ROWS` neighbours. An epoch visits the blocks in a
+pseudo-random order; `batches_per_task` batches' worth of blocks make a *task*, and the rows of a
+task are permuted once more. Any task of any epoch can be computed without the ones before it, in
+memory bounded by one task, and reads the disk in runs of whole blocks. Batches never cross tasks,
+so the last batch of a task may be short.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_ROWS = 64
+_FEISTEL_ROUNDS = 4
+
+# Odd constants of SplitMix64 (Steele, Lea, Flood 2014), as a finaliser that mixes all bits.
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """The rows of one task.
+
+    Attributes:
+        task: Number of the task within its epoch.
+        ranges: Runs of neighbouring rows to read, int64 [num_ranges, 2] of (first_row, num_rows).
+        permutation: int64 [num_rows]: the task's k-th row is the one at `permutation[k]` of the
+            ranges read one after another; None keeps their order.
+        num_rows: Rows of the task.
+    """
+
+    task: int
+    ranges: NDArray[np.int64]
+    permutation: NDArray[np.int64] | None
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The tasks of one epoch over `num_rows` rows.
+
+    Args:
+        num_rows: Rows of the data.
+        batch_size: Rows of a full batch.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+        shuffle: False keeps the order of the rows.
+        batches_per_task: Full batches of a task.
+    """
+
+    num_rows: int
+    batch_size: int
+    seed: int
+    epoch: int
+    shuffle: bool = True
+    batches_per_task: int = 64
+
+    @property
+    def rows_per_task(self) -> int:
+        """Rows of every task but those that hold the end of the data."""
+        rows = self.batch_size * self.batches_per_task
+        return -(-rows // BLOCK_ROWS) * BLOCK_ROWS
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks of the epoch."""
+        return -(-self.num_rows // self.rows_per_task)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of the epoch, short ones included."""
+        return sum(self.batches_of(task) for task in range(self.num_tasks))
+
+    def batches_of(self, task: int) -> int:
+        """Batches of one task."""
+        return -(-self._rows_of(task) // self.batch_size)
+
+    def _blocks_of(self, task: int) -> NDArray[np.int64]:
+        blocks_per_task = self.rows_per_task // BLOCK_ROWS
+        num_blocks = -(-self.num_rows // BLOCK_ROWS)
+        positions = np.arange(
+            task * blocks_per_task, min((task + 1) * blocks_per_task, num_blocks), dtype=np.int64
+        )
+        if not self.shuffle:
+            return positions
+        return permute(positions, size=num_blocks, key=mix(self.seed, self.epoch))
+
+    def _rows_of(self, task: int) -> int:
+        return int(self._ranges_of(task)[:, 1].sum())
+
+    def _ranges_of(self, task: int) -> NDArray[np.int64]:
+        # Sorted, so that the disk is read forwards; the permutation below undoes any order.
+        first_rows = np.sort(self._blocks_of(task)) * BLOCK_ROWS
+        counts = np.minimum(BLOCK_ROWS, self.num_rows - first_rows)
+        starts_run = np.ones(len(first_rows), dtype=bool)
+        starts_run[1:] = first_rows[1:] != first_rows[:-1] + counts[:-1]
+        runs = np.flatnonzero(starts_run)
+        return np.stack([first_rows[runs], np.add.reduceat(counts, runs)], axis=1)
+
+    def rows_of(self, task: int) -> TaskRows:
+        """The rows of one task, in their order."""
+        if not 0 <= task < self.num_tasks:
+            raise IndexError(f"task {task} of an epoch of {self.num_tasks}")
+        ranges = self._ranges_of(task)
+        num_rows = int(ranges[:, 1].sum())
+        permutation = None
+        if self.shuffle:
+            generator = np.random.Generator(np.random.Philox(key=mix(self.seed, self.epoch, task)))
+            permutation = generator.permutation(num_rows)
+        return TaskRows(task, ranges, permutation, num_rows)
+
+    def tasks(self, first: int = 0) -> Iterator[TaskRows]:
+        """The tasks from `first` on."""
+        for task in range(first, self.num_tasks):
+            yield self.rows_of(task)
+
+
+def mix(*numbers: int) -> int:
+    """One well-mixed 64-bit number from several."""
+    state = 0
+    for number in numbers:
+        state = (state + _GOLDEN + (number & _MASK)) & _MASK
+        state ^= state >> 30
+        state = (state * int(_MIX_1)) & _MASK
+        state ^= state >> 27
+        state = (state * int(_MIX_2)) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def permute(positions: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.int64]:
+    """Maps each position in [0, size) to another one, one to one, in O(1) memory a position.
+
+    A Feistel network over the next even power of two, walked until it falls inside [0, size)
+    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
+    """
+    half_bits = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    mask = np.uint64((1 << half_bits) - 1)
+    shift = np.uint64(half_bits)
+    round_keys = [np.uint64(mix(key, number)) for number in range(_FEISTEL_ROUNDS)]
+
+    def encrypt(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left, right = values >> shift, values & mask
+        for round_key in round_keys:
+            left, right = right, left ^ (_scramble(right ^ round_key) & mask)
+        return (left << shift) | right
+
+    result = encrypt(positions.astype(np.uint64))
+    while (outside := result >= size).any():
+        result[outside] = encrypt(result[outside])
+    return result.astype(np.int64)
+
+
+def _scramble(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = (values ^ (values >> np.uint64(30))) * _MIX_1
+    values = (values ^ (values >> np.uint64(27))) * _MIX_2
+    return values ^ (values >> np.uint64(31))

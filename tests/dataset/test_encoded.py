@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter, load_meta
+from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.errors import DataError
+
+
+def write_rows(folder, num_rows, num_fields=3, num_numbers=2):
+    generator = np.random.default_rng(0)
+    ids = generator.integers(0, 1000, (num_rows, num_fields), dtype=np.int32)
+    numbers = generator.normal(size=(num_rows, num_numbers)).astype(np.float32)
+    labels = generator.integers(0, 2, num_rows).astype(np.float32)
+    with EncodedWriter(
+        folder, num_fields=num_fields, num_numbers=num_numbers, fingerprint="f"
+    ) as writer:
+        half = num_rows // 2
+        writer.write(ids[:half], numbers[:half], labels[:half])
+        writer.write(ids[half:], numbers[half:], labels[half:])
+    return ids, numbers, labels
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    ids, numbers, labels = write_rows(tmp_path, 1001)
+    with EncodedReader(tmp_path) as reader:
+        assert reader.meta.num_positive == labels.sum()
+        batches = list(reader.read_in_order(100))
+    assert [batch.num_rows for batch in batches] == [100] * 10 + [1]
+    assert np.array_equal(np.concatenate([b.ids_BF for b in batches]), ids)
+    assert np.array_equal(np.concatenate([b.numbers_BN for b in batches]), numbers)
+    assert np.array_equal(np.concatenate([b.labels_B for b in batches]), labels)
+
+
+@pytest.mark.parametrize(("num_fields", "num_numbers"), [(0, 2), (3, 0)])
+def test_one_kind_of_input_may_be_absent(tmp_path, num_fields, num_numbers):
+    ids, numbers, _ = write_rows(tmp_path, 10, num_fields, num_numbers)
+    with EncodedReader(tmp_path) as reader:
+        rows = reader.read_range(2, 5)
+    assert np.array_equal(rows.ids_BF, ids[2:7])
+    assert np.array_equal(rows.numbers_BN, numbers[2:7])
+
+
+def test_a_task_reads_its_rows_in_its_order(tmp_path):
+    ids, _, _ = write_rows(tmp_path, 5000)
+    order = EpochOrder(5000, 50, seed=1, epoch=0, batches_per_task=10)
+    with EncodedReader(tmp_path) as reader:
+        task = order.rows_of(3)
+        read = np.concatenate([batch.ids_BF for batch in reader.read_task(task, 50)])
+    rows = np.concatenate([np.arange(first, first + count) for first, count in task.ranges])
+    assert np.array_equal(read, ids[rows[task.permutation]])
+
+
+def test_rows_cut_short_are_not_there(tmp_path):
+    write_rows(tmp_path, 100)
+    file = tmp_path / "rows.bin"
+    file.write_bytes(file.read_bytes()[:-3])
+    assert load_meta(tmp_path) is None
+    with pytest.raises(DataError, match="missing or damaged"):
+        EncodedReader(tmp_path)
+
+
+def test_an_error_while_writing_leaves_no_rows(tmp_path):
+    with (
+        pytest.raises(KeyError),
+        EncodedWriter(tmp_path, num_fields=1, num_numbers=0, fingerprint="f") as writer,
+    ):
+        writer.write(
+            np.zeros((1, 1), np.int32), np.zeros((1, 0), np.float32), np.zeros(1, np.float32)
+        )
+        raise KeyError
+    assert load_meta(tmp_path) is None

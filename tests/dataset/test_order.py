@@ -1,0 +1,70 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.dataset.order import EpochOrder, permute
+
+
+def rows_in_order(order: EpochOrder) -> np.ndarray:
+    visited = []
+    for task in order.tasks():
+        rows = np.concatenate([np.arange(first, first + count) for first, count in task.ranges])
+        assert len(rows) == task.num_rows
+        visited.append(rows if task.permutation is None else rows[task.permutation])
+    return np.concatenate(visited)
+
+
+@given(size=st.integers(1, 5000), key=st.integers(0, 2**64 - 1))
+@settings(max_examples=50, deadline=None)
+def test_permute_is_one_to_one(size, key):
+    result = permute(np.arange(size), size=size, key=key)
+    assert np.array_equal(np.sort(result), np.arange(size))
+
+
+@given(
+    num_rows=st.integers(1, 20_000),
+    batch_size=st.integers(1, 300),
+    batches_per_task=st.integers(1, 8),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+)
+@settings(max_examples=50, deadline=None)
+def test_every_row_is_visited_once_an_epoch(num_rows, batch_size, batches_per_task, shuffle, seed):
+    order = EpochOrder(num_rows, batch_size, seed, 3, shuffle, batches_per_task)
+    visited = rows_in_order(order)
+    assert np.array_equal(np.sort(visited), np.arange(num_rows))
+    if not shuffle:
+        assert np.array_equal(visited, np.arange(num_rows))
+
+
+def test_a_task_is_the_same_whether_or_not_the_ones_before_it_were_computed():
+    order = EpochOrder(100_000, 128, 7, 2, True, 16)
+    in_sequence = list(order.tasks())[20]
+    alone = EpochOrder(100_000, 128, 7, 2, True, 16).rows_of(20)
+    assert np.array_equal(in_sequence.ranges, alone.ranges)
+    assert np.array_equal(in_sequence.permutation, alone.permutation)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = [
+        rows_in_order(EpochOrder(10_000, 100, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)
+    ]
+    for first in range(4):
+        for second in range(first):
+            assert np.mean(orders[first] == orders[second]) < 0.01
+
+
+def test_shuffled_rows_lose_their_neighbourhood():
+    visited = rows_in_order(EpochOrder(200_000, 1024, 0, 0))
+    assert abs(np.corrcoef(visited[:-1], visited[1:])[0, 1]) < 0.02
+    first_batch = visited[:1024]
+    assert first_batch.max() - first_batch.min() > 190_000
+
+
+def test_number_of_batches_counts_the_short_ones():
+    order = EpochOrder(1000, 64, 0, 0, True, 4)
+    sizes = []
+    for task in order.tasks():
+        sizes += [min(64, task.num_rows - first) for first in range(0, task.num_rows, 64)]
+    assert order.num_batches == len(sizes)
+    assert sum(sizes) == 1000
