@@ -1,0 +1,135 @@
+"""All metrics of one set of predictions, as one frozen result."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from ctr_pipeline.evaluation.calibration import (
+    CalibrationBin,
+    Interval,
+    calibration_bins,
+    calibration_ratio,
+    expected_calibration_error,
+)
+from ctr_pipeline.evaluation.checks import require_binary_labels, require_finite_scores
+from ctr_pipeline.evaluation.likelihood import (
+    constant_logloss,
+    logloss_of_logits,
+    normalized_entropy,
+    probabilities_of,
+)
+from ctr_pipeline.evaluation.ranking import Groups, RocPoint, exact_auc, group_auc, roc_points
+
+
+class EvaluationResult(BaseModel):
+    """What predictions are worth on one set of rows; every number is finite.
+
+    Attributes:
+        num_rows: Rows evaluated.
+        num_positive: Rows with label 1.
+        label_rate: Their share.
+        mean_probability: Mean prediction.
+        auc: Exact, ties one half.
+        logloss: Nats a row.
+        normalized_entropy: Logloss over the entropy of `label_rate`.
+        baseline_rate: The constant that the baseline predicts.
+        baseline_logloss: Logloss of that constant.
+        calibration: Sum of predictions over sum of labels.
+        calibration_interval: Its 95 % interval.
+        expected_calibration_error: Mean distance of prediction and observation over the bins.
+        gauc: AUC within groups; None without a group column or without a group of both classes.
+        gauc_num_groups: Groups counted in `gauc`.
+        gauc_num_groups_total: Groups there are.
+        gauc_num_rows: Rows counted in `gauc`.
+        calibration_bins: By ascending prediction.
+        roc: From (0, 0) to (1, 1), at most 400 points.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    num_rows: int
+    num_positive: int
+    label_rate: float
+    mean_probability: float
+    auc: float
+    logloss: float
+    normalized_entropy: float
+    baseline_rate: float
+    baseline_logloss: float
+    calibration: float
+    calibration_interval: Interval
+    expected_calibration_error: float
+    gauc: float | None = None
+    gauc_num_groups: int | None = None
+    gauc_num_groups_total: int | None = None
+    gauc_num_rows: int | None = None
+    calibration_bins: tuple[CalibrationBin, ...]
+    roc: tuple[RocPoint, ...]
+
+    def to_metrics(self) -> dict[str, float | int | list[float] | None]:
+        """The scalars for `metrics.json`, free of NaN and infinity; the curves are left out."""
+        metrics: dict[str, float | int | list[float] | None] = self.model_dump(
+            exclude={"calibration_bins", "roc", "calibration_interval"}
+        )
+        metrics["calibration_interval"] = [
+            self.calibration_interval.low,
+            self.calibration_interval.high,
+        ]
+        return metrics
+
+
+def evaluate_predictions(
+    labels: npt.NDArray[Any],
+    logits: npt.NDArray[Any],
+    *,
+    groups: Groups | None = None,
+    bins: int = 20,
+    baseline_rate: float | None = None,
+    place: str = "predictions",
+) -> EvaluationResult:
+    """Measures predictions against labels.
+
+    Args:
+        labels: [N] uint8 or float, zeros and ones.
+        logits: [N] float32 or float64, before the sigmoid.
+        groups: [N] group of each row for GAUC; missing values belong to no group.
+        bins: Calibration bins asked for.
+        baseline_rate: What the constant baseline predicts, best the label rate of the training
+            rows; None: the label rate of these rows.
+        place: What the rows are, for error messages, such as `test rows`.
+
+    Raises:
+        DataError: No rows, only one class (AUC and baseline have no meaning), or labels other
+            than 0 and 1.
+        TrainingError: Logits that are not finite.
+    """
+    positive = require_binary_labels(labels, place=place)
+    require_finite_scores(logits, positive.size, place=place)
+    label_rate = float(np.mean(positive))
+    reference_rate = label_rate if baseline_rate is None else baseline_rate
+    probabilities = probabilities_of(logits)
+    logloss = logloss_of_logits(labels, logits)
+    ratio, interval = calibration_ratio(labels, probabilities)
+    in_bins = calibration_bins(labels, probabilities, bins)
+    by_group = None if groups is None else group_auc(labels, logits, groups, place=place)
+    return EvaluationResult(
+        num_rows=positive.size,
+        num_positive=int(np.count_nonzero(positive)),
+        label_rate=label_rate,
+        mean_probability=float(np.mean(probabilities)),
+        auc=exact_auc(labels, logits, place=place),
+        logloss=logloss,
+        normalized_entropy=normalized_entropy(logloss, label_rate),
+        baseline_rate=reference_rate,
+        baseline_logloss=constant_logloss(label_rate, reference_rate),
+        calibration=ratio,
+        calibration_interval=interval,
+        expected_calibration_error=expected_calibration_error(in_bins),
+        gauc=None if by_group is None else by_group.value,
+        gauc_num_groups=None if by_group is None else by_group.num_groups_counted,
+        gauc_num_groups_total=None if by_group is None else by_group.num_groups,
+        gauc_num_rows=None if by_group is None else by_group.num_rows_counted,
+        calibration_bins=in_bins,
+        roc=roc_points(labels, logits, place=place),
+    )

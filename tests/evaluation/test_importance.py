@@ -1,0 +1,41 @@
+from itertools import islice
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from ctr_pipeline.evaluation.importance import importance_of, shuffled_orders
+
+
+def test_orders_are_permutations_that_depend_on_seed_and_place():
+    orders = list(islice(shuffled_orders(100, 5), 3))
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(100))
+    again = list(islice(shuffled_orders(100, 5), 3))
+    np.testing.assert_array_equal(orders, again)
+    assert not np.array_equal(orders[0], orders[1])
+    assert not np.array_equal(orders[0], next(shuffled_orders(100, 6)))
+
+
+def test_a_used_feature_costs_and_an_unused_one_costs_nothing():
+    random = np.random.default_rng(0)
+    used, unused = random.normal(size=2000), random.normal(size=2000)
+    labels = (random.random(2000) < 1 / (1 + np.exp(-used))).astype(np.uint8)
+    orders = shuffled_orders(2000, 0)
+
+    def score(used, unused):
+        return used + 0 * unused
+
+    logits = score(used, unused)
+    shuffled = score(used[next(orders)], unused)
+    row = importance_of("used", labels, logits, shuffled)
+    assert row.feature == "used"
+    assert row.auc_drop == pytest.approx(
+        roc_auc_score(labels, logits) - roc_auc_score(labels, shuffled)
+    )
+    assert row.logloss_rise == pytest.approx(
+        log_loss(labels, 1 / (1 + np.exp(-shuffled))) - log_loss(labels, 1 / (1 + np.exp(-logits)))
+    )
+    assert row.auc_drop > 0.1
+    idle = importance_of("unused", labels, logits, score(used, unused[next(orders)]))
+    assert (idle.auc_drop, idle.logloss_rise) == (0.0, 0.0)
