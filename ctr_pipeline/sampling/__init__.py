@@ -1,0 +1,1 @@
+"""Sample data from a planted model, so that the best possible figures are known."""
