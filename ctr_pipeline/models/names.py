@@ -1,0 +1,50 @@
+"""What the models are called and which config keys each uses; needs no Keras.
+
+The builders are in `registry`, under the same names.
+"""
+
+import difflib
+
+from ctr_pipeline.config.models import ModelConfig
+
+_ALWAYS = frozenset({"name", "embedding_dim"})
+_DEEP = _ALWAYS | {"hidden_units", "dropout"}
+
+MODEL_KEYS: dict[str, frozenset[str]] = {
+    "deepfm": _DEEP,
+    "wide_and_deep": _DEEP,
+    "xdeepfm": _DEEP | {"cin_layers"},
+    "dcn": _DEEP | {"cross_layers"},
+    "dcnv2": _DEEP | {"cross_layers"},
+    "custom": _ALWAYS | {"file", "options"},
+}
+"""Every model by its YAML name, with the keys of `model:` that it uses."""
+
+
+def nearest_model_name(name: str) -> str | None:
+    """The model name that `name` was probably meant to be, or None."""
+    plain = name.lower().replace("-", "_")
+    # Spellings that people use, such as "Wide&Deep" and "DCN-v2".
+    folded = {known.replace("_", ""): known for known in MODEL_KEYS}
+    squeezed = plain.replace("_", "").replace("&", "and").replace(" ", "")
+    if squeezed in folded:
+        return folded[squeezed]
+    near = difflib.get_close_matches(plain, MODEL_KEYS, n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
+def check_model(config: ModelConfig) -> list[str]:
+    """What is wrong with the `model:` section, one sentence a problem; empty if nothing is.
+
+    A key that the model does not use is a problem only where the user set it.
+    """
+    if config.name not in MODEL_KEYS:
+        near = nearest_model_name(config.name)
+        hint = f" (did you mean '{near}'?)" if near else ""
+        return [f"unknown model '{config.name}'{hint}; there are {', '.join(MODEL_KEYS)}"]
+    used = MODEL_KEYS[config.name]
+    problems = []
+    for key in sorted(config.model_fields_set - used):
+        owners = [name for name, keys in MODEL_KEYS.items() if key in keys]
+        problems.append(f"'{config.name}' has no key '{key}'; it belongs to {', '.join(owners)}")
+    return problems

@@ -1,0 +1,72 @@
+"""Every model's builder by its YAML name, and the model around it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.custom import build_custom
+from ctr_pipeline.models.dcn import build_dcn
+from ctr_pipeline.models.dcnv2 import build_dcnv2
+from ctr_pipeline.models.deepfm import build_deepfm
+from ctr_pipeline.models.inputs import ModelInputs, ModelSignature, build_inputs
+from ctr_pipeline.models.names import check_model
+from ctr_pipeline.models.wide_and_deep import build_wide_and_deep
+from ctr_pipeline.models.xdeepfm import build_xdeepfm
+
+MODEL_BUILDERS: dict[str, Callable[[ModelInputs, ModelConfig, int], Any]] = {
+    "deepfm": build_deepfm,
+    "wide_and_deep": build_wide_and_deep,
+    "xdeepfm": build_xdeepfm,
+    "dcn": build_dcn,
+    "dcnv2": build_dcnv2,
+    "custom": build_custom,
+}
+"""Every builder: (inputs, config, seed) -> logits (batch,)."""
+
+
+def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) -> keras.Model:
+    """Builds the model that the config names.
+
+    The logit of all but `custom` is b + Σ_f linear_BF + numbers · w_n + the architecture's own
+    parts; b starts at the logit of the base rate and w_n at zero.
+
+    Args:
+        config: The `model:` section.
+        signature: Sizes of the inputs.
+        seed: Of initial weights and dropout; equal seeds give equal models.
+
+    Returns:
+        A model from the inputs {"embeddings": (batch, fields, dim), "linear": (batch, fields),
+        "numbers": (batch, numbers)}, float32, to logits (batch,). Its only variables beside the
+        trainable ones are states of seed generators.
+
+    Raises:
+        ModelError: The section does not fit together, there is no feature, or the user's own file
+            is at fault.
+    """
+    problems = check_model(config)
+    if problems:
+        raise ModelError("; ".join(problems), place="model")
+    inputs = build_inputs(signature)
+    logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
+    model = keras.Model(inputs.as_dict(), logit_B, name=config.name)
+    _check_state(model, config)
+    return model
+
+
+def _check_state(model: keras.Model, config: ModelConfig) -> None:
+    """Refuses state that gradients do not train; seed generators are no such state."""
+    if model.non_trainable_weights:
+        names = ", ".join(weight.path for weight in model.non_trainable_weights)
+        raise ModelError(
+            f"the model has state that gradients do not train: {names}",
+            place=config.file,
+            remedy="Leave out batch normalisation, frozen layers and counters",
+        )
+    if not model.trainable_weights:
+        raise ModelError(
+            "the model has nothing to train", place=config.file, remedy="Give it a layer"
+        )
