@@ -1,0 +1,140 @@
+"""Padded batches, read and prepared ahead of the step by one thread.
+
+Axes: B batch, F fields, N numbers.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
+from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.training.lookup import EmbeddingLookup
+
+_BATCHES_AHEAD = 4
+_POLL_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """A batch of a run: the `batch`-th of the `task`-th task of the `epoch`-th epoch, from 0."""
+
+    epoch: int
+    task: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A padded batch, its rows found ahead.
+
+    Attributes:
+        position: Where it stands in the run.
+        following: Where the next batch of the run stands.
+        rows: Padded to the batch size.
+        num_valid: Rows that are not padding; the first ones.
+        prepared: What `EmbeddingLookup.prepare` returned.
+    """
+
+    position: Position
+    following: Position
+    rows: EncodedRows
+    num_valid: int
+    prepared: Any
+
+
+def pad(rows: EncodedRows, batch_size: int) -> EncodedRows:
+    """The rows, followed by zeros up to the batch size."""
+    missing = batch_size - rows.num_rows
+    if not missing:
+        return rows
+
+    def padded(values: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
+
+    return EncodedRows(padded(rows.ids_BF), padded(rows.numbers_BN), padded(rows.labels_B))
+
+
+def epoch_batches(
+    reader: EncodedReader, order: EpochOrder, embeddings: EmbeddingLookup, start: Position
+) -> Iterator[Batch]:
+    """The batches of one epoch from `start` on, in this thread."""
+    for task_rows in order.tasks(start.task):
+        task, num_batches = task_rows.task, order.batches_of(task_rows.task)
+        first_batch = start.batch if task == start.task else 0
+        for number, rows in enumerate(reader.read_task(task_rows, order.batch_size)):
+            if number < first_batch:
+                continue
+            position = Position(order.epoch, task, number)
+            if number + 1 < num_batches:
+                following = Position(order.epoch, task, number + 1)
+            elif task + 1 < order.num_tasks:
+                following = Position(order.epoch, task + 1, 0)
+            else:
+                following = Position(order.epoch + 1, 0, 0)
+            num_valid = rows.num_rows
+            whole = pad(rows, order.batch_size)
+            prepared = embeddings.prepare(whole.ids_BF, num_valid)
+            yield Batch(position, following, whole, num_valid, prepared)
+
+
+class Prefetcher(Generic[T]):
+    """Runs an iterator in a thread, a few items ahead; a context manager that stops the thread.
+
+    An error of the iterator is raised where its items are taken.
+    """
+
+    def __init__(self, items: Iterator[T], *, num_ahead: int = _BATCHES_AHEAD) -> None:
+        self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(num_ahead)
+        self._stopped = threading.Event()
+        self._items = items
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            item, error = self._queue.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+
+    def _put(self, item: T | None, error: BaseException | None) -> bool:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put((item, error), timeout=_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _run(self) -> None:
+        try:
+            for item in self._items:
+                if not self._put(item, None):
+                    return
+        except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
+            self._put(None, error)
+        else:
+            self._put(None, None)

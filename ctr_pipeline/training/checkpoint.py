@@ -1,0 +1,151 @@
+"""Checkpoints: whole or absent, found damaged rather than trusted.
+
+A checkpoint is a folder of files and a `manifest.json` with their sizes and CRC-32. It is written
+under a temporary name, put on disk, and renamed; the newest whole one is the one to resume from.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline import durable
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError
+
+FORMAT_VERSION = 1
+_PREFIX = "step-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint on disk.
+
+    Attributes:
+        folder: Its files.
+        step: Steps done when it was taken.
+        state: What the trainer noted, as JSON.
+    """
+
+    folder: Path
+    step: int
+    state: dict[str, Any]
+
+
+class CheckpointFolder:
+    """All checkpoints of a run.
+
+    Args:
+        folder: Their parent; made when the first one is saved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Checkpoint:
+        """Writes a checkpoint; one of the same step is replaced.
+
+        Args:
+            step: Steps done.
+            state: JSON-serialisable; kept in the manifest.
+            write: Puts all other files into the folder it is given.
+
+        Raises:
+            RunFolderError: The disk is full or read-only; earlier checkpoints are untouched.
+        """
+        final = self.folder / f"{_PREFIX}{step:012d}"
+        temporary = self.folder / f".{final.name}.tmp"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            write(temporary)
+            files = {}
+            for file in sorted(temporary.iterdir()):
+                _sync_file(file)
+                files[file.name] = {"bytes": file.stat().st_size, "crc32": durable.crc32_of(file)}
+            manifest = {"version": FORMAT_VERSION, "step": step, "files": files, "state": state}
+            durable.write_text(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+            durable.sync_folder(self.folder)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise durable.explain_os_error(error, final) from error
+        except CtrPipelineError:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return Checkpoint(final, step, state)
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints there are, damaged ones included, ascending."""
+        return sorted(int(path.name.removeprefix(_PREFIX)) for path in self.folder.glob("step-*"))
+
+    def load(self, step: int) -> Checkpoint:
+        """Reads and verifies one checkpoint.
+
+        Raises:
+            CheckpointError: It is absent, damaged or of another format.
+        """
+        folder = self.folder / f"{_PREFIX}{step:012d}"
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            version, files, state = manifest["version"], manifest["files"], manifest["state"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError("has no readable manifest", place=str(folder)) from error
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"has format {version}, this program reads {FORMAT_VERSION}", place=str(folder)
+            )
+        for name, expected in files.items():
+            file = folder / name
+            if not file.is_file() or file.stat().st_size != expected["bytes"]:
+                raise CheckpointError(f"'{name}' is missing or cut short", place=str(folder))
+            if durable.crc32_of(file) != expected["crc32"]:
+                raise CheckpointError(f"'{name}' is damaged (CRC differs)", place=str(folder))
+        return Checkpoint(folder, step, state)
+
+    def load_newest(self, say: Callable[[str], None]) -> Checkpoint | None:
+        """The newest whole checkpoint; damaged ones are passed over, saying so.
+
+        Returns:
+            None if there is no checkpoint at all.
+
+        Raises:
+            CheckpointError: There are some, and all are damaged.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                return self.load(step)
+            except CheckpointError as error:
+                say(f"Checkpoint passed over: {error}")
+        if steps:
+            raise CheckpointError(
+                "all checkpoints are damaged",
+                place=str(self.folder),
+                remedy="Delete the folder, or run without --resume to train from the start",
+            )
+        return None
+
+    def retain(self, keep: int, pinned: int | None) -> None:
+        """Deletes all but the newest `keep` and the pinned one."""
+        kept = {*self.steps()[-keep:], pinned}
+        for step in self.steps():
+            if step not in kept:
+                shutil.rmtree(self.folder / f"{_PREFIX}{step:012d}", ignore_errors=True)
+
+    def clear(self) -> None:
+        """Deletes all checkpoints."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

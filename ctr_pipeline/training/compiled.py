@@ -1,0 +1,176 @@
+"""A Keras model as pure functions: (parameters, rows, batch) → gradients, or → logits.
+
+The only module of this package that imports TensorFlow at module level. Axes: B batch, F fields,
+D embedding dimension, N numbers, P dense parameters.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ctr_pipeline.dataset.order import mix
+from ctr_pipeline.errors import ModelError
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BatchGradients:
+    """What one step of TensorFlow returns.
+
+    Attributes:
+        loss_sum: Sum of the rows' logloss, padding left out.
+        parameters_P: Gradient of the *mean* loss, float32 [P].
+        linear_BF: Gradient of the loss *sum* with respect to the rows' linear weights.
+        embeddings_BFD: The same for the embeddings.
+    """
+
+    loss_sum: float
+    parameters_P: Floats
+    linear_BF: Floats
+    embeddings_BFD: Floats
+
+
+class CompiledModel:
+    """Compiles a model for batches of one size.
+
+    Args:
+        model: From {"embeddings", "linear", "numbers"} to logits (batch,). Its variables only give
+            initial values; training never writes them.
+        batch_size: Rows of every batch; short ones are padded by the caller.
+        deterministic: The same bits on every run of one machine.
+    """
+
+    def __init__(self, model: keras.Model, *, batch_size: int, deterministic: bool = False) -> None:
+        if deterministic:
+            tf.config.experimental.enable_op_determinism()
+        self.batch_size = batch_size
+        self._model = model
+        self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+        self._sizes = [math.prod(shape) for shape in self._shapes]
+        self._num_seeds = len(model.non_trainable_variables)
+        self._gradients = tf.function(self._compute_gradients, jit_compile=True)
+        self._forward = tf.function(self._compute_logits, jit_compile=True)
+
+    @property
+    def num_parameters(self) -> int:
+        """P."""
+        return sum(self._sizes)
+
+    def initial_parameters(self) -> Floats:
+        """The model's own initial values, one after another: float32 [P]."""
+        values = [np.ravel(variable.numpy()) for variable in self._model.trainable_variables]
+        return np.concatenate([np.empty(0, np.float32), *values]).astype(np.float32)
+
+    def assign(self, parameters_P: Floats) -> keras.Model:
+        """Puts trained parameters into the model's variables, for the export."""
+        if len(parameters_P) != self.num_parameters:
+            raise ModelError(
+                f"{len(parameters_P)} trained parameters, the model has {self.num_parameters}"
+            )
+        offset = 0
+        for variable, shape, size in zip(
+            self._model.trainable_variables, self._shapes, self._sizes, strict=True
+        ):
+            variable.assign(parameters_P[offset : offset + size].reshape(shape))
+            offset += size
+        return self._model
+
+    def gradients(
+        self,
+        *,
+        parameters_P: Floats,
+        linear_BF: Floats,
+        embeddings_BFD: Floats,
+        numbers_BN: Floats,
+        labels_B: Floats,
+        num_valid: int,
+        dropout_seed: int,
+    ) -> BatchGradients:
+        """Gradients of one padded batch.
+
+        Args:
+            parameters_P: Dense parameters, float32.
+            linear_BF: Linear weights of the rows.
+            embeddings_BFD: Embeddings of the rows.
+            numbers_BN: Dense inputs.
+            labels_B: 0 or 1.
+            num_valid: Rows that are not padding; the first ones.
+            dropout_seed: Fixes the dropout masks.
+        """
+        loss_sum, parameters, linear, embeddings = self._gradients(
+            parameters_P=parameters_P,
+            linear_BF=linear_BF,
+            embeddings_BFD=embeddings_BFD,
+            numbers_BN=numbers_BN,
+            labels_B=labels_B,
+            num_valid=np.float32(num_valid),
+            seeds=self._seed_states(dropout_seed),
+        )
+        return BatchGradients(
+            float(loss_sum), parameters.numpy(), linear.numpy(), embeddings.numpy()
+        )
+
+    def logits(
+        self, *, parameters_P: Floats, linear_BF: Floats, embeddings_BFD: Floats, numbers_BN: Floats
+    ) -> Floats:
+        """Logits of one padded batch, float32 [B], dropout off."""
+        logits: Floats = self._forward(parameters_P, linear_BF, embeddings_BFD, numbers_BN).numpy()
+        return logits
+
+    def _seed_states(self, dropout_seed: int) -> NDArray[np.uint32]:
+        numbers = [mix(dropout_seed, index) for index in range(self._num_seeds)]
+        states = [(number >> 32, number & 0xFFFFFFFF) for number in numbers]
+        return np.array(states, dtype=np.uint32).reshape(self._num_seeds, 2)
+
+    def _split(self, parameters_P: Any) -> list[Any]:
+        if not self._sizes:
+            return []
+        parts = tf.split(parameters_P, self._sizes)
+        return [tf.reshape(part, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def _call(
+        self, parameters_P: Any, seeds: Any, inputs: dict[str, Any], *, training: bool
+    ) -> Any:
+        states = [seeds[index] for index in range(self._num_seeds)]
+        logits_B, _ = self._model.stateless_call(
+            self._split(parameters_P), states, inputs, training=training
+        )
+        return logits_B
+
+    def _compute_gradients(
+        self,
+        *,
+        parameters_P: Any,
+        linear_BF: Any,
+        embeddings_BFD: Any,
+        numbers_BN: Any,
+        labels_B: Any,
+        num_valid: Any,
+        seeds: Any,
+    ) -> tuple[Any, Any, Any, Any]:
+        weights_B = tf.cast(tf.range(self.batch_size, dtype=tf.float32) < num_valid, tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch([parameters_P, linear_BF, embeddings_BFD])
+            inputs = {"embeddings": embeddings_BFD, "linear": linear_BF, "numbers": numbers_BN}
+            logits_B = self._call(parameters_P, seeds, inputs, training=True)
+            losses_B = tf.nn.sigmoid_cross_entropy_with_logits(labels_B, logits_B)
+            loss_sum = tf.reduce_sum(losses_B * weights_B)
+        parameters, linear, embeddings = tape.gradient(
+            loss_sum,
+            [parameters_P, linear_BF, embeddings_BFD],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return loss_sum, parameters / num_valid, linear, embeddings
+
+    def _compute_logits(
+        self, parameters_P: Any, linear_BF: Any, embeddings_BFD: Any, numbers_BN: Any
+    ) -> Any:
+        inputs = {"embeddings": embeddings_BFD, "linear": linear_BF, "numbers": numbers_BN}
+        seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
+        return self._call(parameters_P, seeds, inputs, training=False)

@@ -1,0 +1,72 @@
+"""What each epoch achieved: `history.csv`, TensorBoard events, and the same in memory."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from ctr_pipeline import durable
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch.
+
+    Attributes:
+        epoch: Its number, from 0.
+        step: Steps done when it ended.
+        train_logloss: Mean over its batches while they trained, dropout on.
+        valid_logloss: Over all validation rows at its end.
+        valid_auc: Exact, over all validation rows at its end.
+        valid_calibration: Sum of predictions over sum of labels, on the validation rows.
+        learning_rate_factor: Of its last step.
+        num_rows: Rows trained.
+        seconds: Spent training, evaluation left out.
+    """
+
+    epoch: int
+    step: int
+    train_logloss: float
+    valid_logloss: float
+    valid_auc: float
+    valid_calibration: float
+    learning_rate_factor: float
+    num_rows: int
+    seconds: float
+
+
+def save_history(path: Path, history: Sequence[EpochRecord]) -> None:
+    """Writes `history.csv` as a whole, so that it rolls back with the checkpoint."""
+    text = io.StringIO()
+    writer = csv.DictWriter(
+        text, [field.name for field in fields(EpochRecord)], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(asdict(record) for record in history)
+    durable.write_text(path, text.getvalue())
+
+
+class EventLog:
+    """TensorBoard events of one run.
+
+    Args:
+        folder: Where TensorBoard looks for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        import tensorflow as tf
+
+        self._summary = tf.summary
+        self._writer = tf.summary.create_file_writer(str(folder))
+
+    def scalars(self, step: int, **values: float) -> None:
+        """Writes values of one step, named as the keywords with `_` for `/` after the first."""
+        with self._writer.as_default():
+            for name, value in values.items():
+                group, _, rest = name.partition("_")
+                self._summary.scalar(f"{group}/{rest}", value, step=step)
+
+    def close(self) -> None:
+        """Puts everything on disk."""
+        self._writer.close()

@@ -1,0 +1,35 @@
+"""The narrow interface between the trainer and the embedding rows.
+
+`embeddings.EmbeddingStore` implements it in this process; a client of parameter servers can too.
+Axes: B batch, F fields, D dimension of a segment.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class EmbeddingLookup(Protocol):
+    """Rows for a batch, and updates of the rows from its gradients."""
+
+    def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
+        """Everything about a batch that does not depend on values; runs ahead in a thread."""
+
+    def locate(self, prepared: Any, *, create: bool) -> None:
+        """Finds the batch's rows; makes the absent ones if it may."""
+
+    def gather(self, prepared: Any) -> list[NDArray[np.float32]]:
+        """Values per segment, each [B, F, D]; zeros for absent rows and for padding."""
+
+    def update(
+        self,
+        prepared: Any,
+        gradients: Sequence[NDArray[np.float32]],
+        *,
+        step: int,
+        learning_rate_factor: float,
+        num_examples: int,
+    ) -> None:
+        """Updates the batch's rows by the gradients of the loss sum, per segment [B, F, D]."""

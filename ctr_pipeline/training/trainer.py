@@ -1,0 +1,354 @@
+"""The training loop on one machine.
+
+A run is a pure function of data, config and seed: the order of rows, dropout and initial values
+depend on (seed, epoch, task, batch) alone, so a run that was killed and resumed ends as one that
+was not.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline import interruption
+from ctr_pipeline.config.models import TrainConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.dataset.order import EpochOrder, mix
+from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.evaluation.metrics import evaluate_predictions
+from ctr_pipeline.progress import Progress, ProgressTask
+from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches, pad
+from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.history import EpochRecord, EventLog, save_history
+from ctr_pipeline.training.lookup import EmbeddingLookup
+from ctr_pipeline.training.schedule import learning_rate_factor
+from ctr_pipeline.training.stopping import decide_stop
+
+_STEPS_PER_EVENT = 100
+_STEPS_PER_NOTE = 10
+
+
+class SavedRows(EmbeddingLookup, Protocol):
+    """Embedding rows that this process can save and load."""
+
+    def save(self, folder: Path) -> None:
+        """Writes all rows into files of `folder`."""
+
+    def load(self, folder: Path) -> None:
+        """Replaces all rows by those of `folder`."""
+
+
+class DenseRows(Protocol):
+    """Dense parameters with their optimizer."""
+
+    values: NDArray[np.float32]
+
+    def update(
+        self, gradient: NDArray[np.float32], *, step: int, learning_rate_factor: float
+    ) -> None:
+        """One step of the optimizer."""
+
+    def save(self, folder: Path) -> None:
+        """Writes values and optimizer state into files of `folder`."""
+
+    def load(self, folder: Path) -> None:
+        """Replaces values and optimizer state by those of `folder`."""
+
+
+@dataclass
+class TrainingState:
+    """Everything about a run that is not a parameter; part of every checkpoint.
+
+    Attributes:
+        position: The next batch to train.
+        step: Batches trained.
+        epoch_loss_sum: Loss of the rows of this epoch so far.
+        epoch_rows: Rows of this epoch so far.
+        epoch_seconds: Spent training on this epoch so far.
+        history: Epochs done.
+        best_step: Step of the best epoch's checkpoint.
+        finished: Why training ended; empty while it goes on.
+    """
+
+    position: Position = field(default_factory=lambda: Position(0, 0, 0))
+    step: int = 0
+    epoch_loss_sum: float = 0.0
+    epoch_rows: int = 0
+    epoch_seconds: float = 0.0
+    history: list[EpochRecord] = field(default_factory=list)
+    best_step: int | None = None
+    finished: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "TrainingState":
+        """The state that `to_json` wrote."""
+        known = dict(values)
+        known["position"] = Position(**known["position"])
+        known["history"] = [EpochRecord(**record) for record in known["history"]]
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class TrainerFiles:
+    """Where a trainer writes.
+
+    Attributes:
+        checkpoints: Folder of checkpoints.
+        history: `history.csv`.
+        events: Folder of TensorBoard events.
+    """
+
+    checkpoints: Path
+    history: Path
+    events: Path
+
+
+class Trainer:
+    """Trains a model and its embedding rows.
+
+    Args:
+        config: The `train:` section.
+        compiled: The model.
+        embeddings: Its rows.
+        dense: Its dense parameters.
+        train: Training rows.
+        valid: Validation rows.
+        files: Where to write.
+        progress: Who is told.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: TrainConfig,
+        compiled: CompiledModel,
+        embeddings: SavedRows,
+        dense: DenseRows,
+        train: EncodedReader,
+        valid: EncodedReader,
+        files: TrainerFiles,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state = TrainingState()
+        self.checkpoints = CheckpointFolder(files.checkpoints)
+        self._config = config
+        self._compiled = compiled
+        self._embeddings = embeddings
+        self._dense = dense
+        self._train = train
+        self._valid = valid
+        self._files = files
+        self._progress = progress
+        self._clock = clock
+        self._last_checkpoint = clock()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes back to a checkpoint."""
+        self._embeddings.load(checkpoint.folder)
+        self._dense.load(checkpoint.folder)
+        self.state = TrainingState.from_json(checkpoint.state)
+
+    def fit(self) -> TrainingState:
+        """Trains to the end, then goes back to the best epoch.
+
+        Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint.
+
+        Raises:
+            TrainingError: The loss is not finite; says at which step and the likely cause.
+            Interrupted: A signal asked to stop; the checkpoint is written.
+        """
+        events = EventLog(self._files.events)
+        try:
+            with interruption.deferred():
+                while not self.state.finished:
+                    self._run_epoch(events)
+                    if interruption.requested():
+                        break
+        finally:
+            events.close()
+        if self.state.best_step is not None and self.state.best_step != self.state.step:
+            finished, history = self.state.finished, self.state.history
+            self.restore(self.checkpoints.load(self.state.best_step))
+            self.state = replace(self.state, finished=finished, history=history)
+        return self.state
+
+    def score(self, reader: EncodedReader) -> NDArray[np.float32]:
+        """Logits of all rows of a split, in their order: float32 [num_rows]. Makes no rows."""
+        logits = np.empty(reader.meta.num_rows, dtype=np.float32)
+        first = 0
+        for rows in reader.read_in_order(self._compiled.batch_size):
+            whole = pad(rows, self._compiled.batch_size)
+            last = first + rows.num_rows
+            logits[first:last] = self.score_batch(whole.ids_BF, whole.numbers_BN, rows.num_rows)
+            first = last
+        return logits
+
+    def score_batch(
+        self, ids_BF: NDArray[np.int32], numbers_BN: NDArray[np.float32], num_valid: int
+    ) -> NDArray[np.float32]:
+        """Logits of the first `num_valid` rows of one padded batch."""
+        prepared = self._embeddings.prepare(ids_BF, num_valid)
+        self._embeddings.locate(prepared, create=False)
+        linear, embeddings = self._embeddings.gather(prepared)
+        logits = self._compiled.logits(
+            parameters_P=self._dense.values,
+            linear_BF=linear[:, :, 0],
+            embeddings_BFD=embeddings,
+            numbers_BN=numbers_BN,
+        )
+        return logits[:num_valid]
+
+    def _run_epoch(self, events: EventLog) -> None:
+        state, config = self.state, self._config
+        epoch = state.position.epoch
+        order = EpochOrder(
+            self._train.meta.num_rows, config.batch_size, config.seed, epoch, config.shuffle
+        )
+        batches = epoch_batches(self._train, order, self._embeddings, state.position)
+        title = f"Training, epoch {epoch + 1} of {config.epochs}"
+        with (
+            self._progress.task(title, total=order.num_rows) as task,
+            Prefetcher(batches) as ahead,
+        ):
+            task.advance(state.epoch_rows)
+            started = self._clock()
+            for batch in ahead:
+                self._step(batch)
+                task.advance(batch.num_valid)
+                if state.step % _STEPS_PER_NOTE == 0:
+                    task.note(f"logloss {state.epoch_loss_sum / state.epoch_rows:.4f}")
+                if state.step % _STEPS_PER_EVENT == 0:
+                    events.scalars(
+                        state.step, train_logloss=state.epoch_loss_sum / state.epoch_rows
+                    )
+                now = self._clock()
+                state.epoch_seconds += now - started
+                started = now
+                due = now - self._last_checkpoint >= config.checkpoint_seconds
+                if (due or interruption.requested()) and state.position.epoch == epoch:
+                    self._save(task)
+                    started = self._clock()
+                if interruption.requested() and state.position.epoch == epoch:
+                    return
+        self._end_epoch(epoch, events)
+
+    def _step(self, batch: Batch) -> None:
+        state, position = self.state, batch.position
+        step = state.step + 1
+        factor = learning_rate_factor(self._config.learning_rate_schedule, step)
+        self._embeddings.locate(batch.prepared, create=True)
+        linear, embeddings = self._embeddings.gather(batch.prepared)
+        gradients = self._compiled.gradients(
+            parameters_P=self._dense.values,
+            linear_BF=linear[:, :, 0],
+            embeddings_BFD=embeddings,
+            numbers_BN=batch.rows.numbers_BN,
+            labels_B=batch.rows.labels_B,
+            num_valid=batch.num_valid,
+            dropout_seed=mix(self._config.seed, position.epoch, position.task, position.batch),
+        )
+        if not math.isfinite(gradients.loss_sum):
+            raise TrainingError(
+                f"the loss is {gradients.loss_sum} at step {step} (epoch {position.epoch + 1})",
+                remedy=self._explain_loss(batch),
+            )
+        self._dense.update(
+            clip_norm(gradients.parameters_P, self._config.gradient_clip_norm),
+            step=step,
+            learning_rate_factor=factor,
+        )
+        self._embeddings.update(
+            batch.prepared,
+            [gradients.linear_BF[:, :, None], gradients.embeddings_BFD],
+            step=step,
+            learning_rate_factor=factor,
+            num_examples=batch.num_valid,
+        )
+        state.step = step
+        state.position = batch.following
+        state.epoch_loss_sum += gradients.loss_sum
+        state.epoch_rows += batch.num_valid
+
+    def _explain_loss(self, batch: Batch) -> str:
+        if not np.isfinite(batch.rows.numbers_BN).all():
+            return "A dense input is not finite; add 'clip' or 'standardize' to its chain"
+        return (
+            "Most likely the learning rate is too high: lower train.optimizer.learning_rate or "
+            "train.embeddings, or set train.gradient_clip_norm; --resume goes on from the last "
+            "checkpoint"
+        )
+
+    def _end_epoch(self, epoch: int, events: EventLog) -> None:
+        state = self.state
+        with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
+            logits = self.score(self._valid)
+            task.advance(len(logits))
+        labels = np.concatenate(
+            [rows.labels_B for rows in self._valid.read_in_order(self._compiled.batch_size)]
+        )
+        valid = evaluate_predictions(labels, logits)
+        record = EpochRecord(
+            epoch=epoch,
+            step=state.step,
+            train_logloss=state.epoch_loss_sum / state.epoch_rows,
+            valid_logloss=valid.logloss,
+            valid_auc=valid.auc,
+            valid_calibration=valid.calibration,
+            learning_rate_factor=learning_rate_factor(
+                self._config.learning_rate_schedule, state.step
+            ),
+            num_rows=state.epoch_rows,
+            seconds=state.epoch_seconds,
+        )
+        state.history.append(record)
+        decision = decide_stop(state.history, self._config.early_stopping, self._config.epochs)
+        if decision.best_epoch == epoch:
+            state.best_step = state.step
+        state.finished = decision.reason if decision.stop else ""
+        state.epoch_loss_sum, state.epoch_rows, state.epoch_seconds = 0.0, 0, 0.0
+        save_history(self._files.history, state.history)
+        events.scalars(
+            state.step,
+            valid_logloss=valid.logloss,
+            valid_auc=valid.auc,
+            valid_calibration=valid.calibration,
+            train_samples_per_second=record.num_rows / max(record.seconds, 1e-9),
+            train_learning_rate_factor=record.learning_rate_factor,
+        )
+        self._progress.say(
+            f"Epoch {epoch + 1}: train logloss {record.train_logloss:.4f}, validation logloss "
+            f"{valid.logloss:.4f}, AUC {valid.auc:.4f}"
+        )
+        self._save(None)
+
+    def _save(self, task: ProgressTask | None) -> None:
+        if task is not None:
+            task.note("checkpoint")
+
+        def write(folder: Path) -> None:
+            self._embeddings.save(folder)
+            self._dense.save(folder)
+
+        self.checkpoints.save(self.state.step, self.state.to_json(), write)
+        self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)
+        self._last_checkpoint = self._clock()
+
+
+def clip_norm(gradient: NDArray[np.float32], bound: float | None) -> NDArray[np.float32]:
+    """The gradient, scaled down to the bound if its Euclidean norm is above it."""
+    if bound is None:
+        return gradient
+    norm = float(np.linalg.norm(gradient))
+    return gradient if norm <= bound else gradient * np.float32(bound / norm)
