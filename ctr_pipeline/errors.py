@@ -69,7 +69,7 @@ class ConfigProblem:
 
     Attributes:
         place: `file:line` where it stands, or where its parent stands.
-        key: Dotted key path, such as `train.epochs` or `features[2].id`.
+        key: Dotted key path, such as `train.epochs` or `features[2].id`; empty for the whole file.
         message: What was expected and what was found.
         suggestion: The nearest valid name, if there is one.
     """
@@ -81,7 +81,8 @@ class ConfigProblem:
 
     def __str__(self) -> str:
         hint = f" (did you mean '{self.suggestion}'?)" if self.suggestion else ""
-        return f"{self.place}: {self.key}: {self.message}{hint}"
+        key = f"{self.key}: " if self.key else ""
+        return f"{self.place}: {key}{self.message}{hint}"
 
 
 class ConfigError(CtrPipelineError):

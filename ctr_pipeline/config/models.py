@@ -14,7 +14,7 @@ from ctr_pipeline.features import AnyTransform
 class Section(BaseModel):
     """A mapping of the YAML; unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class SplitConfig(Section):
@@ -24,8 +24,8 @@ class SplitConfig(Section):
     test: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that test.")
     by: Literal["order", "random", "hash"] = Field(
         default="order",
-        description="order: first rows train, last rows test; random: by seed; hash: by `column`, so "
-        "that all rows of one value stay together.",
+        description="order: first rows train, last rows test; random: by seed; hash: by `column`, "
+        "so that all rows of one value stay together.",
     )
     column: str | None = Field(default=None, description="Column whose hash decides, for by: hash.")
 
@@ -50,7 +50,9 @@ class DataConfig(Section):
     """Where the rows are and how they are read."""
 
     train: Paths = Field(description="File, list or glob of the rows to train on.")
-    valid: Paths | None = Field(default=None, description="Validation rows; instead of split.valid.")
+    valid: Paths | None = Field(
+        default=None, description="Validation rows; instead of split.valid."
+    )
     test: Paths | None = Field(default=None, description="Test rows; instead of split.test.")
     format: Literal["auto", "csv", "tsv", "parquet"] = Field(
         default="auto", description="File format; auto goes by the file's ending and first line."
@@ -61,20 +63,24 @@ class DataConfig(Section):
         description="Column names of a file without a header, in order; I1..I13 is a range.",
     )
     delimiter: str | None = Field(
-        default=None, min_length=1, max_length=1, description="Field separator; null: by the format."
+        default=None,
+        min_length=1,
+        max_length=1,
+        description="Field separator; null: by the format.",
     )
     quote: str | None = Field(
-        default='"', max_length=1, description="Quote character; null if quotes are plain characters."
+        default='"',
+        max_length=1,
+        description="Quote character; null if quotes are plain characters.",
     )
     label: str = Field(default="label", description="The column to predict, 0 or 1.")
-    split: SplitConfig = Field(
-        default=SplitConfig(), description="How one set of rows is divided."
-    )
+    split: SplitConfig = Field(default=SplitConfig(), description="How one set of rows is divided.")
     missing_values: tuple[str, ...] = Field(
         default=("",), description="Texts that mean 'missing'; the empty one always does."
     )
     bad_rows: Literal["fail", "skip"] = Field(
-        default="fail", description="fail: stop at the first bad row; skip: leave them out, counted."
+        default="fail",
+        description="fail: stop at the first bad row; skip: leave them out, counted.",
     )
     max_bad_fraction: float = Field(
         default=0.01, ge=0, le=1, description="With bad_rows: skip, stop above this share of rows."
@@ -156,7 +162,8 @@ class ModelConfig(Section):
         default=(16, 16), description="Feature maps of xdeepfm's compressed interaction layers."
     )
     file: str | None = Field(
-        default=None, description="For model: custom, a Python file with build_model(inputs, options)."
+        default=None,
+        description="For model: custom, a Python file with build_model(inputs, options).",
     )
     options: dict[str, Any] = Field(
         default={}, description="For model: custom, passed to build_model as they are."
@@ -177,7 +184,9 @@ class OptimizerConfig(Section):
     )
     learning_rate: float = Field(gt=0, description="Step size.")
     beta_1: float = Field(default=0.9, ge=0, lt=1, description="Adam: decay of the first moment.")
-    beta_2: float = Field(default=0.999, ge=0, lt=1, description="Adam: decay of the second moment.")
+    beta_2: float = Field(
+        default=0.999, ge=0, lt=1, description="Adam: decay of the second moment."
+    )
     epsilon: float = Field(default=1e-7, gt=0, description="Adam, Adagrad: keeps division finite.")
     initial_accumulator: float = Field(
         default=0.1, ge=0, description="Adagrad, FTRL: first value of the squared-gradient sum."
@@ -236,7 +245,9 @@ class EmbeddingTraining(Section):
 class EarlyStopping(Section):
     """When to stop before the last epoch."""
 
-    metric: Literal["logloss", "auc"] = Field(default="logloss", description="Watched on validation.")
+    metric: Literal["logloss", "auc"] = Field(
+        default="logloss", description="Watched on validation."
+    )
     tolerance: float = Field(
         default=0.0015, ge=0, description="Stop when the metric is this much worse than its best."
     )
@@ -255,7 +266,9 @@ class LearningRateSchedule(Section):
     decay_steps: int | None = Field(
         default=None, ge=1, description="cosine: steps to the floor; exponential: steps per decay."
     )
-    decay_rate: float = Field(default=0.96, gt=0, le=1, description="exponential: factor per decay.")
+    decay_rate: float = Field(
+        default=0.96, gt=0, le=1, description="exponential: factor per decay."
+    )
     floor: float = Field(default=0.0, ge=0, le=1, description="Smallest factor.")
 
     @model_validator(mode="after")
@@ -270,7 +283,9 @@ class TrainConfig(Section):
 
     epochs: int = Field(default=10, ge=1, description="Most passes over the training rows.")
     batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows a step.")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="Of row order, dropout, initial values.")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="Of row order, dropout, initial values."
+    )
     shuffle: bool = Field(default=True, description="New order of the rows every epoch.")
     optimizer: OptimizerConfig = Field(
         default=OptimizerConfig(name="adam", learning_rate=1e-3), description="Of dense parameters."
@@ -334,7 +349,9 @@ class RuntimeConfig(Section):
 
     mode: Literal["local"] = Field(default="local", description="local: this process.")
     threads: int | None = Field(
-        default=None, ge=1, description="Threads of TensorFlow and of kernels; null: the cores here."
+        default=None,
+        ge=1,
+        description="Threads of TensorFlow and of kernels; null: the cores here.",
     )
     memory_limit_gb: float = Field(
         default=1.0, gt=0, description="Memory DuckDB may use before it spills to disk."

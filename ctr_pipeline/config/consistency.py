@@ -1,0 +1,134 @@
+"""What the keys of a config must agree on among themselves.
+
+These checks look at plain values, so that they also speak when other keys are wrong.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ctr_pipeline.config.explanations import nearest
+from ctr_pipeline.config.key_paths import KeyPath, value_at
+from ctr_pipeline.config.models import SplitConfig
+from ctr_pipeline.config.yaml_source import Source
+from ctr_pipeline.features import TRANSFORMS, TransformKind
+
+_COLUMN_KEYS: tuple[KeyPath, ...] = (
+    ("data", "label"),
+    ("data", "split", "column"),
+    ("evaluation", "gauc_column"),
+)
+
+
+def check_consistency(values: dict[str, Any], source: Source) -> None:
+    """Adds to the problems of `source` what contradicts itself in `values`."""
+    _check_columns(values, source)
+    _check_splits(values, source)
+    entries = value_at(values, ("features",))
+    for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        for key in ("number", "id"):
+            path: KeyPath = ("features", index, key)
+            _check_chain(key, value_at(entry, (key,)), path, source)
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a list, or of a text alone."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return [item for item in items if isinstance(item, str)]
+
+
+def _check_columns(values: dict[str, Any], source: Source) -> None:
+    label = value_at(values, ("data", "label")) or "label"
+    for index, entry in enumerate(_entries(values)):
+        if isinstance(label, str) and label in _texts(value_at(entry, ("columns",))):
+            source.add(
+                ("features", index, "columns"),
+                f"'{label}' is the label; as a feature it would give the answer away",
+            )
+    columns = _texts(value_at(values, ("data", "columns")) or [])
+    if not columns:
+        return
+    known = set(columns)
+    if doubles := sorted(
+        {name for name in columns if columns.count(name) > 1} if len(known) < len(columns) else ()
+    ):
+        source.add(("data", "columns"), f"named twice: {', '.join(doubles[:5])}")
+    if (
+        isinstance(label, str)
+        and label not in known
+        and value_at(values, ("data", "label")) is None
+    ):
+        source.add(
+            ("data", "columns"),
+            "no column is called 'label', the default of data.label; name the label in data.label",
+        )
+    named = [(path, name) for path in _COLUMN_KEYS for name in _texts(value_at(values, path))]
+    key_columns: KeyPath = ("data", "key_columns")
+    named += [(key_columns, name) for name in _texts(value_at(values, key_columns))]
+    for index, entry in enumerate(_entries(values)):
+        path: KeyPath = ("features", index, "columns")
+        # What still has dots was a bad range, which has been named already.
+        named += [
+            (path, name) for name in _texts(value_at(entry, ("columns",))) if ".." not in name
+        ]
+    for path, name in named:
+        if name not in known:
+            source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))
+
+
+def _check_splits(values: dict[str, Any], source: Source) -> None:
+    for key in ("valid", "test"):
+        # The default share does not count as said: a resolved config spells it out.
+        default = SplitConfig.model_fields[key].default
+        share = value_at(values, ("data", "split", key))
+        if (
+            value_at(values, ("data", key)) is not None
+            and isinstance(share, int | float)
+            and share not in (0, default)
+        ):
+            source.add(
+                ("data", "split", key),
+                f"data.{key} already names files for these rows; leave out one of the two",
+            )
+
+
+def _entries(values: dict[str, Any]) -> Sequence[Any]:
+    entries = value_at(values, ("features",))
+    return entries if isinstance(entries, list | tuple) else ()
+
+
+def transform_name(item: Any) -> str | None:
+    """The name of a transform as written in the YAML, `log` or `{hash: {…}}` or `{name: …}`."""
+    if isinstance(item, str):
+        return item
+    if isinstance(item, dict):
+        name = item.get("name", next(iter(item)) if len(item) == 1 else None)
+        return name if isinstance(name, str) else None
+    return None
+
+
+def _check_chain(key: str, chain: Any, path: KeyPath, source: Source) -> None:
+    items = chain if isinstance(chain, list | tuple) else [chain]
+    names = [transform_name(item) for item in items if item is not None]
+    if not names or any(name not in TRANSFORMS for name in names):
+        return
+    kinds = [TRANSFORMS[name].kind for name in names if name is not None]
+    for index, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        here: KeyPath = (*path, index) if isinstance(chain, list | tuple) else path
+        gives_id = kind is not TransformKind.NUMBER_TO_NUMBER
+        if key == "number" and gives_id:
+            source.add(here, f"{name} makes an id and not a number; it belongs under id:")
+        elif gives_id and index < len(names) - 1:
+            source.add(
+                here, f"{name} makes an id, so nothing can follow it; {names[index + 1]} does"
+            )
+        elif kind is TransformKind.TEXT_TO_ID and index > 0:
+            source.add(
+                here, f"{name} takes the text of the column; {names[index - 1]} gives a number"
+            )
+    if key == "id" and kinds[-1] is TransformKind.NUMBER_TO_NUMBER:
+        makers = ", ".join(
+            name
+            for name, transform in TRANSFORMS.items()
+            if transform.kind is not TransformKind.NUMBER_TO_NUMBER
+        )
+        source.add(path, f"the chain must end in a transform that makes an id: {makers}")

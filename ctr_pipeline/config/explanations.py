@@ -1,0 +1,231 @@
+"""What pydantic found wrong, in the words of someone who writes YAML."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.yaml_source import Source
+from ctr_pipeline.features import TRANSFORMS, Transform
+
+_SHOWN_CHARACTERS = 60
+_BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+_EXPECTED: Mapping[str, str] = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping (key: value)",
+    "model_type": "a mapping (key: value)",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
+    "string_too_short": "at least {min_length} character(s)",
+    "string_too_long": "at most {max_length} character(s)",
+}
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known name most like `name`, if one is like it at all; case does not count."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=likeness)
+    return by_lower[matches[0]] if matches else None
+
+
+def describe(value: Any) -> str:
+    """A value as an error message shows it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        shown = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+        return f"the text '{shown}'"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return "a mapping"
+
+
+def explain_errors(errors: Sequence[ErrorDetails], values: dict[str, Any], source: Source) -> None:
+    """Adds each of pydantic's errors about `values` to the problems of `source`, once."""
+    seen: set[tuple[KeyPath, str]] = set()
+    for error in errors:
+        if _is_other_branch(error["loc"], values):
+            continue
+        path = _path_in_values(error["loc"], values)
+        if error["type"] == "missing":
+            path = (*path, str(error["loc"][-1]))
+        message, suggestion = _explain(error, path, values)
+        if (path, message) not in seen:
+            seen.add((path, message))
+            source.add(path, message, suggestion)
+
+
+def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str | None]:
+    kind, context = error["type"], error.get("ctx", {})
+    found = value_at(values, path)
+    if kind == "missing":
+        return _explain_missing(error["loc"]), None
+    if kind == "extra_forbidden":
+        return _explain_unknown_key(error["loc"])
+    if kind == "value_error":
+        return str(context["error"]), None
+    if kind == "union_tag_invalid":
+        tag = str(context["tag"])
+        known = ", ".join(TRANSFORMS)
+        return f"unknown transform '{tag}'; known: {known}", nearest(tag, TRANSFORMS)
+    if kind == "union_tag_not_found":
+        return _explain_transform_shape(found), None
+    if kind == "literal_error" and path == ("features",):
+        return f"expected auto or a list of entries, found {describe(found)}", "auto"
+    if kind == "literal_error":
+        names = [str(choice).strip("'") for choice in _choices(context)]
+        return f"expected {' | '.join(names)}, found {describe(found)}", nearest(str(found), names)
+    if kind in {"string_type", "tuple_type"} and _is_union(error["loc"]):
+        return f"expected text or a list of texts, found {describe(found)}", None
+    if kind == "bool_type" and isinstance(found, str) and found.lower() in _BOOLEANS:
+        return f"expected true or false, found {describe(found)}", _BOOLEANS[found.lower()]
+    if kind == "int_from_float" and isinstance(found, float):
+        whole = str(int(found)) if found.is_integer() else None
+        return f"expected a whole number, found {describe(found)}", whole
+    if kind == "model_type" and path and path[0] == "features":
+        return f"expected an entry such as {{columns: I1..I13}}, found {describe(found)}", None
+    if kind == "string_type" and isinstance(found, int | float | bool):
+        return f"expected text, found {describe(found)}; put it in quotes", None
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind].format(**context)}, found {describe(found)}", None
+    # A kind of error that no field of the models can give today.
+    return f"is not valid: {describe(found)}", None
+
+
+def _choices(context: Mapping[str, Any]) -> list[str]:
+    return str(context["expected"]).replace(" or ", ", ").split(", ")
+
+
+def _explain_missing(loc: Sequence[str | int]) -> str:
+    key = str(loc[-1])
+    for section in _sections_at(loc[:-1]):
+        if key in section.model_fields:
+            return f"is required and not given: {section.model_fields[key].description}"
+    return "is required and not given"
+
+
+def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
+    key = str(loc[-1])
+    sections = _sections_at(loc[:-1])
+    is_transform = any(issubclass(section, Transform) for section in sections)
+    known = [
+        name
+        for section in sections
+        for name in section.model_fields
+        if not (is_transform and name == "name")
+    ]
+    elsewhere = {} if is_transform else _paths_by_key()
+    if key in elsewhere:
+        return "unknown key here", elsewhere[key]
+    if suggestion := nearest(key, known):
+        return "unknown key", suggestion
+    if match := nearest(key, elsewhere, likeness=0.8):
+        return "unknown key here", elsewhere[match]
+    return f"unknown key; known here: {', '.join(known) or 'none'}", None
+
+
+def _explain_transform_shape(found: Any) -> str:
+    example = "write a name such as log, or a name with options such as {hash: {buckets: 1000}}"
+    if isinstance(found, dict) and len(found) == 1:
+        ((name, options),) = found.items()
+        return f"the options of {name} must be a mapping, found {describe(options)}; {example}"
+    if isinstance(found, dict) and found:
+        return f"found {len(found)} names ({', '.join(map(str, found))}) in one entry; {example}"
+    return f"{example}; found {describe(found)}"
+
+
+def _is_label(step: str | int) -> bool:
+    return isinstance(step, str) and (step == "str" or step.startswith(("tuple[", "literal[")))
+
+
+def _is_union(loc: Sequence[str | int]) -> bool:
+    return _is_label(loc[-1])
+
+
+def _is_other_branch(loc: Sequence[str | int], values: Any) -> bool:
+    """Whether the error is about a reading of the value that its author did not mean."""
+    for depth, step in enumerate(loc):
+        if not _is_label(step):
+            continue
+        value = value_at(values, _path_in_values(loc[:depth], values))
+        meant_list = isinstance(value, list | tuple)
+        if meant_list != str(step).startswith("tuple["):
+            return True
+    return False
+
+
+def _path_in_values(loc: Sequence[str | int], values: Any) -> KeyPath:
+    """The part of pydantic's location that the author wrote.
+
+    Left out are the names of union branches and the tags of transforms given as `name:`.
+    """
+    path: list[str | int] = []
+    node = values
+    for step in loc:
+        if isinstance(step, int):
+            if isinstance(node, list | tuple) and step < len(node):
+                path.append(step)
+                node = node[step]
+        elif isinstance(node, dict) and step in node:
+            path.append(step)
+            node = node[step]
+    return tuple(path)
+
+
+def _sections_at(loc: Sequence[str | int]) -> list[type[BaseModel]]:
+    """The models that could stand at a location of pydantic's."""
+    sections: list[type[BaseModel]] = [Config]
+    for step in loc:
+        if isinstance(step, int) or _is_label(step):
+            continue
+        if step in TRANSFORMS and TRANSFORMS[step] in sections:
+            sections = [TRANSFORMS[step]]
+            continue
+        for section in sections:
+            if step in section.model_fields:
+                sections = models_in(section.model_fields[step].annotation)
+                break
+    return sections
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation such as `tuple[A | B, ...] | None` mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in models_in(part)]
+
+
+def _paths_by_key() -> dict[str, str]:
+    """Where each key belongs, its shallowest place; keys inside lists are left out."""
+    paths: dict[str, str] = {}
+    level: list[tuple[KeyPath, type[BaseModel]]] = [((), Config)]
+    while level:
+        below: list[tuple[KeyPath, type[BaseModel]]] = []
+        for path, section in level:
+            for key, info in section.model_fields.items():
+                paths.setdefault(key, render_key_path((*path, key)))
+                if key != "features":
+                    below += [((*path, key), model) for model in models_in(info.annotation)]
+        level = below
+    return paths

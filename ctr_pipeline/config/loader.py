@@ -1,0 +1,221 @@
+"""A YAML file and `--set` overrides as a `Config`, or everything wrong with them at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ctr_pipeline.config.consistency import check_consistency
+from ctr_pipeline.config.explanations import describe, explain_errors
+from ctr_pipeline.config.key_paths import KeyPathError, parse_key_path, put_at, value_at
+from ctr_pipeline.config.models import Config, FeatureEntry, ModelConfig
+from ctr_pipeline.config.ranges import RangeError, expand_range
+from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
+from ctr_pipeline.config.yaml_syntax import read_yaml_text, syntax_problem
+from ctr_pipeline.errors import ConfigError, ConfigProblem
+
+ModelCheck = Callable[[ModelConfig], Sequence[str]]
+"""Says what is wrong with a `model:` section, one sentence a problem."""
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A config and where each of its keys was given.
+
+    Attributes:
+        config: The typed config.
+        text: The YAML as it was read; empty for a mapping.
+        path: The file; None for a mapping.
+        overrides: The `--set` arguments, as given.
+    """
+
+    config: Config
+    text: str = ""
+    path: Path | None = None
+    overrides: tuple[str, ...] = ()
+    _source: Source = field(default_factory=lambda: Source("config", {}), repr=False)
+
+    def place_of(self, key: str) -> str:
+        """Where a key such as `train.epochs` was given, or its nearest parent that was."""
+        return self._source.place_of(parse_key_path(key)).text
+
+    def problem_at(self, key: str, message: str, suggestion: str | None = None) -> ConfigProblem:
+        """A problem of `key` that was found later, with the place of the key."""
+        return ConfigProblem(self.place_of(key), key, message, suggestion)
+
+    def resolved_yaml(self) -> str:
+        """The config with every default written out; loading it gives an equal config."""
+        return resolved_yaml(self.config)
+
+
+def load_config(
+    path: Path, overrides: Sequence[str] = (), *, check_model: ModelCheck | None = None
+) -> LoadedConfig:
+    """Reads a config file.
+
+    Args:
+        path: The YAML file.
+        overrides: Texts such as `train.epochs=2`; the value is YAML, later ones win.
+        check_model: What else the `model:` section must fulfil.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    text = read_yaml_text(path)
+    try:
+        values, source = parse_yaml(text, str(path))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError([syntax_problem(error, str(path))]) from error
+    if values is None:
+        message = "the file is empty; 'ctrpipe init DATA' writes a config to start from"
+        raise ConfigError([ConfigProblem(str(path), "", message)])
+    if not isinstance(values, dict):
+        message = f"expected keys such as data: and output:, found {describe(values)}"
+        raise ConfigError([ConfigProblem(str(path), "", message)])
+    source.values = values
+    return _finish(source, overrides, check_model, text=text, path=path)
+
+
+def config_from_mapping(
+    mapping: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    check_model: ModelCheck | None = None,
+) -> LoadedConfig:
+    """A config from nested dictionaries and lists, for notebooks.
+
+    Raises:
+        ConfigError: With every problem found.
+    """
+    source = Source("config", deepcopy(dict(mapping)))
+    return _finish(source, overrides, check_model, text="", path=None)
+
+
+def entries_by_column(entries: Sequence[FeatureEntry]) -> dict[str, FeatureEntry]:
+    """The entry that counts for each column, the last that names it; in order of first naming."""
+    chosen: dict[str, FeatureEntry] = {}
+    for entry in entries:
+        columns = (entry.columns,) if isinstance(entry.columns, str) else entry.columns
+        for column in columns:
+            chosen[column] = entry
+    return chosen
+
+
+def _finish(
+    source: Source,
+    overrides: Sequence[str],
+    check_model: ModelCheck | None,
+    *,
+    text: str,
+    path: Path | None,
+) -> LoadedConfig:
+    for override in overrides:
+        _apply_override(override, source)
+    _expand_ranges(source)
+    values = _as_model_values(source.values)
+    config: Config | None = None
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        explain_errors(error.errors(include_url=False), values, source)
+    check_consistency(values, source)
+    if check_model is not None:
+        _check_model(values, check_model, source)
+    if source.problems or config is None:
+        ordered = sorted(source.problems, key=lambda found: found[0].line)
+        raise ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))
+    return LoadedConfig(config, text, path, tuple(overrides), source)
+
+
+def _apply_override(override: str, source: Source) -> None:
+    place = Place(f"--set {override}", 10**9)
+    key, separator, value_text = override.partition("=")
+    if not separator or not key.strip():
+        message = "expected KEY=VALUE, for example --set train.epochs=2"
+        source.problems.append((place, ConfigProblem(place.text, key.strip(), message)))
+        return
+    try:
+        value, value_source = parse_yaml(value_text, place.text)
+        path = parse_key_path(key.strip())
+        made = [path[:depth] for depth in range(1, len(path))]
+        made = [parent for parent in made if value_at(source.values, parent) is None]
+        put_at(source.values, path, value)
+    except yaml.YAMLError as error:
+        problem = syntax_problem(error, place.text)
+        message = f"the value is not YAML: {problem.message}"
+        source.problems.append((place, ConfigProblem(place.text, key.strip(), message)))
+        return
+    except KeyPathError as error:
+        source.problems.append((place, ConfigProblem(place.text, key.strip(), str(error))))
+        return
+    for _, problem in value_source.problems:
+        source.problems.append((place, ConfigProblem(place.text, key.strip(), problem.message)))
+    for old in [old for old in source.places if old[: len(path)] == path]:
+        del source.places[old]
+    source.places.update(dict.fromkeys([*made, path], place))
+
+
+def _expand_ranges(source: Source) -> None:
+    """Puts the names in place of ranges, in `data.columns` and in every `features[].columns`."""
+    paths = [("data", "columns")]
+    features = value_at(source.values, ("features",))
+    count = len(features) if isinstance(features, list | tuple) else 0
+    for path in [*paths, *(("features", index, "columns") for index in range(count))]:
+        given = value_at(source.values, path)
+        if isinstance(given, str) and (".." in given or path == ("data", "columns")):
+            items: list[Any] = [given]
+        elif isinstance(given, list | tuple):
+            items = list(given)
+        else:
+            continue
+        names: list[Any] = []
+        for item in items:
+            try:
+                names += expand_range(item) if isinstance(item, str) else [item]
+            except RangeError as error:
+                names.append(item)
+                source.add(path, str(error))
+        put_at(source.values, path, names)
+
+
+def _as_tuples(value: Any) -> Any:
+    """Lists as the tuples that the frozen models hold."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_as_tuples(item) for item in value)
+    return value
+
+
+def _as_model_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The plain values as the models take them; `model.options` stays as it was written."""
+    converted: dict[str, Any] = _as_tuples(values)
+    options = value_at(values, ("model", "options"))
+    if options is not None:
+        put_at(converted, ("model", "options"), options)
+    return converted
+
+
+def _check_model(values: dict[str, Any], check_model: ModelCheck, source: Source) -> None:
+    section = value_at(values, ("model",))
+    if not isinstance(section, dict):
+        return
+    try:
+        # A key at its default does not count as used: a resolved config spells all of them out.
+        default = ModelConfig().model_dump()
+        told = {key: value for key, value in section.items() if value != default.get(key)}
+        model = ModelConfig.model_validate(told)
+    except ValidationError:
+        # Its name is worth checking even where another key is wrong.
+        name = section.get("name")
+        if not isinstance(name, str):
+            return
+        model = ModelConfig.model_construct(_fields_set={"name"}, name=name)
+    for message in check_model(model):
+        key = next((key for key in section if f"'{key}'" in message), "name")
+        source.add(("model", key), message)
