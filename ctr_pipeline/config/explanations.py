@@ -89,7 +89,7 @@ def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str 
         tag = str(context["tag"])
         known = ", ".join(TRANSFORMS)
         return f"unknown transform '{tag}'; known: {known}", nearest(tag, TRANSFORMS)
-    if kind == "union_tag_not_found":
+    if kind in {"union_tag_not_found", "model_attributes_type"}:
         return _explain_transform_shape(found), None
     if kind == "literal_error" and path == ("features",):
         return f"expected auto or a list of entries, found {describe(found)}", "auto"

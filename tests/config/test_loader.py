@@ -1,0 +1,352 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ctr_pipeline.config import config_from_mapping, entries_by_column, load_config
+from ctr_pipeline.config.models import Config, ModelConfig
+from ctr_pipeline.errors import ConfigError
+
+MINIMAL = "data:\n  train: rows.csv\n"
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        data = text if isinstance(text, bytes) else text.encode()
+        Path("c.yaml").write_bytes(data)
+        return Path("c.yaml")
+
+    return write
+
+
+def problems(call, *arguments, **keywords):
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments, **keywords)
+    text = "\n".join(str(problem) for problem in caught.value.problems)
+    for jargon in ("pydantic", "Input should", "https://", "type=", "loc", "validation error"):
+        assert jargon not in text
+    return text
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_example_config_loads_and_is_short(path):
+    loaded = load_config(path)
+    assert loaded.config.output == f"runs/{loaded.config.name}"
+    assert len(path.read_text().splitlines()) <= 25
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_resolved_config_loads_to_an_equal_one(path, tmp_path):
+    from ctr_pipeline.models.names import check_model
+
+    loaded = load_config(path)
+    resolved = tmp_path / "config.resolved.yaml"
+    resolved.write_text(loaded.resolved_yaml())
+    again = load_config(resolved, check_model=check_model)
+    assert again.config == loaded.config
+    assert again.resolved_yaml() == loaded.resolved_yaml()
+
+
+def test_criteo_ranges_are_expanded():
+    loaded = load_config(next(path for path in CONFIGS if path.name == "criteo_deepfm.yaml"))
+    columns = loaded.config.data.columns
+    assert columns is not None
+    assert columns[:3] == ("label", "I1", "I2")
+    assert columns[-1] == "C26"
+    assert len(columns) == 40
+    assert loaded.config.features[1].columns[25] == "C26"
+
+
+def test_places_lead_back_to_the_file(write):
+    loaded = load_config(write(MINIMAL + "train:\n  epochs: 3\n"), ["model.dropout=0.5"])
+    assert loaded.place_of("train.epochs") == "c.yaml:4"
+    assert loaded.place_of("train.batch_size") == "c.yaml:3"
+    assert loaded.place_of("model.dropout") == "--set model.dropout=0.5"
+    assert loaded.place_of("output") == "c.yaml"
+    problem = loaded.problem_at("train.epochs", "is odd", "train.epoch")
+    assert str(problem) == "c.yaml:4: train.epochs: is odd (did you mean 'train.epoch'?)"
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "c.yaml: the file is empty"),
+            ("# nothing\n", "c.yaml: the file is empty"),
+            ("- a\n", "c.yaml: expected keys such as data: and output:, found a list of 1"),
+            ("just text", "found the text 'just text'"),
+            ("a: [1, 2\nb: 3", "c.yaml:2:2: not valid YAML: a list"),
+            ("a: {b: 1\nc", "a mapping { … } that is not closed"),
+            ("data:\n\ttrain: x\n", "c.yaml:2:1: not valid YAML: a tab"),
+            ("a: b: c", "c.yaml:1:5: not valid YAML: a ':' that starts no key"),
+            ("data:\n   a: 1\n  b: 2\n", "indentation does not fit"),
+            ('a: "open\n', "a quote that is not closed"),
+            ("a: 1\n---\nb: 2\n", "a second document"),
+            ("a: *nowhere", "an alias (*name)"),
+            ("a: @x", "a character that cannot stand here"),
+            ('a: "\\q"', "a backslash that YAML does not know"),
+            ("a\nb: 1", "a ':' that starts no key"),
+            (b"a: \xff\xfe", "c.yaml:1: is not UTF-8 text"),
+            (b"PAR1\x00\x00", "is a binary file"),
+            (b"a: \x07", "a control character"),
+            (b"a: 1\n" * 2_100_000, "is too large for a config"),
+            ("[" * 5000, "nested too deep"),
+        ],
+        ids=range(20),
+    )
+    def test_unusable_file_is_one_clear_error(self, write, text, message):
+        found = problems(load_config, write(text))
+        assert message in found
+        assert "\n" not in found
+
+    def test_missing_file_names_its_neighbours(self, write):
+        write(MINIMAL)
+        found = problems(load_config, Path("d.yaml"))
+        assert found == "d.yaml: there is no such file; in . there are c.yaml"
+
+    def test_folder_is_no_config(self, tmp_path):
+        assert "is a folder" in problems(load_config, tmp_path)
+
+    def test_byte_order_mark_and_windows_lines_are_fine(self, write):
+        loaded = load_config(write(b"\xef\xbb\xbfdata:\r\n  train: rows.csv\r\n"))
+        assert loaded.config.data.train == "rows.csv"
+
+
+class TestOverrides:
+    def test_any_key_can_be_set(self):
+        loaded = config_from_mapping(
+            {"data": {"train": "a"}, "features": [{"columns": "x"}, {"columns": "y"}]},
+            [
+                "train.epochs=2",
+                "features[0].id=hash",
+                "features[0].id={hash: {buckets: 10}}",
+                "data.train=[a, b]",
+                "train.early_stopping=null",
+                "train.optimizer={name: adam, learning_rate: 1e-3}",
+                "name='7'",
+            ],
+        ).config
+        assert loaded.train.epochs == 2
+        assert loaded.features[0].id[0].buckets == 10
+        assert loaded.data.train == ("a", "b")
+        assert loaded.train.early_stopping is None
+        assert loaded.train.optimizer.learning_rate == 1e-3
+        assert loaded.name == "7"
+
+    def test_later_override_wins_and_text_may_hold_equal_signs(self):
+        loaded = config_from_mapping({"data": {"train": "a"}}, ["name=a", "name=b=c"])
+        assert loaded.config.name == "b=c"
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("train.epochs", "--set train.epochs: train.epochs: expected KEY=VALUE"),
+            ("=3", "expected KEY=VALUE"),
+            ("train..epochs=3", "not a key path"),
+            ("train.epochs=zero", "--set train.epochs=zero: train.epochs: expected a whole number"),
+            ("train.epoch=3", "did you mean 'epochs'"),
+            ("trian.epochs=3", "--set trian.epochs=3: trian: unknown key (did you mean 'train'?)"),
+            ("features[0].id=hash", "features is not a list"),
+            ("name.x=1", "name is not a mapping"),
+            ("train={epochs: 1, epochs: 2}", "given twice"),
+            ("train.epochs=[1", "the value is not YAML"),
+        ],
+    )
+    def test_bad_override_is_named(self, override, message):
+        mapping = {"data": {"train": "a"}, "features": "auto", "name": "x"}
+        assert message in problems(config_from_mapping, mapping, [override])
+
+
+def test_mapping_is_left_as_it_was():
+    mapping = {"data": {"train": "a", "columns": ["label", "I1..I3"]}}
+    config_from_mapping(mapping, ["train.epochs=3"])
+    assert mapping == {"data": {"train": "a", "columns": ["label", "I1..I3"]}}
+
+
+def test_custom_model_options_stay_as_written():
+    mapping = {
+        "data": {"train": "a"},
+        "model": {"name": "custom", "file": "m.py", "options": {"sizes": [1, [2]]}},
+    }
+    assert config_from_mapping(mapping).config.model.options == {"sizes": [1, [2]]}
+
+
+def test_later_entry_of_a_column_counts():
+    loaded = config_from_mapping(
+        {
+            "data": {"train": "a"},
+            "features": [
+                {"columns": "I1..I3", "number": "log"},
+                {"columns": ["I2", "C1"], "sensitive": True},
+            ],
+        }
+    ).config
+    chosen = entries_by_column(loaded.features)
+    assert list(chosen) == ["I1", "I2", "I3", "C1"]
+    assert chosen["I2"].sensitive
+    assert not chosen["I3"].sensitive
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_file(write):
+    path = write(
+        """\
+name: 3
+data:
+  train: rows.csv
+  labl: click
+  columns: [label, I1..I3, A1..B3]
+  split: {valid: 0.6, test: 0.6}
+features:
+  - {columns: I4, id: {bucketise: {quantiles: 30}}}
+  - {columns: I1, id: {bucketize: {quantils: 30}}}
+train: {epochs: 1.0, shuffle: yes}
+epochs: 3
+"""
+    )
+    found = problems(load_config, path, ["train.batch_size=0"])
+    assert [line.split(": ")[0:2] for line in found.splitlines()] == [
+        ["c.yaml:1", "name"],
+        ["c.yaml:4", "data.labl"],
+        ["c.yaml:5", "data.columns"],
+        ["c.yaml:6", "data.split"],
+        ["c.yaml:8", "features[0].id"],
+        ["c.yaml:8", "features[0].columns"],
+        ["c.yaml:9", "features[1].id.bucketize.quantils"],
+        ["c.yaml:10", "train.epochs"],
+        ["c.yaml:10", "train.shuffle"],
+        ["c.yaml:11", "epochs"],
+        ["--set train.batch_size=0", "train.batch_size"],
+    ]
+    for hint in (
+        "'label'",
+        "'bucketize'",
+        "'quantiles'",
+        "'1'",
+        "'true'",
+        "'train.epochs'",
+    ):
+        assert f"did you mean {hint}?" in found
+
+
+def at(path, value):
+    """A config that is fine but for `value` at `path`."""
+    return config_from_mapping, {"data": {"train": "a"}}, [f"{path}={value}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("features", "autoo", "expected auto or a list of entries, found the text 'autoo'"),
+        ("features", "3", "expected auto or a list of entries, found the number 3"),
+        ("features", "[I1]", "features[0]: expected an entry such as {columns: I1..I13}"),
+        ("features", "[{columns: 3}]", "features[0].columns: expected text or a list of texts"),
+        ("features", "[{columns: [3]}]", "features[0].columns[0]: expected text, found the number"),
+        ("features", "[{id: hash}]", "features[0].columns: is required and not given"),
+        ("features", "[{columns: a, id: hash}]", "id.buckets: is required"),
+        ("features", "[{columns: a, id: {hash: 9}}]", "the options of hash must be a mapping"),
+        (
+            "features",
+            "[{columns: a, id: {hash: {buckets: 9}, log: {}}}]",
+            "found 2 names (hash, log)",
+        ),
+        ("features", "[{columns: a, id: [3]}]", "found the number 3"),
+        ("features", "[{columns: a, id: []}]", "an empty chain; leave the key out"),
+        ("features", "[{columns: a, number: [{hash: {buckets: 3}}]}]", "it belongs under id:"),
+        ("features", "[{columns: a, id: [log]}]", "must end in a transform that makes an id"),
+        (
+            "features",
+            "[{columns: a, id: [log, {hash: {buckets: 3}}]}]",
+            "hash takes the text of the column; log gives a number",
+        ),
+        (
+            "features",
+            "[{columns: a, id: [{bucketize: {quantiles: 3}}, log]}]",
+            "nothing can follow it; log does",
+        ),
+        ("features", "[{columns: a, id: [{bucketize: {}}]}]", "exactly one of boundaries"),
+        ("features", "[{columns: label}]", "is the label; as a feature it would give"),
+        ("features", "[{columns: I3..I1}]", "runs backwards"),
+        ("data", "null", "data: expected a mapping (key: value), found nothing"),
+        ("data.train", "null", "data.train: expected text or a list of texts, found nothing"),
+        ("data.columns", "[label]", "at least 2 entries, found a list of 1"),
+        ("data.columns", "[label, I1, I1]", "named twice: I1"),
+        ("data.columns", "[a, b]", "no column is called 'label'"),
+        ("data.split.by", "hash", "by: hash needs it"),
+        ("data.split", "{by: hash, column: u}", None),
+        ("data.missing_values", "[7]", "data.missing_values[0]: expected text, found the number 7"),
+        ("train.optimizer", "{name: adm, learning_rate: 1}", "did you mean 'adam'?"),
+        ("train.seed", "99999999999999999999", "expected"),
+        ("train.gradient_clip_norm", ".inf", "expected a finite number"),
+        ("evaluation", "3", "expected a mapping (key: value), found the number 3"),
+        ("model.name", "custom", "name: custom needs it"),
+        ("train.learning_rate", "0.1", "did you mean 'train.optimizer.learning_rate'?"),
+        ("train.zzz", "1", "unknown key; known here: epochs, batch_size"),
+    ],
+)
+def test_wrong_value_is_explained(path, value, message):
+    call, mapping, overrides = at(path, value)
+    if message is None:
+        call(mapping, overrides)
+    else:
+        assert message in problems(call, mapping, overrides)
+
+
+def test_columns_named_elsewhere_must_exist():
+    mapping = {
+        "data": {
+            "train": "a",
+            "columns": ["label", "I1..I3"],
+            "key_columns": ["I9"],
+            "split": {"by": "hash", "column": "user"},
+        },
+        "features": [{"columns": ["I1", "i2"]}],
+        "evaluation": {"gauc_column": "I4"},
+    }
+    found = problems(config_from_mapping, mapping)
+    assert "data.split.column: there is no column 'user'" in found
+    assert "data.key_columns: there is no column 'I9'" in found
+    assert "evaluation.gauc_column: there is no column 'I4'" in found
+    assert (
+        "features[0].columns: there is no column 'i2' in data.columns (did you mean 'I2'?)" in found
+    )
+
+
+def test_rows_to_validate_come_from_one_place():
+    mapping = {"data": {"train": "a", "valid": "b", "split": {"valid": 0.2}}}
+    assert "leave out one of the two" in problems(config_from_mapping, mapping)
+    mapping["data"]["split"]["valid"] = 0
+    config_from_mapping(mapping)
+
+
+class TestModelCheck:
+    @staticmethod
+    def check(model: ModelConfig):
+        if model.name != "deepfm":
+            return [f"unknown model '{model.name}'"]
+        return [f"no key '{key}'" for key in model.model_fields_set & {"cross_layers"}]
+
+    def test_is_told_with_the_other_problems(self):
+        mapping = {"data": {"train": "a"}, "model": {"name": "x", "dropout": 7}, "zz": 1}
+        found = problems(config_from_mapping, mapping, check_model=self.check)
+        assert "model.name: unknown model 'x'" in found
+        assert "model.dropout: expected less than 1" in found
+        assert "zz: unknown key" in found
+
+    def test_names_the_key(self):
+        mapping = {"data": {"train": "a"}, "model": {"cross_layers": 5}}
+        found = problems(config_from_mapping, mapping, check_model=self.check)
+        assert "model.cross_layers: no key 'cross_layers'" in found
+
+    def test_key_at_its_default_is_not_used(self):
+        mapping = {"data": {"train": "a"}, "model": {"cross_layers": 2}}
+        config_from_mapping(mapping, check_model=self.check)
+
+
+def test_resolved_yaml_holds_every_key_of_the_models():
+    written = yaml.safe_load(config_from_mapping({"data": {"train": "a"}}).resolved_yaml())
+    assert list(written) == list(Config.model_fields)
+    assert list(written["train"]) == list(type(Config.model_fields["train"].default).model_fields)
