@@ -1,7 +1,7 @@
 """A Keras model as pure functions: (parameters, rows, batch) → gradients, or → logits.
 
-The only module of this package that imports TensorFlow at module level. Axes: B batch, F fields,
-D embedding dimension, N numbers, P dense parameters.
+Axes: B batch, F fields, W values of a row (the linear weight, then the embedding), N numbers,
+P dense parameters.
 """
 
 import math
@@ -26,14 +26,12 @@ class BatchGradients:
     Attributes:
         loss_sum: Sum of the rows' logloss, padding left out.
         parameters_P: Gradient of the *mean* loss, float32 [P].
-        linear_BF: Gradient of the loss *sum* with respect to the rows' linear weights.
-        embeddings_BFD: The same for the embeddings.
+        rows_BFW: Gradient of the loss *sum* with respect to the gathered rows.
     """
 
     loss_sum: float
     parameters_P: Floats
-    linear_BF: Floats
-    embeddings_BFD: Floats
+    rows_BFW: Floats
 
 
 class CompiledModel:
@@ -85,8 +83,7 @@ class CompiledModel:
         self,
         *,
         parameters_P: Floats,
-        linear_BF: Floats,
-        embeddings_BFD: Floats,
+        rows_BFW: Floats,
         numbers_BN: Floats,
         labels_B: Floats,
         num_valid: int,
@@ -96,31 +93,25 @@ class CompiledModel:
 
         Args:
             parameters_P: Dense parameters, float32.
-            linear_BF: Linear weights of the rows.
-            embeddings_BFD: Embeddings of the rows.
+            rows_BFW: Row of each field's id.
             numbers_BN: Dense inputs.
             labels_B: 0 or 1.
             num_valid: Rows that are not padding; the first ones.
             dropout_seed: Fixes the dropout masks.
         """
-        loss_sum, parameters, linear, embeddings = self._gradients(
+        loss_sum, parameters, rows = self._gradients(
             parameters_P=parameters_P,
-            linear_BF=linear_BF,
-            embeddings_BFD=embeddings_BFD,
+            rows_BFW=rows_BFW,
             numbers_BN=numbers_BN,
             labels_B=labels_B,
             num_valid=np.float32(num_valid),
             seeds=self._seed_states(dropout_seed),
         )
-        return BatchGradients(
-            float(loss_sum), parameters.numpy(), linear.numpy(), embeddings.numpy()
-        )
+        return BatchGradients(float(loss_sum), parameters.numpy(), rows.numpy())
 
-    def logits(
-        self, *, parameters_P: Floats, linear_BF: Floats, embeddings_BFD: Floats, numbers_BN: Floats
-    ) -> Floats:
+    def logits(self, *, parameters_P: Floats, rows_BFW: Floats, numbers_BN: Floats) -> Floats:
         """Logits of one padded batch, float32 [B], dropout off."""
-        logits: Floats = self._forward(parameters_P, linear_BF, embeddings_BFD, numbers_BN).numpy()
+        logits: Floats = self._forward(parameters_P, rows_BFW, numbers_BN).numpy()
         return logits
 
     def _seed_states(self, dropout_seed: int) -> NDArray[np.uint32]:
@@ -147,30 +138,33 @@ class CompiledModel:
         self,
         *,
         parameters_P: Any,
-        linear_BF: Any,
-        embeddings_BFD: Any,
+        rows_BFW: Any,
         numbers_BN: Any,
         labels_B: Any,
         num_valid: Any,
         seeds: Any,
-    ) -> tuple[Any, Any, Any, Any]:
+    ) -> tuple[Any, Any, Any]:
         weights_B = tf.cast(tf.range(self.batch_size, dtype=tf.float32) < num_valid, tf.float32)
         with tf.GradientTape() as tape:
-            tape.watch([parameters_P, linear_BF, embeddings_BFD])
-            inputs = {"embeddings": embeddings_BFD, "linear": linear_BF, "numbers": numbers_BN}
-            logits_B = self._call(parameters_P, seeds, inputs, training=True)
+            tape.watch([parameters_P, rows_BFW])
+            logits_B = self._call(parameters_P, seeds, _inputs(rows_BFW, numbers_BN), training=True)
             losses_B = tf.nn.sigmoid_cross_entropy_with_logits(labels_B, logits_B)
             loss_sum = tf.reduce_sum(losses_B * weights_B)
-        parameters, linear, embeddings = tape.gradient(
+        parameters, rows = tape.gradient(
             loss_sum,
-            [parameters_P, linear_BF, embeddings_BFD],
+            [parameters_P, rows_BFW],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        return loss_sum, parameters / num_valid, linear, embeddings
+        return loss_sum, parameters / num_valid, rows
 
-    def _compute_logits(
-        self, parameters_P: Any, linear_BF: Any, embeddings_BFD: Any, numbers_BN: Any
-    ) -> Any:
-        inputs = {"embeddings": embeddings_BFD, "linear": linear_BF, "numbers": numbers_BN}
+    def _compute_logits(self, parameters_P: Any, rows_BFW: Any, numbers_BN: Any) -> Any:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
-        return self._call(parameters_P, seeds, inputs, training=False)
+        return self._call(parameters_P, seeds, _inputs(rows_BFW, numbers_BN), training=False)
+
+
+def _inputs(rows_BFW: Any, numbers_BN: Any) -> dict[str, Any]:
+    return {
+        "embeddings": rows_BFW[:, :, 1:],
+        "linear": rows_BFW[:, :, 0],
+        "numbers": numbers_BN,
+    }

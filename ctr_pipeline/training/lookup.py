@@ -1,10 +1,9 @@
 """The narrow interface between the trainer and the embedding rows.
 
 `embeddings.EmbeddingStore` implements it in this process; a client of parameter servers can too.
-Axes: B batch, F fields, D dimension of a segment.
+Axes: B batch, F fields, W values of a row (the linear weight, then the embedding).
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,16 +19,16 @@ class EmbeddingLookup(Protocol):
     def locate(self, prepared: Any, *, create: bool) -> None:
         """Finds the batch's rows; makes the absent ones if it may."""
 
-    def gather(self, prepared: Any) -> list[NDArray[np.float32]]:
-        """Values per segment, each [B, F, D]; zeros for absent rows and for padding."""
+    def gather(self, prepared: Any) -> NDArray[np.float32]:
+        """The rows' values, [B, F, W]; zeros for absent rows and for padding."""
 
     def update(
         self,
         prepared: Any,
-        gradients: Sequence[NDArray[np.float32]],
+        gradients_BFW: NDArray[np.float32],
         *,
         step: int,
         learning_rate_factor: float,
         num_examples: int,
     ) -> None:
-        """Updates the batch's rows by the gradients of the loss sum, per segment [B, F, D]."""
+        """Updates the batch's rows by the gradients of the loss sum."""

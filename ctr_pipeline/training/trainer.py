@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,18 @@ from ctr_pipeline.training.stopping import decide_stop
 
 _STEPS_PER_EVENT = 100
 _STEPS_PER_NOTE = 10
+_ROWS_FILE = "rows.bin"
+_DENSE_FILE = "dense.bin"
 
 
 class SavedRows(EmbeddingLookup, Protocol):
     """Embedding rows that this process can save and load."""
 
-    def save(self, folder: Path) -> None:
-        """Writes all rows into files of `folder`."""
+    def save(self, file: IO[bytes]) -> None:
+        """Writes all rows."""
 
-    def load(self, folder: Path) -> None:
-        """Replaces all rows by those of `folder`."""
+    def load(self, file: IO[bytes]) -> None:
+        """Replaces all rows by those that `save` wrote."""
 
 
 class DenseRows(Protocol):
@@ -54,11 +56,11 @@ class DenseRows(Protocol):
     ) -> None:
         """One step of the optimizer."""
 
-    def save(self, folder: Path) -> None:
-        """Writes values and optimizer state into files of `folder`."""
+    def save(self, file: IO[bytes]) -> None:
+        """Writes values and optimizer state."""
 
-    def load(self, folder: Path) -> None:
-        """Replaces values and optimizer state by those of `folder`."""
+    def load(self, file: IO[bytes]) -> None:
+        """Replaces values and optimizer state by those that `save` wrote."""
 
 
 @dataclass
@@ -156,9 +158,16 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes back to a checkpoint."""
-        self._embeddings.load(checkpoint.folder)
-        self._dense.load(checkpoint.folder)
-        self.state = TrainingState.from_json(checkpoint.state)
+        with (checkpoint.folder / _ROWS_FILE).open("rb") as file:
+            self._embeddings.load(file)
+        with (checkpoint.folder / _DENSE_FILE).open("rb") as file:
+            self._dense.load(file)
+        state = TrainingState.from_json(checkpoint.state)
+        if state.finished:
+            # The number of epochs and the stopping rule may have changed since.
+            decision = decide_stop(state.history, self._config.early_stopping, self._config.epochs)
+            state.finished = decision.reason if decision.stop else ""
+        self.state = state
 
     def fit(self) -> TrainingState:
         """Trains to the end, then goes back to the best epoch.
@@ -201,11 +210,9 @@ class Trainer:
         """Logits of the first `num_valid` rows of one padded batch."""
         prepared = self._embeddings.prepare(ids_BF, num_valid)
         self._embeddings.locate(prepared, create=False)
-        linear, embeddings = self._embeddings.gather(prepared)
         logits = self._compiled.logits(
             parameters_P=self._dense.values,
-            linear_BF=linear[:, :, 0],
-            embeddings_BFD=embeddings,
+            rows_BFW=self._embeddings.gather(prepared),
             numbers_BN=numbers_BN,
         )
         return logits[:num_valid]
@@ -249,11 +256,9 @@ class Trainer:
         step = state.step + 1
         factor = learning_rate_factor(self._config.learning_rate_schedule, step)
         self._embeddings.locate(batch.prepared, create=True)
-        linear, embeddings = self._embeddings.gather(batch.prepared)
         gradients = self._compiled.gradients(
             parameters_P=self._dense.values,
-            linear_BF=linear[:, :, 0],
-            embeddings_BFD=embeddings,
+            rows_BFW=self._embeddings.gather(batch.prepared),
             numbers_BN=batch.rows.numbers_BN,
             labels_B=batch.rows.labels_B,
             num_valid=batch.num_valid,
@@ -271,7 +276,7 @@ class Trainer:
         )
         self._embeddings.update(
             batch.prepared,
-            [gradients.linear_BF[:, :, None], gradients.embeddings_BFD],
+            gradients.rows_BFW,
             step=step,
             learning_rate_factor=factor,
             num_examples=batch.num_valid,
@@ -338,8 +343,10 @@ class Trainer:
             task.note("checkpoint")
 
         def write(folder: Path) -> None:
-            self._embeddings.save(folder)
-            self._dense.save(folder)
+            with (folder / _ROWS_FILE).open("wb") as file:
+                self._embeddings.save(file)
+            with (folder / _DENSE_FILE).open("wb") as file:
+                self._dense.save(file)
 
         self.checkpoints.save(self.state.step, self.state.to_json(), write)
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)

@@ -22,8 +22,11 @@ class Linear(keras.layers.Layer):
             right on average.
     """
 
-    def __init__(self, initial_bias: float = 0.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self, initial_bias: float = 0.0, name: str = "linear_logit", **kwargs: Any
+    ) -> None:
+        # Keras's automatic name would be "linear", which is an input's.
+        super().__init__(name=name, **kwargs)
         self.initial_bias = initial_bias
 
     def build(self, linear_BF_shape: tuple[Any, ...], numbers_BN_shape: tuple[Any, ...]) -> None:

@@ -1,0 +1,103 @@
+"""What the pipeline gives back to the command line and to notebooks."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run, or the part of it that was asked for.
+
+    Attributes:
+        folder: The run folder.
+        metrics: As in `metrics.json`: "valid", "test", "timings_seconds", …; empty before the
+            evaluation.
+        timings_seconds: Seconds a stage.
+        paths: Artefacts that exist, by name: "report", "export", "metrics", …
+        num_rows: Rows by split.
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    timings_seconds: dict[str, float]
+    paths: dict[str, Path]
+    num_rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def predictions(self) -> "pd.DataFrame":
+        """Predictions of the test rows, in the order of the rows: keys, `label`, `probability`."""
+        import pandas as pd
+
+        return pd.read_parquet(self.folder / "predictions.parquet")
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """What becomes of one column.
+
+    Attributes:
+        feature: The column.
+        column_type: How it is read, "number" or "text".
+        number: The chain that ends in a dense input, as text; empty if there is none.
+        id: The chain that ends in an embedded field, as text; empty if there is none.
+        statistics: Statistics it needs, as text.
+        num_ids: Ids of the field; None if it has none or that is not known before the analysis.
+        dimension: Length of the embedding, and 1 for the linear weight; 0 without a field.
+        max_bytes: Memory of its rows with optimizer state if every id occurs; None if unknown.
+        reason: Who decided.
+    """
+
+    feature: str
+    column_type: str
+    number: str
+    id: str
+    statistics: str
+    num_ids: int | None
+    dimension: int
+    max_bytes: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The resolved plan.
+
+    Attributes:
+        rows: One a feature.
+        left_out: Columns without a feature, with the reason.
+        exact: Whether statistics of all training rows stand behind it; otherwise a look at the
+            head of the data.
+        num_fields: Embedded fields.
+        num_numbers: Dense inputs.
+        max_embedding_bytes: Upper bound of the rows' memory; None if unknown.
+    """
+
+    rows: tuple[PlanRow, ...]
+    left_out: tuple[tuple[str, str], ...]
+    exact: bool
+    num_fields: int
+    num_numbers: int
+    max_embedding_bytes: int | None
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """Predictions of unseen rows.
+
+    Attributes:
+        output: The file written: Parquet, or CSV by its ending.
+        num_rows: Rows predicted.
+        num_bad_rows: Rows skipped.
+        mean_probability: Mean prediction.
+        seconds: Spent.
+    """
+
+    output: Path
+    num_rows: int
+    num_bad_rows: int
+    mean_probability: float
+    seconds: float

@@ -1,0 +1,224 @@
+"""The run folder: what lies where, who may write, whose config it belongs to."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig, load_config
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+
+_FREE_KEYS = {
+    "name",
+    "evaluation",
+    "export",
+    "report",
+    "runtime",
+    "output",
+    "train.epochs",
+    "train.early_stopping",
+    "train.checkpoint_seconds",
+    "train.keep_checkpoints",
+}
+"""Keys that may change between the start of a run and its resumption."""
+
+_LEFTOVERS = ("checkpoints", "metrics.json", "history.csv", "predictions.parquet", "export")
+"""What only training and the stages after it make."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The places of one run folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The config with all defaults."""
+        return self.path / "config.resolved.yaml"
+
+    @property
+    def ingested(self) -> Path:
+        """Parsed rows, by split."""
+        return self.path / "cache" / "ingested"
+
+    @property
+    def encoded(self) -> Path:
+        """Encoded rows, by split."""
+        return self.path / "cache" / "encoded"
+
+    @property
+    def profile(self) -> Path:
+        """Statistics that automatic decisions rest on."""
+        return self.path / "cache" / "profile"
+
+    @property
+    def features(self) -> Path:
+        """What became of each column."""
+        return self.path / "features.json"
+
+    @property
+    def statistics(self) -> Path:
+        """Statistics of the training rows."""
+        return self.path / "statistics.json"
+
+    @property
+    def preprocessing(self) -> Path:
+        """Fitted transforms."""
+        return self.path / "preprocessing.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints of training."""
+        return self.path / "checkpoints"
+
+    @property
+    def history(self) -> Path:
+        """One line an epoch."""
+        return self.path / "history.csv"
+
+    @property
+    def events(self) -> Path:
+        """TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def metrics(self) -> Path:
+        """Metrics and timings."""
+        return self.path / "metrics.json"
+
+    @property
+    def predictions(self) -> Path:
+        """Predictions of the test rows."""
+        return self.path / "predictions.parquet"
+
+    @property
+    def export(self) -> Path:
+        """Servable models, a folder a version."""
+        return self.path / "export"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.path / "report.html"
+
+    @property
+    def log(self) -> Path:
+        """What happened, with times."""
+        return self.path / "run.log"
+
+    def paths(self) -> dict[str, Path]:
+        """What a user looks for, where it exists."""
+        wanted = {
+            "report": self.report,
+            "export": self.export,
+            "metrics": self.metrics,
+            "predictions": self.predictions,
+            "statistics": self.statistics,
+            "config": self.config,
+            "log": self.log,
+        }
+        return {name: path for name, path in wanted.items() if path.exists()}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the folder's lock, which the system drops when the process ends.
+
+        Raises:
+            RunFolderError: Another run holds it, or the folder cannot be made.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(
+                "is a file", place=str(self.path), remedy="Choose another 'output'"
+            )
+        if self.path.is_dir() and any(self.path.iterdir()) and not self._is_ours():
+            raise RunFolderError(
+                "holds other files and is not a run folder",
+                place=str(self.path),
+                remedy="Choose an 'output' that is new or empty",
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise durable.explain_os_error(error, self.path) from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+                raise RunFolderError(
+                    f"another run (process {owner or 'unknown'}) uses this folder",
+                    place=str(self.path),
+                    remedy="Wait for it, stop it, or choose another 'output'",
+                ) from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _is_ours(self) -> bool:
+        return (self.path / ".lock").exists() or self.config.exists()
+
+    def adopt(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
+        """Makes the folder this config's own.
+
+        Raises:
+            RunFolderError: It holds results of another config; names the keys that differ.
+        """
+        results = [name for name in _LEFTOVERS if (self.path / name).exists()]
+        if results and overwrite and not resume:
+            self.discard_results()
+        elif results and self.config.exists():
+            try:
+                earlier = load_config(self.config).config
+            except CtrPipelineError as error:
+                raise RunFolderError(
+                    "holds results, but its config cannot be read",
+                    place=str(self.config),
+                    remedy="Choose another 'output', or give --overwrite",
+                ) from error
+            different = differing_keys(earlier, loaded.config)
+            if different:
+                what = "cannot be resumed" if resume else "holds results of another config"
+                raise RunFolderError(
+                    f"{what}: {', '.join(different[:5])} differ",
+                    place=str(self.path),
+                    remedy="Choose another 'output', set the keys back, or give --overwrite",
+                )
+        durable.write_text(self.config, loaded.resolved_yaml())
+
+    def discard_results(self) -> None:
+        """Deletes what training and later stages made; data and statistics stay."""
+        for name in (*_LEFTOVERS, "tensorboard", "report.html"):
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def differing_keys(earlier: Config, later: Config) -> list[str]:
+    """Dotted keys whose values differ and that a trained model depends on."""
+    different: list[str] = []
+    _compare(earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", different)
+    return different
+
+
+def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
+    if key in _FREE_KEYS or earlier == later:
+        return
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        for name in earlier | later:
+            _compare(
+                earlier.get(name), later.get(name), f"{key}.{name}" if key else name, different
+            )
+        return
+    different.append(key)
