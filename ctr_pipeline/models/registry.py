@@ -52,7 +52,16 @@ def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) ->
         raise ModelError("; ".join(problems), place="model")
     inputs = build_inputs(signature)
     logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
-    model = keras.Model(inputs.as_dict(), logit_B, name=config.name)
+    try:
+        model = keras.Model(inputs.as_dict(), logit_B, name=config.name)
+    except ValueError as error:
+        if config.file is None:
+            raise
+        raise ModelError(
+            f"the layers make no model: {error}",
+            place=config.file,
+            remedy="Make the logits from the inputs given, each layer with a name of its own",
+        ) from error
     _check_state(model, config)
     return model
 

@@ -1,0 +1,99 @@
+"""Every layer: config and saved-model round trip; dropout's masks; refusals."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_pipeline.models import layers
+from ctr_pipeline.models.layers import Cross, SeededDropout
+
+# A layer's constructor arguments, and the shapes of its inputs without the batch.
+CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
+    "MLP": ({"hidden_units": (4, 3), "dropout": 0.25, "seed": 7}, [(5,)]),
+    "CompressedInteraction": ({"layer_sizes": (4, 2), "seed": 7}, [(3, 2)]),
+    "Cross": ({"form": "vector", "seed": 7}, [(5,), (5,)]),
+    "FactorizationMachine": ({}, [(3, 2)]),
+    "Linear": ({"initial_bias": -1.5}, [(3,), (2,)]),
+    "LogitHead": ({"seed": 7}, [(5,)]),
+    "SeededDropout": ({"rate": 0.25, "seed": 7}, [(5,)]),
+}
+
+
+def test_every_layer_has_a_case() -> None:
+    assert sorted(CASES) == sorted(layers.__all__)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_round_trips(name: str, tmp_path: Path) -> None:
+    arguments, shapes = CASES[name]
+    layer = getattr(layers, name)(**arguments)
+    config = layer.get_config()
+    for key, value in arguments.items():
+        assert config[key] == (list(value) if isinstance(value, tuple) else value)
+    assert type(layer).from_config(config).get_config() == config
+
+    inputs = [keras.Input(shape) for shape in shapes]
+    model = keras.Model(inputs if len(inputs) > 1 else inputs[0], layer(*inputs))
+    generator = np.random.default_rng(0)
+    batch = [generator.normal(size=(6, *shape)).astype(np.float32) for shape in shapes]
+    batch_input = batch if len(batch) > 1 else batch[0]
+    assert model(batch_input).shape[1:] == model.output_shape[1:]
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(batch_input), model(batch_input))
+
+
+def masks(rate: float, seed: int, state: tuple[int, int], shape: tuple[int, int]) -> np.ndarray:
+    layer = SeededDropout(rate, seed)
+    value = tf.constant(state, tf.int64)
+    outputs, (next_state,) = layer.stateless_call([], [value], tf.ones(shape), training=True)
+    np.testing.assert_array_equal(next_state, [state[0], state[1] + 1])
+    return outputs.numpy()
+
+
+class TestSeededDropout:
+    def test_drops_its_share_and_scales_the_rest(self) -> None:
+        outputs = masks(0.2, 0, (1, 2), (2000, 64))
+        assert set(np.unique(outputs)) == {np.float32(0), np.float32(1.25)}
+        # Five standard deviations of a binomial share.
+        assert np.mean(outputs == 0) == pytest.approx(0.2, abs=5 * (0.16 / outputs.size) ** 0.5)
+        assert np.ptp(np.mean(outputs == 0, axis=0)) < 0.1
+        assert np.ptp(np.mean(outputs == 0, axis=1)) < 0.5
+
+    def test_seed_and_both_halves_of_the_state_change_the_mask(self) -> None:
+        first = masks(0.5, 0, (1, 2), (300, 32))
+        for seed, state in [(1, (1, 2)), (0, (2, 2)), (0, (1, 3))]:
+            other = masks(0.5, seed, state, (300, 32))
+            assert np.mean(first == other) == pytest.approx(0.5, abs=0.03)
+
+    def test_neighbours_are_uncorrelated(self) -> None:
+        kept = masks(0.5, 3, (4, 5), (1000, 64)) > 0
+        for left, right in [(kept[:, 1:], kept[:, :-1]), (kept[1:], kept[:-1])]:
+            assert np.mean(left == right) == pytest.approx(0.5, abs=0.01)
+
+    def test_does_nothing_outside_training(self) -> None:
+        x = tf.ones((3, 4))
+        np.testing.assert_array_equal(SeededDropout(0.9)(x), x)
+        np.testing.assert_array_equal(SeededDropout(0.0)(x, training=True), x)
+
+    def test_refuses_a_rate_out_of_range(self) -> None:
+        with pytest.raises(ValueError, match="received 1"):
+            SeededDropout(1.0)
+
+
+def test_cross_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="received 'diagonal'"):
+        Cross("diagonal")
+    with pytest.raises(ValueError, match="x_0 has 4 units but x_l has 3"):
+        Cross()(tf.ones((2, 4)), tf.ones((2, 3)))
+
+
+def test_dense_layers_are_seeded_apart() -> None:
+    mlp = layers.MLP((4, 4), seed=1)
+    mlp.build((None, 4))
+    first, second = (dense.kernel.numpy() for dense in mlp.dense_layers)
+    assert not np.array_equal(first, second)

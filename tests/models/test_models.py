@@ -1,0 +1,272 @@
+"""All models of the registry: values against numpy, gradients, a step, round trips, XLA."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.names import MODEL_KEYS
+from ctr_pipeline.models.registry import MODEL_BUILDERS, build_model
+
+BATCH = 7
+SIZES = [(4, 3), (1, 2), (3, 0), (0, 2)]
+BUILT_IN = [name for name in MODEL_BUILDERS if name != "custom"]
+
+Weights = dict[str, np.ndarray]
+
+
+def small_config(name: str, dropout: float = 0.0) -> ModelConfig:
+    return ModelConfig(name=name, embedding_dim=3, hidden_units=(6, 5), dropout=dropout)
+
+
+def make_model(name: str, fields: int = 4, numbers: int = 3, dropout: float = 0.0) -> keras.Model:
+    signature = ModelSignature(fields, 3, numbers, base_rate=0.2)
+    model = build_model(small_config(name, dropout), signature, seed=5)
+    generator = np.random.default_rng(1)
+    # Zeros at the start would hide a term that is missing.
+    for variable in model.trainable_variables:
+        variable.assign(generator.normal(scale=0.4, size=variable.shape))
+    return model
+
+
+def make_batch(fields: int = 4, numbers: int = 3) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(2)
+    return {
+        "embeddings": generator.normal(size=(BATCH, fields, 3)).astype(np.float32),
+        "linear": generator.normal(size=(BATCH, fields)).astype(np.float32),
+        "numbers": generator.normal(size=(BATCH, numbers)).astype(np.float32),
+    }
+
+
+def weights_of(model: keras.Model) -> Weights:
+    return {v.path: np.array(v.numpy(), dtype=np.float64) for v in model.trainable_variables}
+
+
+def flat(batch: dict[str, np.ndarray]) -> np.ndarray:
+    rows = [np.concatenate([e.ravel(), n]) for e, n in zip(*numpy_pair(batch), strict=True)]
+    return np.array(rows)
+
+
+def numpy_pair(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return batch["embeddings"].astype(np.float64), batch["numbers"].astype(np.float64)
+
+
+def numpy_linear(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    logit = batch["linear"].astype(np.float64).sum(axis=1) + w["linear_logit/bias"]
+    if batch["numbers"].shape[1]:
+        logit = logit + batch["numbers"] @ w["linear_logit/kernel"]
+    return logit
+
+
+def numpy_deep(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    x = flat(batch)
+    for layer in ("mlp/dense_0", "mlp/dense_1"):
+        x = np.maximum(x @ w[f"{layer}/kernel"] + w[f"{layer}/bias"], 0)
+    return (x @ w["deep_logit/kernel"])[:, 0]
+
+
+def numpy_pairs(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    embeddings = batch["embeddings"].astype(np.float64)
+    total = np.zeros(BATCH)
+    for i in range(embeddings.shape[1]):
+        for j in range(i):
+            total += (embeddings[:, i] * embeddings[:, j]).sum(axis=1)
+    return total
+
+
+def numpy_interaction(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Eq. (6) of xDeepFM, map by map and product by product."""
+    first = batch["embeddings"].astype(np.float64)
+    fields = first.shape[1]
+    if fields == 0:
+        return np.zeros(BATCH)
+    maps, pooled = first, []
+    for layer in range(2):
+        kernel = w[f"interaction/kernel_{layer}"].reshape(maps.shape[1], fields, -1)
+        new = np.zeros((BATCH, kernel.shape[2], first.shape[2]))
+        for h in range(kernel.shape[2]):
+            for i in range(maps.shape[1]):
+                for j in range(fields):
+                    new[:, h] += kernel[i, j, h] * maps[:, i] * first[:, j]
+        maps = new
+        pooled.append(maps.sum(axis=2))
+    return (np.concatenate(pooled, axis=1) @ w["interaction_logit/kernel"])[:, 0]
+
+
+def numpy_cross(w: Weights, batch: dict[str, np.ndarray], *, matrix: bool) -> np.ndarray:
+    """Eq. (3) of DCN with its outer product, or Eq. (1) of DCN V2, row by row."""
+    logits = []
+    for first in flat(batch):
+        x = first
+        for layer in ("cross_0", "cross_1"):
+            kernel, bias = w[f"{layer}/kernel"], w[f"{layer}/bias"]
+            if matrix:
+                x = first * (kernel.T @ x + bias) + x
+            else:
+                x = np.outer(first, x) @ kernel[:, 0] + bias + x
+        logits.append(x @ w["cross_logit/kernel"][:, 0])
+    return np.array(logits)
+
+
+def numpy_part(name: str, w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    deep = numpy_deep(w, batch)
+    match name:
+        case "wide_and_deep":
+            return deep
+        case "deepfm":
+            return deep + numpy_pairs(w, batch)
+        case "xdeepfm":
+            return deep + numpy_interaction(w, batch)
+        case "dcn":
+            return deep + numpy_cross(w, batch, matrix=False)
+        case "dcnv2":
+            return deep + numpy_cross(w, batch, matrix=True)
+    raise AssertionError(f"no oracle for {name}")
+
+
+def test_registry_is_pinned() -> None:
+    assert list(MODEL_BUILDERS) == ["deepfm", "wide_and_deep", "xdeepfm", "dcn", "dcnv2", "custom"]
+    assert list(MODEL_KEYS) == list(MODEL_BUILDERS)
+
+
+@pytest.mark.parametrize(("fields", "numbers"), SIZES)
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_forward_pass_equals_numpy(name: str, fields: int, numbers: int) -> None:
+    model, batch = make_model(name, fields, numbers), make_batch(fields, numbers)
+    weights = weights_of(model)
+    expected = numpy_linear(weights, batch) + numpy_part(name, weights, batch)
+    logits = model(batch).numpy()
+    assert logits.shape == (BATCH,)
+    assert model.output_shape == (None,)
+    np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
+
+
+def loss_in_numpy(name: str, w: Weights, batch: dict[str, np.ndarray]) -> float:
+    logit = numpy_linear(w, batch) + numpy_part(name, w, batch)
+    label = np.arange(BATCH) % 2
+    return float(np.mean(np.logaddexp(0, logit) - label * logit))
+
+
+def loss_of(logits: Any) -> Any:
+    labels = tf.cast(tf.range(BATCH) % 2, tf.float32)
+    return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_gradient_equals_finite_differences(name: str) -> None:
+    """Differences of the float64 oracle, at a few places of every parameter and every input."""
+    model, batch = make_model(name), make_batch()
+    tensors = {key: tf.constant(value) for key, value in batch.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        loss = loss_of(model(tensors))
+    variables = [v.value for v in model.trainable_variables]
+    by_variable, by_input = tape.gradient(loss, (variables, tensors))
+    weights = weights_of(model)
+    wide_batch = {key: value.astype(np.float64) for key, value in batch.items()}
+    gradients = dict(zip(weights, by_variable, strict=True)) | by_input
+    arrays = weights | wide_batch
+    generator = np.random.default_rng(3)
+    for key, gradient in gradients.items():
+        array = arrays[key]
+        for place in generator.integers(array.size, size=3):
+            index = np.unravel_index(place, array.shape)
+            original, step = array[index], 1e-6
+            losses = []
+            for value in (original + step, original - step):
+                array[index] = value
+                losses.append(loss_in_numpy(name, weights, wide_batch))
+            array[index] = original
+            expected = (losses[0] - losses[1]) / (2 * step)
+            assert gradient.numpy()[index] == pytest.approx(expected, rel=1e-3, abs=1e-5), key
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_one_step_lowers_the_loss(name: str) -> None:
+    model, batch = make_model(name), make_batch()
+    with tf.GradientTape() as tape:
+        before = loss_of(model(batch))
+    variables = model.trainable_variables
+    for variable, gradient in zip(
+        variables, tape.gradient(before, [v.value for v in variables]), strict=True
+    ):
+        variable.assign_sub(0.01 * gradient)
+    assert loss_of(model(batch)) < before
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_config_round_trip(name: str) -> None:
+    model, batch = make_model(name, dropout=0.3), make_batch()
+    again = keras.Model.from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(again(batch), model(batch))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_saved_model_round_trip(name: str, tmp_path: Path) -> None:
+    model, batch = make_model(name, dropout=0.3), make_batch()
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(batch), model(batch))
+
+
+@pytest.mark.parametrize(("fields", "numbers"), [(4, 3), (0, 2), (1, 0)])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_compiled_training_step_equals_eager(name: str, fields: int, numbers: int) -> None:
+    """With dropout on, and the gradient with respect to parameters and inputs."""
+    model, batch = make_model(name, fields, numbers, dropout=0.3), make_batch(fields, numbers)
+    trainable = [tf.constant(v.numpy()) for v in model.trainable_variables]
+    states = [tf.constant([3, 9], tf.int64) for _ in model.non_trainable_variables]
+    tensors = {key: tf.constant(value) for key, value in batch.items()}
+
+    def step(trainable: Any, states: Any, tensors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([trainable, tensors])
+            logits, states = model.stateless_call(trainable, states, tensors, training=True)
+            loss = loss_of(logits)
+        gradients = tape.gradient(
+            loss, [trainable, tensors], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return logits, gradients, states
+
+    eager = step(trainable, states, tensors)
+    compiled = tf.function(step, jit_compile=True)(trainable, states, tensors)
+    for left, right in zip(tf.nest.flatten(eager), tf.nest.flatten(compiled), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(eager[0], model(batch)), "dropout did nothing"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_untrained_model_starts_at_the_base_rate(name: str) -> None:
+    model = build_model(small_config(name), ModelSignature(4, 3, 3, base_rate=0.2), seed=5)
+    batch = {key: np.zeros_like(value) for key, value in make_batch().items()}
+    np.testing.assert_allclose(tf.sigmoid(model(batch)), 0.2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_seed_decides_initial_weights(name: str) -> None:
+    signature = ModelSignature(4, 3, 3, base_rate=0.2)
+    first, again, other = (
+        build_model(small_config(name), signature, seed=seed).get_weights() for seed in (5, 5, 6)
+    )
+    for left, right in zip(first, again, strict=True):
+        np.testing.assert_array_equal(left, right)
+    kernels = [(a, b) for a, b in zip(first, other, strict=True) if np.any(a) and a.ndim == 2]
+    assert kernels
+    assert all(not np.array_equal(a, b) for a, b in kernels)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ModelError, match="no feature"):
+        build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)
+    with pytest.raises(ModelError, match="click rate of the training rows is 1"):
+        build_model(ModelConfig(), ModelSignature(2, 8, 0, base_rate=1.0), seed=0)
+    with pytest.raises(ModelError, match="did you mean 'deepfm'"):
+        build_model(ModelConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)

@@ -1,0 +1,57 @@
+import subprocess
+import sys
+
+import pytest
+
+from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.models.names import MODEL_KEYS, check_model, nearest_model_name
+
+
+def test_names_need_no_keras() -> None:
+    code = (
+        "import sys, ctr_pipeline.models.names; "
+        "assert not {'keras', 'tensorflow'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_key_exists_in_the_config() -> None:
+    for keys in MODEL_KEYS.values():
+        assert keys <= set(ModelConfig.model_fields)
+
+
+def test_defaults_of_unused_keys_are_no_problem() -> None:
+    assert check_model(ModelConfig()) == []
+    assert check_model(ModelConfig(name="dcn", cross_layers=3, hidden_units=(8,))) == []
+
+
+def test_unused_keys_that_were_set_are_named_with_their_owners() -> None:
+    problems = check_model(ModelConfig(name="deepfm", cin_layers=(8,), cross_layers=2))
+    assert problems == [
+        "'deepfm' has no key 'cin_layers'; it belongs to xdeepfm",
+        "'deepfm' has no key 'cross_layers'; it belongs to dcn, dcnv2",
+    ]
+    assert check_model(ModelConfig(name="custom", file="m.py", dropout=0.1)) == [
+        "'custom' has no key 'dropout'; it belongs to deepfm, wide_and_deep, xdeepfm, dcn, dcnv2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("DeepFM", "deepfm"),
+        ("Wide&Deep", "wide_and_deep"),
+        ("wide-deep", "wide_and_deep"),
+        ("DCN-v2", "dcnv2"),
+        ("xdeep_fm", "xdeepfm"),
+        ("zzz", None),
+    ],
+)
+def test_nearest_name(written: str, meant: str | None) -> None:
+    assert nearest_model_name(written) == meant
+
+
+def test_unknown_model_names_the_nearest_and_all() -> None:
+    (problem,) = check_model(ModelConfig(name="deepmf"))
+    assert "did you mean 'deepfm'?" in problem
+    assert "wide_and_deep" in problem
