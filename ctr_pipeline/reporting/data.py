@@ -1,0 +1,179 @@
+"""What a report shows, gathered by the pipeline; plain facts, no layout."""
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from ctr_pipeline.evaluation.importance import ImportanceRow
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.statistics import Statistics
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SplitSummary(_Frozen):
+    """One part of the rows: its name (`train`, `valid`, `test`), rows and click rate."""
+
+    name: str
+    num_rows: int
+    label_rate: float | None = None
+
+
+class HistoryRow(_Frozen):
+    """One line of `history.csv`; what was not measured at that point is None.
+
+    Attributes:
+        epoch: Counted from 1.
+        step: Steps since the start of training.
+        training_loss: Mean loss since the line before, nats a row.
+        valid_logloss: Of all validation rows.
+        valid_auc: Of all validation rows.
+        learning_rate: Of the dense optimizer.
+        seconds: Since the start of training.
+    """
+
+    epoch: int
+    step: int
+    training_loss: float | None = None
+    valid_logloss: float | None = None
+    valid_auc: float | None = None
+    learning_rate: float | None = None
+    seconds: float | None = None
+
+
+class PlanRow(_Frozen):
+    """What becomes of one column.
+
+    Attributes:
+        feature: Column name.
+        column_type: `number` or `text`.
+        number: The chain that ends in a dense input, as text; None if there is none.
+        id: The chain that ends in an embedded field, as text; None if there is none.
+        statistics_used: Names of the statistics the chains need.
+        vocabulary_size: Values kept; None without a vocabulary.
+        num_ids: Rows the embedding may have; None without an embedded field.
+        dimension: Length of the embedding.
+        num_bytes: Memory of all `num_ids` embedding rows, values alone.
+        reason: Who decided, and why.
+        sensitive: No value of this column is shown.
+    """
+
+    feature: str
+    column_type: str
+    number: str | None = None
+    id: str | None = None
+    statistics_used: tuple[str, ...] = ()
+    vocabulary_size: int | None = None
+    num_ids: int | None = None
+    dimension: int | None = None
+    num_bytes: int | None = None
+    reason: str = ""
+    sensitive: bool = False
+
+
+class LeftOutColumn(_Frozen):
+    """A column of the data that the model does not see, and why."""
+
+    column: str
+    reason: str
+
+
+class BadRowExample(_Frozen):
+    """One bad row: `file:line`, the column if one is to blame, and what stood there.
+
+    The text is hidden if the column is sensitive, or if no column is named and any is sensitive.
+    """
+
+    place: str
+    column: str | None = None
+    text: str
+
+
+class BadRows(_Frozen):
+    """Rows left out for one reason."""
+
+    reason: str
+    count: int
+    examples: tuple[BadRowExample, ...] = ()
+
+
+class StageTiming(_Frozen):
+    """Wall-clock seconds of one stage."""
+
+    stage: str
+    seconds: float
+
+
+class ParityProof(_Frozen):
+    """The export's scores against the trainer's.
+
+    Attributes:
+        num_rows: Rows scored by both.
+        max_difference: Largest absolute difference of two probabilities.
+        tolerance: What is allowed.
+    """
+
+    num_rows: int
+    max_difference: float
+    tolerance: float
+
+
+class ReportData(_Frozen):
+    """Everything one report shows.
+
+    Attributes:
+        name: Of the job.
+        model: Of the architecture, as in the config.
+        created: When the run ended, with a time zone.
+        run_folder: Path, as the user gave it.
+        config_yaml: The resolved config.
+        test: Metrics of the test rows; None if there are none.
+        valid: Metrics of the validation rows; None if there are none.
+        splits: In the order train, valid, test.
+        history: Learning curves, ascending by step.
+        best_step: Step of the checkpoint that was kept.
+        statistics: Of the training rows.
+        plan: One row per feature, in the order of the config.
+        left_out: Columns of the data without a feature.
+        bad_rows: By reason; empty if every row was good.
+        timings: In the order the stages ran.
+        environment: Name and value, such as `Python` and `3.11.9`.
+        importance: Empty unless asked for.
+        importance_num_rows: Rows it was measured on.
+        parity: None if nothing was exported.
+        num_dense_parameters: Of the network.
+        num_embedding_rows: Made by training.
+        export_path: Of the servable model.
+        notes: More sentences for the reader.
+    """
+
+    name: str
+    model: str
+    created: datetime
+    run_folder: str
+    config_yaml: str
+    test: EvaluationResult | None = None
+    valid: EvaluationResult | None = None
+    splits: tuple[SplitSummary, ...] = ()
+    history: tuple[HistoryRow, ...] = ()
+    best_step: int | None = None
+    statistics: Statistics | None = None
+    plan: tuple[PlanRow, ...] = ()
+    left_out: tuple[LeftOutColumn, ...] = ()
+    bad_rows: tuple[BadRows, ...] = ()
+    timings: tuple[StageTiming, ...] = ()
+    environment: dict[str, str] = {}
+    importance: tuple[ImportanceRow, ...] = ()
+    importance_num_rows: int | None = None
+    parity: ParityProof | None = None
+    num_dense_parameters: int | None = None
+    num_embedding_rows: int | None = None
+    export_path: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sensitive_columns(self) -> frozenset[str]:
+        """Columns whose values are never shown."""
+        return frozenset(row.feature for row in self.plan if row.sensitive)

@@ -1,0 +1,179 @@
+"""What a reader should know first: plain sentences decided from the numbers."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.reporting.data import ReportData
+from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text, shorten
+
+Tone = Literal["good", "note", "look"]
+
+_LEAK_AUC = 0.98
+_DRIFT = 0.15
+_GAP = 0.01
+_NEARLY_ALL_MISSING = 0.99
+_DOMINANT_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence and how much it matters: `good`, `note`, or `look` (worth acting on)."""
+
+    tone: Tone
+    text: str
+
+
+def decide_findings(data: ReportData) -> tuple[Finding, ...]:
+    """All findings, those worth acting on first."""
+    found = [
+        *_on_model(data),
+        *_on_training(data),
+        *_on_data(data),
+        *_on_importance(data),
+        *_on_export(data),
+        *(Finding("note", note) for note in data.notes),
+    ]
+    order = {"look": 0, "good": 1, "note": 2}
+    return tuple(sorted(found, key=lambda finding: order[finding.tone]))
+
+
+def _on_model(data: ReportData) -> list[Finding]:
+    found = []
+    measured: list[tuple[str, EvaluationResult | None]] = [
+        ("test", data.test),
+        ("validation", data.valid),
+    ]
+    name, result = next(((n, r) for n, r in measured if r is not None), ("", None))
+    if result is None:
+        return [
+            Finding("look", "There are no held-out rows, so nothing says how good the model is.")
+        ]
+    gain = 1 - result.logloss / result.baseline_logloss
+    if gain <= 0:
+        found.append(
+            Finding(
+                "look",
+                f"On the {name} rows the model is no better than always predicting the click rate "
+                f"of {percent_text(result.baseline_rate, 2)}.",
+            )
+        )
+    if result.auc > _LEAK_AUC:
+        found.append(
+            Finding(
+                "look",
+                f"An AUC of {metric_text(result.auc)} is too good for clicks: look for a column "
+                "that is written after the click.",
+            )
+        )
+    interval = result.calibration_interval
+    if interval.contains(1.0):
+        found.append(
+            Finding(
+                "good",
+                "Predictions are calibrated: their sum agrees with the clicks on the "
+                f"{name} rows within sampling error.",
+            )
+        )
+    else:
+        direction = "high" if result.calibration > 1 else "low"
+        found.append(
+            Finding(
+                "look",
+                f"Predictions are {percent_text(abs(result.calibration - 1))} too {direction} "
+                f"on the {name} rows, more than sampling error explains.",
+            )
+        )
+    if data.test is not None and data.valid is not None and data.valid.auc - data.test.auc > _GAP:
+        found.append(
+            Finding(
+                "note",
+                f"Test AUC is {metric_text(data.valid.auc - data.test.auc)} below validation AUC: "
+                "later rows differ, or validation was tuned on.",
+            )
+        )
+    return found
+
+
+def _on_training(data: ReportData) -> list[Finding]:
+    measured = [row for row in data.history if row.valid_logloss is not None]
+    if len(measured) < 2:
+        return []
+    best = min(measured, key=lambda row: row.valid_logloss or 0.0)
+    if best.step == measured[-1].step:
+        return [
+            Finding("note", "The last validation was the best: more epochs may improve the model.")
+        ]
+    return []
+
+
+def _on_data(data: ReportData) -> list[Finding]:
+    found = []
+    num_bad = sum(rows.count for rows in data.bad_rows)
+    if num_bad:
+        found.append(Finding("note", f"{count_text(num_bad)} bad rows were left out."))
+    rates = {split.name: split.label_rate for split in data.splits}
+    train, test = rates.get("train"), rates.get("test")
+    if train and test and abs(test / train - 1) > _DRIFT:
+        found.append(
+            Finding(
+                "look",
+                f"The click rate drifts: {percent_text(train)} in training, "
+                f"{percent_text(test)} in the test rows.",
+            )
+        )
+    if data.statistics is not None:
+        columns = data.statistics.columns
+        empty = [
+            row.feature
+            for row in data.plan
+            if row.feature in columns
+            and columns[row.feature].num_missing
+            > _NEARLY_ALL_MISSING * max(columns[row.feature].count, 1)
+        ]
+        if empty:
+            found.append(Finding("note", f"Missing in more than 99 % of rows: {_listed(empty)}."))
+    return found
+
+
+def _on_importance(data: ReportData) -> list[Finding]:
+    gains = {row.feature: max(row.auc_drop, 0.0) for row in data.importance}
+    total = sum(gains.values())
+    if total <= 0:
+        return []
+    top = max(gains, key=lambda feature: gains[feature])
+    found = []
+    if gains[top] > _DOMINANT_SHARE * total and len(gains) > 2:
+        found.append(
+            Finding(
+                "look",
+                f"{shorten(top, 40)} alone carries {percent_text(gains[top] / total, 0)} of all "
+                "importance: check that it is known before the click.",
+            )
+        )
+    idle = [row.feature for row in data.importance if row.auc_drop <= 0 and row.logloss_rise <= 0]
+    if idle:
+        found.append(
+            Finding("note", f"Shuffling does no harm, so they may be left out: {_listed(idle)}.")
+        )
+    return found
+
+
+def _on_export(data: ReportData) -> list[Finding]:
+    if data.parity is None:
+        return []
+    if data.parity.max_difference <= data.parity.tolerance:
+        return [
+            Finding(
+                "good",
+                f"The exported model scores {count_text(data.parity.num_rows)} raw rows as the "
+                "trainer does.",
+            )
+        ]
+    return [Finding("look", "The exported model does not score as the trainer does.")]
+
+
+def _listed(names: list[str]) -> str:
+    """Names with commas, at most five of them."""
+    shown = ", ".join(shorten(name, 40) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

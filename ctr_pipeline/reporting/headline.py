@@ -1,0 +1,232 @@
+"""The top of the report: one sentence and a few cards."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from ctr_pipeline.evaluation.likelihood import normalized_entropy
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.reporting.charts import improvement_bar, interval_gauge
+from ctr_pipeline.reporting.data import ReportData
+from ctr_pipeline.reporting.formats import (
+    count_text,
+    duration_text,
+    metric_text,
+    percent_text,
+    short_count,
+)
+
+MODEL_TITLES = {
+    "deepfm": "DeepFM",
+    "wide_and_deep": "Wide & Deep",
+    "xdeepfm": "xDeepFM",
+    "dcn": "DCN",
+    "dcnv2": "DCN v2",
+    "custom": "Custom model",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One headline number.
+
+    Attributes:
+        title: What it is.
+        value: The number.
+        detail: What to hold it against.
+        tone: Colour of the card.
+        gauge: A thin picture of the number, if it has one.
+    """
+
+    title: str
+    value: str
+    detail: str
+    tone: Literal["plain", "good", "look"] = "plain"
+    gauge: Markup | None = None
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One line of the table of metrics; texts of test, validation and baseline."""
+
+    name: str
+    explanation: str
+    test: str
+    valid: str
+    baseline: str
+
+
+def held_out(data: ReportData) -> tuple[str, EvaluationResult | None]:
+    """The rows that headline numbers speak of: test, else validation."""
+    return ("Validation", data.valid) if data.test is None else ("Test", data.test)
+
+
+def summary_sentence(data: ReportData) -> str:
+    """What the run achieved, in words."""
+    name, result = held_out(data)
+    title = MODEL_TITLES.get(data.model, data.model)
+    train = next((split for split in data.splits if split.name == "train"), None)
+    learned = f"{title} learned from {count_text(train.num_rows)} rows" if train else title
+    if result is None:
+        return f"{learned}. No rows were held out to measure it."
+    gain = 1 - result.logloss / result.baseline_logloss
+    against = f"{percent_text(gain)} below" if gain > 0 else f"{percent_text(-gain)} above"
+    return (
+        f"{learned}. On {count_text(result.num_rows)} {name.lower()} rows it ranks a click above a "
+        f"non-click {percent_text(result.auc)} of the time, with a logloss {against} always "
+        "predicting the click rate."
+    )
+
+
+def headline_cards(data: ReportData) -> tuple[Card, ...]:
+    """The cards, most telling first."""
+    return (*_metric_cards(data), *_size_cards(data))
+
+
+def _metric_cards(data: ReportData) -> list[Card]:
+    name, result = held_out(data)
+    if result is None:
+        return []
+    gain = 1 - result.logloss / result.baseline_logloss
+    beside = (
+        f"validation {metric_text(data.valid.auc)}"
+        if data.test is not None and data.valid is not None
+        else "0.5 is chance"
+    )
+    interval = result.calibration_interval
+    calibrated = interval.contains(1.0)
+    cards = [
+        Card(
+            f"{name} AUC",
+            metric_text(result.auc),
+            beside,
+            "good" if result.auc > 0.5 else "look",
+            improvement_bar(2 * result.auc - 1, label="from chance, 0.5, to perfect, 1"),
+        ),
+        Card(
+            f"{name} logloss",
+            metric_text(result.logloss),
+            f"{percent_text(abs(gain))} {'below' if gain > 0 else 'above'} constant "
+            f"{metric_text(result.baseline_logloss)}",
+            "good" if gain > 0 else "look",
+            improvement_bar(
+                result.logloss / result.baseline_logloss, label="share of the constant's logloss"
+            ),
+        ),
+        Card(
+            "Calibration",
+            metric_text(result.calibration, 3),
+            f"95 %: {metric_text(interval.low, 3)} to {metric_text(interval.high, 3)}",
+            "good" if calibrated else "look",
+            interval_gauge(
+                interval.low, result.calibration, interval.high, label="interval around 1"
+            ),
+        ),
+    ]
+    if result.gauc is not None:
+        cards.append(
+            Card(
+                "GAUC",
+                metric_text(result.gauc),
+                f"{short_count(result.gauc_num_groups or 0)} groups with both classes",
+                "plain",
+                improvement_bar(2 * result.gauc - 1, label="from chance, 0.5, to perfect, 1"),
+            )
+        )
+    return cards
+
+
+def _size_cards(data: ReportData) -> list[Card]:
+    cards = []
+    if data.splits:
+        total = sum(split.num_rows for split in data.splits)
+        cards.append(Card("Rows", short_count(total), f"{len(data.plan)} features"))
+    if data.timings:
+        seconds = sum(timing.seconds for timing in data.timings)
+        longest = max(data.timings, key=lambda timing: timing.seconds)
+        cards.append(
+            Card(
+                "Time",
+                duration_text(seconds),
+                f"{longest.stage} {duration_text(longest.seconds)}",
+            )
+        )
+    return cards
+
+
+def metric_rows(data: ReportData) -> tuple[MetricRow, ...]:
+    """Every scalar metric of test and validation beside the constant-rate baseline."""
+    shown = data.test or data.valid
+    if shown is None:
+        return ()
+
+    def of(attribute: str, digits: int = 4) -> tuple[str, str]:
+        texts = [
+            "–" if result is None else metric_text(getattr(result, attribute), digits)
+            for result in (data.test, data.valid)
+        ]
+        return texts[0], texts[1]
+
+    def interval_of(result: EvaluationResult | None) -> str:
+        if result is None:
+            return "–"
+        interval = result.calibration_interval
+        return f"{metric_text(interval.low, 3)} – {metric_text(interval.high, 3)}"
+
+    def counts_of(attribute: str) -> tuple[str, str]:
+        texts = [
+            "–" if result is None else count_text(getattr(result, attribute))
+            for result in (data.test, data.valid)
+        ]
+        return texts[0], texts[1]
+
+    def rate_of(result: EvaluationResult | None) -> str:
+        return "–" if result is None else percent_text(result.label_rate, 2)
+
+    baseline_entropy = normalized_entropy(shown.baseline_logloss, shown.label_rate)
+    rows = [
+        MetricRow("AUC", "click ranked above non-click", *of("auc"), "0.5000"),
+        MetricRow("Logloss", "nats a row", *of("logloss"), metric_text(shown.baseline_logloss)),
+        MetricRow(
+            "Normalised entropy",
+            "logloss over that of the rows' own click rate",
+            *of("normalized_entropy"),
+            metric_text(baseline_entropy),
+        ),
+        MetricRow(
+            "Calibration",
+            "sum of predictions over clicks",
+            *of("calibration", 3),
+            metric_text(shown.baseline_rate / shown.label_rate, 3),
+        ),
+        MetricRow(
+            "Calibration, 95 % interval",
+            "rows drawn independently",
+            interval_of(data.test),
+            interval_of(data.valid),
+            "",
+        ),
+        MetricRow(
+            "Expected calibration error",
+            "mean distance over bins",
+            *of("expected_calibration_error"),
+            "",
+        ),
+    ]
+    if shown.gauc is not None:
+        counted = f"{count_text(shown.gauc_num_rows or 0)} of {count_text(shown.num_rows)} rows in "
+        groups = f"{count_text(shown.gauc_num_groups or 0)} of "
+        total = f"{count_text(shown.gauc_num_groups_total or 0)} groups counted"
+        rows.append(MetricRow("GAUC", counted + groups + total, *of("gauc"), "0.5000"))
+    rows.append(MetricRow("Rows", "", *counts_of("num_rows"), ""))
+    rows.append(
+        MetricRow(
+            "Click rate",
+            "",
+            rate_of(data.test),
+            rate_of(data.valid),
+            percent_text(shown.baseline_rate, 2),
+        )
+    )
+    return tuple(rows)

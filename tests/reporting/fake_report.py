@@ -1,0 +1,275 @@
+"""Made-up but lifelike report data, for tests and for looking at the page."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+
+from ctr_pipeline.evaluation.importance import ImportanceRow
+from ctr_pipeline.evaluation.metrics import evaluate_predictions
+from ctr_pipeline.features import ColumnType
+from ctr_pipeline.reporting.data import (
+    BadRowExample,
+    BadRows,
+    HistoryRow,
+    LeftOutColumn,
+    ParityProof,
+    PlanRow,
+    ReportData,
+    SplitSummary,
+    StageTiming,
+)
+from ctr_pipeline.statistics import (
+    ColumnStatistics,
+    HistogramBin,
+    Moments,
+    Statistics,
+    ValueCount,
+    VocabularyStatistics,
+)
+
+NUM_ROWS = 160_000
+LABEL_RATE = 0.2567
+
+CONFIG = """\
+name: criteo-deepfm
+data:
+  train: data/criteo/train.txt          # file, glob or list
+  columns: [label, I1..I13, C1..C26]
+  label: label
+  split: {valid: 0.1, test: 0.1, by: order}
+features:
+  - {columns: I1..I13, number: [log, standardize], id: {bucketize: {quantiles: 30}}}
+  - {columns: C1..C26, id: {vocabulary: {min_count: 2}}}
+model: {name: deepfm, embedding_dim: 16, hidden_units: [256, 128, 64]}
+train: {epochs: 10, batch_size: 1024, early_stopping: {metric: logloss, tolerance: 0.0015}}
+runtime: {mode: local}
+output: runs/criteo-deepfm
+"""
+
+
+def evaluation(seed, *, num_rows=20_000, noise=1.0, groups=True):
+    random = np.random.default_rng(seed)
+    truth = random.normal(-1.3, 1.1, num_rows)
+    labels = (random.random(num_rows) < 1 / (1 + np.exp(-truth))).astype(np.uint8)
+    logits = (0.75 * truth - 0.35 + random.normal(0, 0.3 * noise, num_rows)).astype(np.float32)
+    return evaluate_predictions(
+        labels,
+        logits,
+        groups=random.integers(0, 3000, num_rows) if groups else None,
+        baseline_rate=LABEL_RATE,
+    )
+
+
+def number_column(name, random, *, sensitive_marker=None):
+    values = np.round(random.lognormal(2, 1.2, 20_000), 0)
+    top = float(np.quantile(values, 0.99))
+    edges = np.linspace(0, top, 25)
+    counts = np.histogram(values, edges)[0] * 7
+    missing = int(random.integers(0, NUM_ROWS // 2))
+    bins = tuple(
+        HistogramBin(
+            left=float(a),
+            right=float(b),
+            count=int(n),
+            label_rate=float(np.clip(0.15 + 0.2 * i / 24 + random.normal(0, 0.02), 0, 1)),
+        )
+        for i, (a, b, n) in enumerate(zip(edges[:-1], edges[1:], counts, strict=True))
+    )
+    return ColumnStatistics(
+        column=name,
+        column_type=ColumnType.NUMBER,
+        count=NUM_ROWS,
+        num_missing=missing,
+        num_infinite=3,
+        num_distinct=int(random.integers(20, 9000)),
+        moments=Moments(
+            count=NUM_ROWS - missing,
+            mean=float(values.mean()) if sensitive_marker is None else sensitive_marker,
+            standard_deviation=float(values.std()),
+            minimum=-2.0,
+            maximum=float(values.max()),
+            skew=4.2,
+        ),
+        quantiles={str(q): float(np.quantile(values, q)) for q in (0.05, 0.25, 0.5, 0.75, 0.95)},
+        missing_label_rate=0.21,
+        histogram=bins,
+    )
+
+
+def text_column(name, random, values=None):
+    size = int(random.integers(4, 60_000))
+    weights = 1 / np.arange(1, min(size, 20) + 1) ** float(random.uniform(0.5, 1.6))
+    weights = weights / weights.sum() * float(random.uniform(0.3, 0.85))
+    texts = values or [f"{random.integers(2**32):08x}" for _ in weights]
+    return ColumnStatistics(
+        column=name,
+        column_type=ColumnType.TEXT,
+        count=NUM_ROWS,
+        num_missing=int(NUM_ROWS * random.uniform(0, 0.12)),
+        num_distinct=max(size, len(texts)),
+        missing_label_rate=0.31,
+        top_values=tuple(
+            ValueCount(
+                value=text,
+                count=int(NUM_ROWS * weight),
+                label_rate=float(random.uniform(0.08, 0.5)),
+            )
+            for text, weight in zip(texts, weights, strict=False)
+        ),
+    )
+
+
+def history(num_epochs=4, per_epoch=12):
+    rows = []
+    step = 0
+    for epoch in range(1, num_epochs + 1):
+        for part in range(1, per_epoch + 1):
+            step += 13
+            at = epoch - 1 + part / per_epoch
+            last = part == per_epoch
+            rows.append(
+                HistoryRow(
+                    epoch=epoch,
+                    step=step,
+                    training_loss=0.445 + 0.12 * np.exp(-1.4 * at) + 0.004 * np.sin(9 * step),
+                    valid_logloss=0.4712 + 0.02 * np.exp(-1.6 * at) + 0.0015 * max(0, at - 3)
+                    if last
+                    else None,
+                    valid_auc=0.765 - 0.02 * np.exp(-1.4 * at) - 0.001 * max(0, at - 3)
+                    if last
+                    else None,
+                    learning_rate=0.001,
+                    seconds=2.3 * at,
+                )
+            )
+    return tuple(rows)
+
+
+def lifelike_report(num_numbers=13, num_texts=26, **changes):
+    """A report with every section filled; `changes` replace fields of it."""
+    random = np.random.default_rng(7)
+    numbers = [f"I{i}" for i in range(1, num_numbers + 1)]
+    texts = [f"C{i}" for i in range(1, num_texts + 1)]
+    columns = {name: number_column(name, random) for name in numbers}
+    columns |= {name: text_column(name, random) for name in texts}
+    plan = [
+        PlanRow(
+            feature=name,
+            column_type="number",
+            number="log → standardize",
+            id="log → bucketize(quantiles=30)",
+            statistics_used=("mean of log", "standard deviation of log", "30-quantiles"),
+            num_ids=int(random.integers(8, 31)),
+            dimension=16,
+            num_bytes=30 * 17 * 4,
+            reason="config, entry 1: I1..I13",
+        )
+        for name in numbers
+    ]
+    plan += [
+        PlanRow(
+            feature=name,
+            column_type="text",
+            id="vocabulary(min_count=2)",
+            statistics_used=("vocabulary",),
+            vocabulary_size=columns[name].num_distinct,
+            num_ids=columns[name].num_distinct + 2,
+            dimension=16,
+            num_bytes=(columns[name].num_distinct + 2) * 17 * 4,
+            reason="automatic: text with many distinct values, so frequent ones get their own id",
+            sensitive=name == "C9",
+        )
+        for name in texts
+    ]
+    fields = {
+        "name": "criteo-deepfm",
+        "model": "deepfm",
+        "created": datetime(2026, 3, 14, 9, 26, tzinfo=UTC),
+        "run_folder": "runs/criteo-deepfm",
+        "config_yaml": CONFIG,
+        "test": evaluation(1),
+        "valid": evaluation(2, noise=0.8),
+        "splits": (
+            SplitSummary(name="train", num_rows=NUM_ROWS, label_rate=LABEL_RATE),
+            SplitSummary(name="valid", num_rows=20_000, label_rate=0.2512),
+            SplitSummary(name="test", num_rows=20_000, label_rate=0.2533),
+        ),
+        "history": history(),
+        "best_step": 468,
+        "statistics": Statistics(
+            fingerprint="0",
+            num_rows=NUM_ROWS,
+            label_rate=LABEL_RATE,
+            columns=columns,
+            vocabularies={
+                name: VocabularyStatistics(
+                    column=name,
+                    min_count=2,
+                    max_size=None,
+                    file=f"vocabularies/{name}.parquet",
+                    size=100,
+                    num_excluded_values=4312,
+                    num_excluded_rows=4312,
+                )
+                for name in texts
+            },
+            notes=("Quantiles are exact.",),
+        ),
+        "plan": tuple(plan),
+        "left_out": (
+            LeftOutColumn(column="session_id", reason="as many distinct values as rows"),
+            LeftOutColumn(column="constant", reason="one value only"),
+        ),
+        "bad_rows": (
+            BadRows(
+                reason="wrong number of columns",
+                count=12,
+                examples=(
+                    BadRowExample(place="data/criteo/train.txt:184", text="1\t2\tsecret-row"),
+                ),
+            ),
+            BadRows(
+                reason="not a number",
+                count=3,
+                examples=(
+                    BadRowExample(place="data/criteo/train.txt:9120", column="I7", text="twelve"),
+                ),
+            ),
+        ),
+        "timings": tuple(
+            StageTiming(stage=stage, seconds=seconds)
+            for stage, seconds in {
+                "check": 0.04,
+                "read": 1.2,
+                "statistics": 1.9,
+                "transform": 0.8,
+                "train": 14.6,
+                "evaluate": 0.9,
+                "export": 3.1,
+                "report": 0.2,
+            }.items()
+        ),
+        "environment": {
+            "ctrpipe": "0.1.0",
+            "Python": "3.11.9",
+            "TensorFlow": "2.21.0",
+            "Keras": "3.15.0",
+            "CPU": "Intel Xeon, 2 cores",
+            "Memory": "8 GB, peak 1.9 GB",
+            "System": "Linux 6.1",
+        },
+        "importance": tuple(
+            ImportanceRow(
+                feature=name,
+                auc_drop=float(0.03 * 0.86**rank - 0.0008),
+                logloss_rise=float(0.02 * 0.86**rank - 0.0005),
+            )
+            for rank, name in enumerate(random.permutation([*numbers, *texts]).tolist())
+        ),
+        "importance_num_rows": 20_000,
+        "parity": ParityProof(num_rows=1000, max_difference=3.1e-7, tolerance=1e-5),
+        "num_dense_parameters": 152_833,
+        "num_embedding_rows": 284_113,
+        "export_path": "runs/criteo-deepfm/export/1",
+    }
+    return ReportData(**(fields | changes))
