@@ -1,0 +1,170 @@
+"""Arrow columns as the arrays that kernels read, without copying where Arrow allows it.
+
+Text comes as its buffers: offsets and bytes, with a bit per value that tells NULL. Numbers come as
+float64 with NaN for NULL. Arrays handed to kernels are read-only throughout, since Numba compiles
+read-only and writable arrays apart.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline.errors import PreprocessingError
+
+SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
+"""Below this magnitude a float64 is subnormal."""
+
+SMALLEST_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
+"""Below this magnitude a float32 is subnormal."""
+
+
+class TextBuffers(NamedTuple):
+    """A text column as Arrow holds it; a named tuple, since Numba takes those.
+
+    Attributes:
+        offsets: int32 or int64 [N + 1]; value n is data[offsets[n]:offsets[n + 1]].
+        data: uint8 [bytes].
+        validity: uint8 [bytes], one bit a value, least significant first, 1 = present; empty if
+            no value is NULL.
+        validity_offset: Bit of the first value.
+    """
+
+    offsets: np.ndarray
+    data: np.ndarray
+    validity: np.ndarray
+    validity_offset: int
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A text column: plain values, or values of a dictionary and an index into them per row.
+
+    Attributes:
+        values: The text.
+        num_values: Number of values in `values`.
+        indices: int64 [N] into `values`, -1 where NULL; None: row n is value n.
+    """
+
+    values: TextBuffers
+    num_values: int
+    indices: np.ndarray | None
+
+
+def text_column(array: pa.Array, *, column: str) -> TextColumn:
+    """The buffers of a string, large_string, binary, dictionary or all-null array, slices included.
+
+    A dictionary larger than the array is decoded, so that a short batch never pays for the whole
+    dictionary.
+
+    Raises:
+        PreprocessingError: The array holds something else than text.
+    """
+    if pa.types.is_dictionary(array.type):
+        _check_text(array.type.value_type, column)
+        if len(array.dictionary) > len(array):
+            decoded = array.dictionary.take(array.indices)
+            return TextColumn(_text_buffers(decoded), len(decoded), None)
+        indices = array.indices
+        if indices.null_count:
+            indices = pc.fill_null(indices.cast(pa.int64()), -1)
+        # Copied where it is not int64 already; 64 bits so that kernels are compiled once.
+        positions = indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        return TextColumn(
+            _text_buffers(array.dictionary), len(array.dictionary), _read_only(positions)
+        )
+    if pa.types.is_null(array.type):
+        array = array.cast(pa.string())
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
+    _check_text(array.type, column)
+    return TextColumn(_text_buffers(array), len(array), None)
+
+
+def number_values(array: pa.Array, *, column: str) -> np.ndarray:
+    """A number column as float64 [N]: NULL is NaN, subnormal numbers are 0.
+
+    Subnormal numbers become 0 since TensorFlow's threads run with the processor's flush-to-zero
+    mode, where a comparison takes them for 0.
+
+    Raises:
+        PreprocessingError: The array holds something else than numbers.
+    """
+    if pa.types.is_null(array.type):
+        array = array.cast(pa.float64())
+    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
+        raise PreprocessingError(
+            f"column '{column}' holds {array.type}, and its transforms read numbers",
+            remedy="Read the column as a number, or use text transforms (vocabulary, hash) on it",
+        )
+    if pa.types.is_float32(array.type):
+        singles = array.to_numpy(zero_copy_only=False)
+        return flush_subnormal(singles, SMALLEST_NORMAL_FLOAT32).astype(np.float64)
+    if not pa.types.is_float64(array.type):
+        array = array.cast(pa.float64(), safe=False)
+    return flush_subnormal(array.to_numpy(zero_copy_only=False))
+
+
+def flush_subnormal(values: np.ndarray, smallest: float = SMALLEST_NORMAL) -> np.ndarray:
+    """`values` with 0 in place of magnitudes below `smallest`; NaN stays."""
+    tiny = np.abs(values) < smallest
+    # Zeros are tiny too; a copy is made only where a value changes.
+    if np.any(tiny & (values != 0)):
+        values = np.where(tiny, values.dtype.type(0), values)
+    return values
+
+
+def flush_scalar(value: float) -> float:
+    """`value`, or 0 if it is subnormal: parameters are treated as the values they meet."""
+    return 0.0 if abs(value) < SMALLEST_NORMAL else float(value)
+
+
+def usable_divisor(value: float) -> float:
+    """`value`, or 1 if it is 0 or subnormal: a constant column becomes 0, not NaN."""
+    return flush_scalar(value) or 1.0
+
+
+def _check_text(kind: pa.DataType, column: str) -> None:
+    if not (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    ):
+        raise PreprocessingError(
+            f"column '{column}' holds {kind}, and its transforms read text",
+            remedy="Read the column as text, or use number transforms (bucketize, log_round) on it",
+        )
+
+
+def _text_buffers(array: pa.Array) -> TextBuffers:
+    validity_buffer, offsets_buffer, data_buffer = array.buffers()
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    if offsets_buffer is None or offsets_buffer.size == 0:
+        offsets = np.zeros(len(array) + 1, dtype)
+    else:
+        offsets = np.frombuffer(
+            offsets_buffer, dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize
+        )
+    has_nulls = validity_buffer is not None and array.null_count > 0
+    return TextBuffers(
+        offsets=_read_only(offsets),
+        data=_bytes_of(data_buffer),
+        validity=_bytes_of(validity_buffer if has_nulls else None),
+        validity_offset=array.offset,
+    )
+
+
+def _bytes_of(buffer: pa.Buffer | None) -> np.ndarray:
+    if buffer is None or buffer.size == 0:
+        return _read_only(np.zeros(0, np.uint8))
+    return _read_only(np.frombuffer(buffer, np.uint8))
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

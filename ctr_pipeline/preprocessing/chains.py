@@ -1,0 +1,130 @@
+"""Whether a feature's chains of transforms make sense, told without any statistics."""
+
+import math
+
+from ctr_pipeline.features import (
+    AnyTransform,
+    Bucketize,
+    Clip,
+    ColumnType,
+    FeatureSpec,
+    Fill,
+    Hash,
+    LogRound,
+    RoundIdentity,
+    TransformKind,
+)
+
+MAX_IDS = 2**31 - 1
+"""Ids are int32 in a batch, so a field has at most this many, the missing id included."""
+
+
+def check_chain(spec: FeatureSpec) -> list[str]:
+    """Everything wrong with a feature's chains: one sentence each, naming feature and remedy."""
+    problems = []
+    if spec.number is not None:
+        problems += _number_problems(spec, spec.number)
+    if spec.id is not None:
+        problems += _id_problems(spec, spec.id)
+    for transform in (*(spec.number or ()), *(spec.id or ())):
+        problems += _option_problems(spec, transform)
+    return problems
+
+
+def _number_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str]:
+    if spec.column_type is ColumnType.TEXT:
+        return [
+            f"feature '{spec.column}': its column is text, and a `number` chain reads numbers. "
+            f"Use `id` with vocabulary or hash, or `type: numeric` if its values are numbers"
+        ]
+    return [
+        f"feature '{spec.column}': '{transform.name}' gives an id and cannot stand in a `number` "
+        f"chain. Move it to `id`"
+        for transform in chain
+        if transform.kind is not TransformKind.NUMBER_TO_NUMBER
+    ]
+
+
+def _id_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str]:
+    place = f"feature '{spec.column}'"
+    if not chain:
+        return [
+            f"{place}: its `id` chain is empty. Add a transform that gives an id, or leave `id` out"
+        ]
+    problems = []
+    if spec.column_type is ColumnType.TEXT:
+        problems += [
+            f"{place}: '{transform.name}' reads a number, and the column is text. "
+            f"Use vocabulary or hash, or `type: numeric` if its values are numbers"
+            for transform in chain
+            if transform.kind is not TransformKind.TEXT_TO_ID
+        ]
+        if not problems and len(chain) > 1:
+            problems.append(
+                f"{place}: '{chain[0].name}' ends an `id` chain, and '{chain[1].name}' follows it. "
+                f"Keep one of the two"
+            )
+        return problems
+    for position, transform in enumerate(chain):
+        last = position == len(chain) - 1
+        if transform.kind is TransformKind.TEXT_TO_ID:
+            problems.append(
+                f"{place}: '{transform.name}' reads text, and the column is a number. "
+                f"Use bucketize, log_round or round_identity, or `type: categorical` to read the "
+                f"column as text"
+            )
+        elif transform.kind is TransformKind.NUMBER_TO_ID and not last:
+            problems.append(
+                f"{place}: '{transform.name}' gives an id, and '{chain[position + 1].name}' cannot "
+                f"follow it. Put '{transform.name}' last"
+            )
+        elif transform.kind is TransformKind.NUMBER_TO_NUMBER and last:
+            problems.append(
+                f"{place}: its `id` chain ends in '{transform.name}', which gives a number. "
+                f"Add bucketize, log_round or round_identity, or move the chain to `number`"
+            )
+    return problems
+
+
+def _option_problems(spec: FeatureSpec, transform: AnyTransform) -> list[str]:
+    place = f"feature '{spec.column}'"
+    problems = []
+    if isinstance(transform, Hash) and transform.buckets >= MAX_IDS:
+        problems.append(_too_many(place, "hash", "buckets", transform.buckets))
+    if isinstance(transform, LogRound | RoundIdentity):
+        option, size = (
+            ("num_bins", transform.num_bins)
+            if isinstance(transform, LogRound)
+            else ("num_buckets", transform.num_buckets)
+        )
+        if size >= MAX_IDS:
+            problems.append(_too_many(place, transform.name, option, size))
+        if transform.default_value >= size:
+            problems.append(
+                f"{place}: {transform.name} has default_value {transform.default_value}, and its "
+                f"ids end at {size - 1}. Choose a default_value below {option}"
+            )
+    for option, value in _numbers_of(transform):
+        if not math.isfinite(value):
+            problems.append(f"{place}: {transform.name} has {option} {value}. Use a finite number")
+    return problems
+
+
+def _too_many(place: str, name: str, option: str, size: int) -> str:
+    return (
+        f"{place}: {name} has {size:,} {option}, and ids are 32-bit integers. "
+        f"Use fewer than {MAX_IDS:,}"
+    )
+
+
+def _numbers_of(transform: AnyTransform) -> list[tuple[str, float]]:
+    if isinstance(transform, Fill):
+        return [("value", transform.value)]
+    if isinstance(transform, Clip):
+        bounds = (("minimum", transform.minimum), ("maximum", transform.maximum))
+        return [(option, value) for option, value in bounds if value is not None]
+    if isinstance(transform, Bucketize) and transform.boundaries is not None:
+        return [("a boundary", value) for value in transform.boundaries]
+    if isinstance(transform, LogRound) and transform.base is not None:
+        return [("base", transform.base)]
+    return []

@@ -1,0 +1,210 @@
+"""The preprocessing plan: every chain with its fitted parameters, on disk and in memory.
+
+`plan` fits it from statistics; `encode` runs it in training, `build` turns it into layers.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ctr_pipeline.durable import write_text
+from ctr_pipeline.errors import PreprocessingError
+from ctr_pipeline.features import ColumnType
+
+PLAN_VERSION = 1
+PLAN_FILE = "preprocessing.json"
+
+
+class _Frozen(BaseModel):
+    # Thresholds may be infinite, and JSON as pydantic writes it has no infinity otherwise.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class FittedLog(_Frozen):
+    """`log(1 + max(x, 0))`."""
+
+    kind: Literal["log"] = "log"
+
+
+class FittedStandardize(_Frozen):
+    """`(x - mean) / standard_deviation`, clipped to ± clip; deviation 0 divides by 1."""
+
+    kind: Literal["standardize"] = "standardize"
+    mean: float
+    standard_deviation: float
+    clip: float | None
+
+
+class FittedNormalize(_Frozen):
+    """`(x - subtractor) / divisor`."""
+
+    kind: Literal["normalize"] = "normalize"
+    subtractor: float
+    divisor: float
+
+
+class FittedClip(_Frozen):
+    """x within [minimum, maximum]."""
+
+    kind: Literal["clip"] = "clip"
+    minimum: float | None
+    maximum: float | None
+
+
+class FittedFill(_Frozen):
+    """`value` in place of a missing one."""
+
+    kind: Literal["fill"] = "fill"
+    value: float
+
+
+class FittedIntervals(_Frozen):
+    """A whole chain from the raw number to an id: `ids[number of thresholds <= x]`."""
+
+    kind: Literal["intervals"] = "intervals"
+    thresholds: tuple[float, ...]
+    ids: tuple[int, ...]
+    missing_id: int
+
+
+class FittedRoundIdentity(_Frozen):
+    """`round(x)` within [0, num_buckets), else the default."""
+
+    kind: Literal["round_identity"] = "round_identity"
+    num_buckets: int
+    default_value: int
+    missing_id: int
+
+
+class FittedHash(_Frozen):
+    """Fingerprint64 modulo `num_bins`."""
+
+    kind: Literal["hash"] = "hash"
+    num_bins: int
+    missing_id: int
+
+
+class FittedVocabulary(_Frozen):
+    """Position in a vocabulary, else an out-of-vocabulary id.
+
+    Attributes:
+        file: Path below the run folder.
+        size: Values in the file.
+        oov_buckets: Ids from `size` on, shared by other values.
+        missing_id: Id of NULL and of the empty text.
+    """
+
+    kind: Literal["vocabulary"] = "vocabulary"
+    file: str
+    size: int
+    oov_buckets: int
+    missing_id: int
+
+
+NumberStep = Annotated[
+    FittedLog | FittedStandardize | FittedNormalize | FittedClip | FittedFill,
+    Field(discriminator="kind"),
+]
+IdStep = Annotated[
+    FittedIntervals | FittedRoundIdentity | FittedHash | FittedVocabulary,
+    Field(discriminator="kind"),
+]
+
+
+class NumberPlan(_Frozen):
+    """One dense input.
+
+    Attributes:
+        name: That of the column.
+        column: The number column.
+        steps: Applied in order; at the end missing becomes 0 and the value float32.
+    """
+
+    name: str
+    column: str
+    steps: tuple[NumberStep, ...]
+
+
+class FieldPlan(_Frozen):
+    """One embedded field.
+
+    Attributes:
+        name: That of the column.
+        column: The column.
+        column_type: How it is read.
+        transforms: Names of the transforms the user gave, for tables and reports.
+        num_ids: Ids are in [0, num_ids), that of missing values included.
+        step: The chain, fitted into one step from the raw value.
+    """
+
+    name: str
+    column: str
+    column_type: ColumnType
+    transforms: tuple[str, ...]
+    num_ids: int
+    step: IdStep
+
+    @property
+    def missing_id(self) -> int:
+        """The id of a missing value."""
+        return self.step.missing_id
+
+    @property
+    def vocabulary_file(self) -> str | None:
+        """Path of the vocabulary below the run folder, if the field has one."""
+        return self.step.file if isinstance(self.step, FittedVocabulary) else None
+
+
+class PreprocessingPlan(_Frozen):
+    """Everything that turns raw columns into ids [N, F] and numbers [N, D].
+
+    Attributes:
+        version: Of this format.
+        fields: In the order of axis F.
+        numbers: In the order of axis D.
+    """
+
+    version: int = PLAN_VERSION
+    fields: tuple[FieldPlan, ...]
+    numbers: tuple[NumberPlan, ...]
+
+    def save(self, path: Path) -> None:
+        """Writes the plan as JSON, durably."""
+        write_text(path, self.model_dump_json(indent=1))
+
+
+def load_plan(path: Path) -> PreprocessingPlan:
+    """Reads a plan.
+
+    Raises:
+        PreprocessingError: The file is missing, damaged or of another version.
+    """
+    remedy = "Run 'ctrpipe analyze' again"
+    try:
+        plan = PreprocessingPlan.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PreprocessingError(
+            f"cannot be read ({error.strerror})", place=str(path), remedy=remedy
+        ) from error
+    except ValueError as error:
+        raise PreprocessingError(
+            "is damaged or of another version", place=str(path), remedy=remedy
+        ) from error
+    if plan.version != PLAN_VERSION:
+        raise PreprocessingError(
+            f"has version {plan.version}, this program reads {PLAN_VERSION}",
+            place=str(path),
+            remedy=remedy,
+        )
+    return plan
+
+
+def raw_signature(plan: PreprocessingPlan) -> dict[str, Literal["string", "double"]]:
+    """The raw columns the plan reads: text as string ('' = missing), numbers as double (NaN)."""
+    signature: dict[str, Literal["string", "double"]] = {}
+    for number in plan.numbers:
+        signature[number.column] = "double"
+    for field in plan.fields:
+        signature[field.column] = "string" if field.column_type is ColumnType.TEXT else "double"
+    return signature

@@ -1,0 +1,1 @@
+"""Keras 3 layers, the serving face of the transforms; they import TensorFlow."""

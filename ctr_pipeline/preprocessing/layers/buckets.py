@@ -1,0 +1,231 @@
+"""Numbers to ids: `Discretization`, `LogRound`, `RoundIdentity` and `IntervalIds`.
+
+Ids are int64. All compare in float64 with thresholds computed beforehand, so that no logarithm is
+taken here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ctr_pipeline.preprocessing.intervals import boundary_steps, log_round_steps
+from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_number
+
+_PACKAGE = "ctr_pipeline"
+
+
+class _IdLayer(RawLayer):
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Ids of the inputs.
+
+        Args:
+            inputs: Floats or integers, any shape; NaN means missing.
+
+        Returns:
+            int64, the same shape.
+        """
+        return self._ids(as_number(inputs))
+
+    def _ids(self, values: tf.Tensor) -> tf.Tensor:
+        raise NotImplementedError
+
+
+def _step_ids(
+    values: tf.Tensor, thresholds: np.ndarray, ids: np.ndarray, missing_id: int
+) -> tf.Tensor:
+    if len(thresholds) == 0:
+        # searchsorted wants a threshold; one between two equal ids changes nothing.
+        thresholds, ids = np.zeros(1), np.repeat(ids, 2)
+    flat = tf.reshape(values, [-1])
+    missing = tf.math.is_nan(flat)
+    positions = tf.searchsorted(
+        tf.constant(thresholds, tf.float64), tf.where(missing, tf.zeros_like(flat), flat), "right"
+    )
+    found = tf.gather(tf.constant(ids, tf.int64), positions)
+    return tf.reshape(tf.where(missing, tf.constant(missing_id, tf.int64), found), tf.shape(values))
+
+
+@keras.saving.register_keras_serializable(package=_PACKAGE)
+class IntervalIds(_IdLayer):
+    """`ids[k]` where k is the number of thresholds <= x.
+
+    Args:
+        thresholds: T numbers, ascending; T may be 0.
+        ids: T + 1 ids.
+        missing_id: Id of NaN.
+        options: Of every Keras layer.
+
+    Raises:
+        ValueError: The thresholds descend, or the lengths do not fit.
+    """
+
+    def __init__(
+        self, thresholds: Sequence[float], ids: Sequence[int], missing_id: int, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        # Kept as arrays: Keras would wrap a list, and track every element of it.
+        self._thresholds = np.asarray(thresholds, np.float64)
+        self._step_ids = np.asarray(ids, np.int64)
+        self.missing_id = int(missing_id)
+        if len(self._step_ids) != len(self._thresholds) + 1:
+            raise ValueError(
+                f"{len(self._thresholds)} thresholds need {len(self._thresholds) + 1} ids, "
+                f"got {len(self._step_ids)}"
+            )
+        if not np.all(self._thresholds[:-1] <= self._thresholds[1:]):
+            raise ValueError("thresholds must not descend")
+
+    def _ids(self, values: tf.Tensor) -> tf.Tensor:
+        return _step_ids(values, self._thresholds, self._step_ids, self.missing_id)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "thresholds": self._thresholds.tolist(),
+            "ids": self._step_ids.tolist(),
+            "missing_id": self.missing_id,
+        }
+
+
+@keras.saving.register_keras_serializable(package=_PACKAGE)
+class Discretization(_IdLayer):
+    """The index of the left-closed interval that holds x: 0 below b0, 1 in [b0, b1), and so on.
+
+    Args:
+        bins: B boundaries, strictly ascending; ids are 0..B.
+        missing_id: Id of NaN; None: that of the last interval, B.
+        options: Of every Keras layer.
+
+    Raises:
+        ValueError: There are no boundaries, or they do not ascend.
+    """
+
+    def __init__(
+        self, bins: Sequence[float], missing_id: int | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._bins = np.asarray(bins, np.float64)
+        if len(self._bins) == 0:
+            raise ValueError("bins is empty")
+        if np.isnan(self._bins[0]) or not np.all(self._bins[:-1] < self._bins[1:]):
+            raise ValueError("bins must be strictly ascending")
+        self.missing_id = missing_id
+        self._steps = boundary_steps(self._bins)
+
+    def _ids(self, values: tf.Tensor) -> tf.Tensor:
+        missing_id = len(self._bins) if self.missing_id is None else self.missing_id
+        return _step_ids(values, self._steps.thresholds, self._steps.ids, missing_id)
+
+    def num_bins(self) -> int:
+        """Number of intervals, B + 1."""
+        return len(self._bins) + 1
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "bins": self._bins.tolist(),
+            "missing_id": self.missing_id,
+        }
+
+
+@keras.saving.register_keras_serializable(package=_PACKAGE)
+class LogRound(_IdLayer):
+    """`round(log(x))`, half to even, where it lies in [0, num_bins), else `default_value`.
+
+    Args:
+        num_bins: Number of ids.
+        default_value: Id of x <= 0 and of results out of range.
+        base: Of the logarithm; None: e.
+        missing_id: Id of NaN; None: the default value.
+        options: Of every Keras layer.
+
+    Raises:
+        ValueError: num_bins is below 1, or the base not above 1.
+    """
+
+    def __init__(
+        self,
+        num_bins: int,
+        default_value: int = 0,
+        base: float | None = None,
+        *,
+        missing_id: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if num_bins < 1:
+            raise ValueError(f"num_bins must be at least 1, got {num_bins}")
+        if base is not None and not base > 1:
+            raise ValueError(f"base must be above 1, got {base}")
+        self.num_bins = int(num_bins)
+        self.default_value = int(default_value)
+        self.base = None if base is None else float(base)
+        self.missing_id = missing_id
+        self._steps = log_round_steps(self.num_bins, self.default_value, self.base)
+
+    def _ids(self, values: tf.Tensor) -> tf.Tensor:
+        missing_id = self.default_value if self.missing_id is None else self.missing_id
+        return _step_ids(values, self._steps.thresholds, self._steps.ids, missing_id)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_bins": self.num_bins,
+            "default_value": self.default_value,
+            "base": self.base,
+            "missing_id": self.missing_id,
+        }
+
+
+@keras.saving.register_keras_serializable(package=_PACKAGE)
+class RoundIdentity(_IdLayer):
+    """`round(x)`, half to even, where it lies in [0, num_buckets), else `default_value`.
+
+    Args:
+        num_buckets: Number of ids.
+        default_value: Id of values out of range.
+        missing_id: Id of NaN; None: the default value.
+        options: Of every Keras layer.
+
+    Raises:
+        ValueError: num_buckets is below 1.
+    """
+
+    def __init__(
+        self,
+        num_buckets: int,
+        default_value: int = 0,
+        *,
+        missing_id: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if num_buckets < 1:
+            raise ValueError(f"num_buckets must be at least 1, got {num_buckets}")
+        self.num_buckets = int(num_buckets)
+        self.default_value = int(default_value)
+        self.missing_id = missing_id
+
+    def _ids(self, values: tf.Tensor) -> tf.Tensor:
+        missing_id = self.default_value if self.missing_id is None else self.missing_id
+        rounded = tf.math.rint(values)
+        inside = (rounded >= 0.0) & (rounded < tf.constant(self.num_buckets, tf.float64))
+        # Only values inside are cast: a huge float has no integer.
+        ids = tf.cast(tf.where(inside, rounded, tf.zeros_like(rounded)), tf.int64)
+        ids = tf.where(inside, ids, tf.constant(self.default_value, tf.int64))
+        return tf.where(tf.math.is_nan(values), tf.constant(missing_id, tf.int64), ids)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {
+            **super().get_config(),
+            "num_buckets": self.num_buckets,
+            "default_value": self.default_value,
+            "missing_id": self.missing_id,
+        }

@@ -1,0 +1,113 @@
+"""Text to positions in a vocabulary: `IndexLookup`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS
+from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_text
+from ctr_pipeline.preprocessing.text_kernels import vocabulary_table
+from ctr_pipeline.preprocessing.vocabulary_files import (
+    load_vocabulary,
+    vocabulary_as_text,
+    vocabulary_of,
+)
+
+
+@keras.saving.register_keras_serializable(package="ctr_pipeline")
+class IndexLookup(RawLayer):
+    """The position of a text in a vocabulary of V values; others get V + Fingerprint64 % oov.
+
+    Values are found by their key, Fingerprint64 modulo 2**63 - 1, among sorted keys that are
+    weights of the layer: any byte may occur in a value, and a large vocabulary never becomes a
+    constant of the graph. Integers are looked up as their decimal text.
+
+    Args:
+        vocabulary: The values in the order of their ids, or a file: one value a line, or Parquet
+            with a column `value`; an Arrow array of distinct binary values is taken as it is.
+        num_oov_tokens: Number of ids shared by values outside the vocabulary.
+        missing_id: Id of the empty text; None looks it up as any other.
+        options: Of every Keras layer.
+
+    Raises:
+        ValueError: A value is repeated in a list, or num_oov_tokens is below 1.
+        PreprocessingError: The file cannot be read or repeats a value.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str | bytes | int] | pa.Array | str | Path,
+        num_oov_tokens: int = 1,
+        *,
+        missing_id: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if num_oov_tokens < 1:
+            raise ValueError(f"num_oov_tokens must be at least 1, got {num_oov_tokens}")
+        self.num_oov_tokens = int(num_oov_tokens)
+        self.missing_id = missing_id
+        if isinstance(vocabulary, str | Path):
+            self._vocabulary = load_vocabulary(Path(vocabulary))
+        elif isinstance(vocabulary, pa.Array):
+            self._vocabulary = vocabulary
+        else:
+            self._vocabulary = vocabulary_of(vocabulary)
+        table = vocabulary_table(self._vocabulary)
+        # A key that no text has keeps an empty vocabulary searchable.
+        keys = table.sorted_keys if table.size else np.array([-1], np.int64)
+        ids = table.sorted_ids if table.size else np.zeros(1, np.int64)
+        self._keys = self._constant_weight("keys", keys)
+        self._key_ids = self._constant_weight("key_ids", ids)
+
+    def _constant_weight(self, name: str, values: np.ndarray) -> keras.Variable:
+        return self.add_weight(
+            name=name,
+            shape=values.shape,
+            dtype="int64",
+            trainable=False,
+            initializer=lambda _shape, dtype: tf.convert_to_tensor(values, dtype),
+        )
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Ids of the inputs.
+
+        Args:
+            inputs: Text or integers, any shape.
+
+        Returns:
+            int64, the same shape.
+        """
+        text = as_text(inputs)
+        flat = tf.reshape(text, [-1])
+        keys = tf.convert_to_tensor(self._keys)
+        wanted = tf.strings.to_hash_bucket_fast(flat, KEY_MODULUS)
+        positions = tf.minimum(tf.searchsorted(keys, wanted), tf.size(keys) - 1)
+        found = tf.equal(tf.gather(keys, positions), wanted)
+        oov = len(self._vocabulary) + tf.strings.to_hash_bucket_fast(flat, self.num_oov_tokens)
+        ids = tf.where(found, tf.gather(tf.convert_to_tensor(self._key_ids), positions), oov)
+        if self.missing_id is not None:
+            ids = tf.where(tf.equal(flat, ""), tf.constant(self.missing_id, tf.int64), ids)
+        return tf.reshape(ids, tf.shape(text))
+
+    def vocabulary_size(self) -> int:
+        """Number of ids: V + num_oov_tokens, the missing id not counted."""
+        return len(self._vocabulary) + self.num_oov_tokens
+
+    def get_vocabulary(self) -> list[str]:
+        """The values in the order of their ids."""
+        return vocabulary_as_text(self._vocabulary)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, the vocabulary by value."""
+        return {
+            **super().get_config(),
+            "vocabulary": self.get_vocabulary(),
+            "num_oov_tokens": self.num_oov_tokens,
+            "missing_id": self.missing_id,
+        }

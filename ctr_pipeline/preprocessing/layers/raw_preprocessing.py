@@ -1,0 +1,79 @@
+"""All of a plan's layers as one module, the first part of an exported model.
+
+Axes: B rows, F fields, D dense inputs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from ctr_pipeline.preprocessing.arrow_values import SMALLEST_NORMAL_FLOAT32
+from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, raw_signature
+from ctr_pipeline.preprocessing.layers.raw_layer import as_number, flush_subnormal
+from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
+
+
+class RawPreprocessing(tf.Module):
+    """Raw columns to ids and numbers.
+
+    Vocabularies are variables, never constants of the graph.
+
+    Args:
+        plan: What to compute.
+        folder: The run folder, which vocabulary files are below.
+    """
+
+    def __init__(self, plan: PreprocessingPlan, folder: Path) -> None:
+        super().__init__(name="raw_preprocessing")
+        self._field_columns = tuple(field.column for field in plan.fields)
+        self._number_columns = tuple(number.column for number in plan.numbers)
+        self._columns = tuple(raw_signature(plan))
+        self.field_layers = [
+            ID_FACES[field.step.kind].build_layer(field.step, folder) for field in plan.fields
+        ]
+        self.number_layers = [
+            [NUMBER_FACES[step.kind].build_layer(step) for step in number.steps]
+            for number in plan.numbers
+        ]
+
+    def __call__(self, columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Preprocesses a batch.
+
+        Args:
+            columns: By name, [B] each: text ('' = missing) or float64 (NaN = missing).
+
+        Returns:
+            int64 [B, F] and float32 [B, D].
+        """
+        ids_BF = [
+            layer(columns[column])
+            for column, layer in zip(self._field_columns, self.field_layers, strict=True)
+        ]
+        numbers_BD = [
+            self._number(columns[column], layers)
+            for column, layers in zip(self._number_columns, self.number_layers, strict=True)
+        ]
+        num_rows = tf.shape(columns[self._columns[0]])[0] if self._columns else 0
+        return (
+            tf.stack(ids_BF, axis=1) if ids_BF else tf.zeros([num_rows, 0], tf.int64),
+            tf.stack(numbers_BD, axis=1) if numbers_BD else tf.zeros([num_rows, 0], tf.float32),
+        )
+
+    def _number(
+        self, values: tf.Tensor, layers: Sequence[Callable[[tf.Tensor], tf.Tensor]]
+    ) -> tf.Tensor:
+        values = as_number(values)
+        for layer in layers:
+            values = layer(values)
+        return _finish_numbers(values)
+
+
+def _finish_numbers(values: tf.Tensor) -> tf.Tensor:
+    """The dense input of a chain's result: float32, missing is 0, clamped to ± NUMBER_LIMIT."""
+    limit = tf.constant(NUMBER_LIMIT, tf.float64)
+    values = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
+    values = tf.where(values > limit, limit, values)
+    values = tf.where(values < -limit, -limit, values)
+    return tf.cast(flush_subnormal(values, SMALLEST_NORMAL_FLOAT32), tf.float32)

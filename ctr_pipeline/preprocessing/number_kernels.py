@@ -1,0 +1,152 @@
+"""Numbers to numbers and to ids over float64 arrays: the columnar face of the number layers.
+
+Missing is NaN and stays NaN in number to number; `finish_numbers` ends a chain. Inputs are as
+`number_values` gives them, without subnormal numbers; a result that would be subnormal is 0, as it
+is in TensorFlow.
+"""
+
+import numpy as np
+from numba import njit
+
+from ctr_pipeline.preprocessing.arrow_values import (
+    SMALLEST_NORMAL_FLOAT32,
+    flush_scalar,
+    flush_subnormal,
+    usable_divisor,
+)
+
+NUMBER_LIMIT = 1e15
+"""Dense inputs are clamped to ± this: far above what a fitted chain gives, and small enough that
+sums and squares of it are finite in float32, where an infinite value would make a NaN score."""
+
+
+def normalize(values: np.ndarray, subtractor: float, divisor: float) -> np.ndarray:
+    """`(x - subtractor) / divisor`, float64."""
+    # Huge values overflow to infinity on purpose, and infinity minus a number is infinity.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return flush_subnormal(flush_subnormal(values - flush_scalar(subtractor)) / divisor)
+
+
+def standardize(
+    values: np.ndarray, mean: float, standard_deviation: float, clip: float | None = None
+) -> np.ndarray:
+    """`(x - mean) / standard_deviation`, clipped to ± `clip`; deviation 0 divides by 1."""
+    scaled = normalize(values, mean, usable_divisor(standard_deviation))
+    return scaled if clip is None else clip_values(scaled, -clip, clip)
+
+
+def log(values: np.ndarray) -> np.ndarray:
+    """`log(1 + max(x, 0))`, natural."""
+    # Not np.maximum, which would warn of NaN in some versions; NaN < 0 is false, so NaN stays.
+    return flush_subnormal(np.log1p(np.where(values < 0, 0.0, values)))
+
+
+def clip_values(values: np.ndarray, minimum: float | None, maximum: float | None) -> np.ndarray:
+    """X within [minimum, maximum]; None is no bound; NaN stays."""
+    if minimum is not None:
+        values = np.where(values < flush_scalar(minimum), flush_scalar(minimum), values)
+    if maximum is not None:
+        values = np.where(values > flush_scalar(maximum), flush_scalar(maximum), values)
+    return values
+
+
+def fill(values: np.ndarray, value: float) -> np.ndarray:
+    """`value` in place of NaN."""
+    return np.where(np.isnan(values), flush_scalar(value), values)
+
+
+def finish_numbers(values: np.ndarray) -> np.ndarray:
+    """The dense input of a chain's result: float32, missing is 0, clamped to ± NUMBER_LIMIT."""
+    clamped = clip_values(fill(values, 0.0), -NUMBER_LIMIT, NUMBER_LIMIT)
+    return flush_subnormal(clamped, SMALLEST_NORMAL_FLOAT32).astype(np.float32)
+
+
+@njit(cache=True, nogil=True)
+def _interval_ids(
+    values: np.ndarray, thresholds: np.ndarray, ids: np.ndarray, missing_id: int, out: np.ndarray
+) -> None:
+    num_thresholds = len(thresholds)
+    for n in range(len(values)):
+        value = values[n]
+        if np.isnan(value):
+            out[n] = missing_id
+            continue
+        # Number of thresholds <= value, halving the part in question.
+        low = 0
+        remaining = num_thresholds
+        while remaining > 0:
+            half = remaining >> 1
+            if thresholds[low + half] <= value:
+                low += half + 1
+                remaining -= half + 1
+            else:
+                remaining = half
+        out[n] = ids[low]
+
+
+def interval_ids(
+    values: np.ndarray,
+    thresholds: np.ndarray,
+    ids: np.ndarray,
+    missing_id: int,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`ids[k]` where k is the number of thresholds <= x.
+
+    Args:
+        values: float64 [N].
+        thresholds: float64 [T], ascending; T may be 0.
+        ids: int64 [T + 1].
+        missing_id: Id of NaN.
+        out: int32 or int64 [N] to write into, any stride; None makes an int64 one.
+
+    Returns:
+        `out`.
+    """
+    result = np.empty(len(values), np.int64) if out is None else out
+    _interval_ids(_read_only(values), _read_only(thresholds), _read_only(ids), missing_id, result)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _rounded_ids(
+    values: np.ndarray, num_buckets: int, default_value: int, missing_id: int, out: np.ndarray
+) -> None:
+    for n in range(len(values)):
+        value = values[n]
+        if np.isnan(value):
+            out[n] = missing_id
+            continue
+        rounded = np.rint(value)
+        # The comparison comes first: a huge value does not fit an integer.
+        out[n] = np.int64(rounded) if 0.0 <= rounded < num_buckets else default_value
+
+
+def rounded_ids(
+    values: np.ndarray,
+    num_buckets: int,
+    default_value: int,
+    missing_id: int,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """`round(x)`, half to even, where it lies in [0, num_buckets), else `default_value`.
+
+    Args:
+        values: float64 [N].
+        num_buckets: Number of ids.
+        default_value: Id of values out of range.
+        missing_id: Id of NaN.
+        out: int32 or int64 [N] to write into, any stride; None makes an int64 one.
+
+    Returns:
+        `out`.
+    """
+    result = np.empty(len(values), np.int64) if out is None else out
+    _rounded_ids(_read_only(values), num_buckets, default_value, missing_id, result)
+    return result
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,287 @@
+"""Feature specifications and statistics to a preprocessing plan."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctr_pipeline.errors import PreprocessingError
+from ctr_pipeline.features import (
+    AnyTransform,
+    Bucketize,
+    Clip,
+    FeatureSpec,
+    Fill,
+    Hash,
+    Log,
+    LogRound,
+    Normalize,
+    RoundIdentity,
+    Standardize,
+    Vocabulary,
+    expression_key,
+)
+from ctr_pipeline.preprocessing.arrow_values import usable_divisor
+from ctr_pipeline.preprocessing.chains import MAX_IDS, check_chain
+from ctr_pipeline.preprocessing.faces import NUMBER_FACES
+from ctr_pipeline.preprocessing.fitted import (
+    FieldPlan,
+    FittedClip,
+    FittedFill,
+    FittedHash,
+    FittedIntervals,
+    FittedLog,
+    FittedNormalize,
+    FittedRoundIdentity,
+    FittedStandardize,
+    FittedVocabulary,
+    IdStep,
+    NumberPlan,
+    NumberStep,
+    PreprocessingPlan,
+)
+from ctr_pipeline.preprocessing.intervals import (
+    LN2_SMALL_IDS,
+    LN2_TOP,
+    NumberFunction,
+    bisect_steps,
+    boundary_level,
+    in_range_ids,
+    ln2_level,
+    log_round_level,
+    round_level,
+)
+from ctr_pipeline.statistics import Moments, Statistics
+
+_ANALYZE_AGAIN = "Run 'ctrpipe analyze' again with the config you use now"
+
+
+def plan_preprocessing(
+    features: Sequence[FeatureSpec], statistics: Statistics, folder: Path
+) -> PreprocessingPlan:
+    """Fits every chain.
+
+    Args:
+        features: In the order of the fields and numbers to be.
+        statistics: Of the training rows.
+        folder: The run folder, which vocabulary files are below.
+
+    Raises:
+        PreprocessingError: A chain makes no sense, or does not fit its statistics.
+        StatisticsError: A column has no statistics.
+    """
+    problems = [problem for spec in features for problem in check_chain(spec)]
+    names = [spec.column for spec in features]
+    problems += [
+        f"feature '{name}': named more than once. Keep one entry for the column"
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    if problems:
+        raise PreprocessingError("\n".join(problems))
+    fields = []
+    numbers = []
+    for spec in features:
+        if statistics.column(spec.column).column_type is not spec.column_type:
+            raise PreprocessingError(
+                f"is {spec.column_type} in the config and another type in the statistics",
+                place=f"feature '{spec.column}'",
+                remedy=_ANALYZE_AGAIN,
+            )
+        fit = _Fit(spec.column, statistics, folder)
+        if spec.number is not None:
+            steps = fit.number_steps(spec.number)
+            numbers.append(NumberPlan(name=spec.column, column=spec.column, steps=steps))
+        if spec.id is not None:
+            fields.append(fit.field(spec, spec.id))
+    return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
+
+
+class _Fit:
+    """Fits the chains of one column."""
+
+    def __init__(self, column: str, statistics: Statistics, folder: Path) -> None:
+        self._column = column
+        self._statistics = statistics
+        self._folder = folder
+
+    def number_steps(self, chain: tuple[AnyTransform, ...]) -> tuple[NumberStep, ...]:
+        return tuple(
+            NUMBER_FITS[type(transform)](self, transform, chain[:position])
+            for position, transform in enumerate(chain)
+        )
+
+    def field(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> FieldPlan:
+        step, num_ids = ID_FITS[type(chain[-1])](self, chain[-1], chain[:-1])
+        if num_ids > MAX_IDS:
+            raise self._error(
+                f"would have {num_ids:,} ids, and ids are 32-bit integers",
+                "Bound the vocabulary with max_size",
+            )
+        return FieldPlan(
+            name=spec.column,
+            column=spec.column,
+            column_type=spec.column_type,
+            transforms=tuple(transform.name for transform in chain),
+            num_ids=num_ids,
+            step=step,
+        )
+
+    def standardize(
+        self, transform: Standardize, before: tuple[AnyTransform, ...]
+    ) -> FittedStandardize:
+        moments = self._moments(before)
+        mean, deviation = moments.mean, moments.standard_deviation
+        if mean is None or deviation is None:
+            # Nothing but missing values: any finite parameters do.
+            mean, deviation = 0.0, 0.0
+        self._check_finite(mean, deviation)
+        return FittedStandardize(
+            mean=mean, standard_deviation=usable_divisor(deviation), clip=transform.clip
+        )
+
+    def normalize(self, _: Normalize, before: tuple[AnyTransform, ...]) -> FittedNormalize:
+        moments = self._moments(before)
+        minimum, maximum = moments.minimum, moments.maximum
+        if minimum is None or maximum is None:
+            minimum, maximum = 0.0, 0.0
+        self._check_finite(minimum, maximum - minimum)
+        return FittedNormalize(subtractor=minimum, divisor=usable_divisor(maximum - minimum))
+
+    def bucketize(
+        self, transform: Bucketize, before: tuple[AnyTransform, ...]
+    ) -> tuple[IdStep, int]:
+        if transform.ln2:
+            return self._intervals(before, ln2_level, ln2_level, LN2_SMALL_IDS + LN2_TOP + 1)
+        boundaries = (
+            self._quantiles(transform.quantiles, before)
+            if transform.boundaries is None
+            else transform.boundaries
+        )
+        level = boundary_level(np.array(boundaries, np.float64))
+        return self._intervals(before, level, level, len(boundaries) + 1)
+
+    def log_round(
+        self, transform: LogRound, before: tuple[AnyTransform, ...]
+    ) -> tuple[IdStep, int]:
+        level = log_round_level(transform.num_bins, transform.base)
+        id_of = in_range_ids(level, transform.num_bins, transform.default_value)
+        return self._intervals(before, level, id_of, transform.num_bins)
+
+    def round_identity(
+        self, transform: RoundIdentity, before: tuple[AnyTransform, ...]
+    ) -> tuple[IdStep, int]:
+        size = transform.num_buckets
+        if before:
+            level = round_level(size)
+            id_of = in_range_ids(level, size, transform.default_value)
+            return self._intervals(before, level, id_of, size)
+        # Rounding is exact in both faces, so that millions of buckets need no thresholds.
+        step = FittedRoundIdentity(
+            num_buckets=size, default_value=transform.default_value, missing_id=size
+        )
+        return step, size + 1
+
+    def vocabulary(self, transform: Vocabulary, _: tuple[AnyTransform, ...]) -> tuple[IdStep, int]:
+        known = self._statistics.vocabularies.get(self._column)
+        if known is None:
+            raise self._error("has no vocabulary in the statistics", _ANALYZE_AGAIN)
+        if (known.min_count, known.max_size) != (transform.min_count, transform.max_size):
+            raise self._error(
+                "has a vocabulary of another min_count or max_size in the statistics",
+                _ANALYZE_AGAIN,
+            )
+        if not (self._folder / known.file).is_file():
+            raise self._error(
+                f"lacks its vocabulary file {self._folder / known.file}", _ANALYZE_AGAIN
+            )
+        missing_id = known.size + transform.oov_buckets
+        step = FittedVocabulary(
+            file=known.file,
+            size=known.size,
+            oov_buckets=transform.oov_buckets,
+            missing_id=missing_id,
+        )
+        return step, missing_id + 1
+
+    def _intervals(
+        self,
+        before: tuple[AnyTransform, ...],
+        level: NumberFunction,
+        id_of: NumberFunction,
+        num_ids: int,
+    ) -> tuple[IdStep, int]:
+        """The whole chain as thresholds on the raw value; `num_ids` without the missing id."""
+        steps = self.number_steps(before)
+
+        def chain(values: np.ndarray) -> np.ndarray:
+            for step in steps:
+                values = NUMBER_FACES[step.kind].kernel(step, values)
+            return values
+
+        try:
+            fitted = bisect_steps(lambda x: level(chain(x)), lambda x: id_of(chain(x)))
+        except PreprocessingError as error:
+            raise self._error(error.message, error.remedy) from error
+        filled = chain(np.array([np.nan]))
+        missing_id = num_ids if np.isnan(filled[0]) else int(id_of(filled)[0])
+        step = FittedIntervals(
+            thresholds=tuple(fitted.thresholds.tolist()),
+            ids=tuple(fitted.ids.tolist()),
+            missing_id=missing_id,
+        )
+        return step, num_ids + 1
+
+    def _moments(self, before: tuple[AnyTransform, ...]) -> Moments:
+        if not before:
+            moments = self._statistics.column(self._column).moments
+        else:
+            key = expression_key(self._column, before)
+            moments = self._statistics.derived_moments.get(key)
+        if moments is None:
+            raise self._error(f"has no moments after {_names(before)}", _ANALYZE_AGAIN)
+        return moments
+
+    def _quantiles(self, count: int | None, before: tuple[AnyTransform, ...]) -> tuple[float, ...]:
+        key = expression_key(self._column, before)
+        boundaries = self._statistics.boundaries.get(key, {}).get(str(count))
+        if boundaries is None:
+            raise self._error(f"has no {count}-quantiles after {_names(before)}", _ANALYZE_AGAIN)
+        return boundaries
+
+    def _check_finite(self, *values: float) -> None:
+        if not all(math.isfinite(value) for value in values):
+            raise self._error(
+                "has values so large that their moments overflow",
+                "Put clip or log first in its chain",
+            )
+
+    def _error(self, message: str, remedy: str | None) -> PreprocessingError:
+        return PreprocessingError(message, place=f"feature '{self._column}'", remedy=remedy)
+
+
+def _names(chain: tuple[AnyTransform, ...]) -> str:
+    return " | ".join(transform.name for transform in chain) or "no transform"
+
+
+# Each takes the fit, the transform and the transforms before it.
+NUMBER_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, ...]], Any]] = {
+    Log: lambda _fit, _transform, _before: FittedLog(),
+    Standardize: _Fit.standardize,
+    Normalize: _Fit.normalize,
+    Clip: lambda _fit, transform, _before: FittedClip(
+        minimum=transform.minimum, maximum=transform.maximum
+    ),
+    Fill: lambda _fit, transform, _before: FittedFill(value=transform.value),
+}
+ID_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, ...]], Any]] = {
+    Bucketize: _Fit.bucketize,
+    LogRound: _Fit.log_round,
+    RoundIdentity: _Fit.round_identity,
+    Hash: lambda _fit, transform, _before: (
+        FittedHash(num_bins=transform.buckets, missing_id=transform.buckets),
+        transform.buckets + 1,
+    ),
+    Vocabulary: _Fit.vocabulary,
+}

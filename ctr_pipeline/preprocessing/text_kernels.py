@@ -1,0 +1,251 @@
+"""Text to ids over Arrow buffers: the columnar face of `Hashing` and `IndexLookup`.
+
+Each kernel releases the interpreter's lock and writes into one column of the batch's ids.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from ctr_pipeline.preprocessing.arrow_values import TextBuffers, TextColumn, text_column
+from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64
+
+_KEY_MODULUS = np.uint64(KEY_MODULUS)
+# Odd and near 2**64 / golden ratio: multiplying by it spreads keys over the table's high bits.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_EMPTY = -1
+_NO_MISSING_ID = -1
+
+
+class KeySlots(NamedTuple):
+    """A vocabulary by open addressing; a named tuple, since Numba takes those.
+
+    Attributes:
+        slots: int64 [2**s, 2], key and id; key -1 is empty.
+        shift: uint64, 64 - s.
+        size: Number of values, which is the first out-of-vocabulary id.
+    """
+
+    slots: np.ndarray
+    shift: np.uint64
+    size: int
+
+
+@njit(inline="always")
+def _is_null(validity: np.ndarray, bit: int) -> bool:
+    return len(validity) > 0 and (validity[bit >> 3] >> (bit & 7)) & 1 == 0
+
+
+@njit(inline="always")
+def _start_and_length(text: TextBuffers, n: int) -> tuple[np.uint64, np.uint64]:
+    """Where value n stands; NULL, whose bytes are undefined, counts as the empty text."""
+    start = np.uint64(text.offsets[n])
+    length = np.uint64(text.offsets[n + 1]) - start
+    if _is_null(text.validity, text.validity_offset + n):
+        length = np.uint64(0)
+    return start, length
+
+
+@njit(cache=True, nogil=True)
+def _fingerprints(text: TextBuffers, fingerprints: np.ndarray) -> None:
+    for n in range(len(text.offsets) - 1):
+        start, length = _start_and_length(text, n)
+        fingerprints[n] = fingerprint64(text.data, start, length)
+
+
+@njit(cache=True, nogil=True)
+def _hash_ids(text: TextBuffers, num_bins: np.uint64, missing_id: int, ids: np.ndarray) -> None:
+    for n in range(len(text.offsets) - 1):
+        start, length = _start_and_length(text, n)
+        if length == 0 and missing_id >= 0:
+            ids[n] = missing_id
+        else:
+            ids[n] = fingerprint64(text.data, start, length) % num_bins
+
+
+@njit(inline="always")
+def _first_slot(key: np.int64, shift: np.uint64) -> np.int64:
+    return np.int64((np.uint64(key) * _SPREAD) >> shift)
+
+
+@njit(cache=True, nogil=True)
+def _fill_slots(keys: np.ndarray, ids: np.ndarray, slots: np.ndarray, shift: np.uint64) -> None:
+    mask = len(slots) - 1
+    for n in range(len(keys)):
+        slot = _first_slot(keys[n], shift)
+        while slots[slot, 0] != _EMPTY:
+            slot = (slot + 1) & mask
+        slots[slot, 0] = keys[n]
+        slots[slot, 1] = ids[n]
+
+
+@njit(cache=True, nogil=True)
+def _lookup_ids(
+    text: TextBuffers,
+    vocabulary: KeySlots,
+    oov_buckets: np.uint64,
+    missing_id: int,
+    ids: np.ndarray,
+) -> None:
+    slots = vocabulary.slots
+    mask = len(slots) - 1
+    for n in range(len(text.offsets) - 1):
+        start, length = _start_and_length(text, n)
+        if length == 0 and missing_id >= 0:
+            ids[n] = missing_id
+            continue
+        fingerprint = fingerprint64(text.data, start, length)
+        key = np.int64(fingerprint % _KEY_MODULUS)
+        slot = _first_slot(key, vocabulary.shift)
+        while slots[slot, 0] != key and slots[slot, 0] != _EMPTY:
+            slot = (slot + 1) & mask
+        if slots[slot, 0] == key:
+            ids[n] = slots[slot, 1]
+        else:
+            ids[n] = vocabulary.size + np.int64(fingerprint % oov_buckets)
+
+
+@njit(cache=True, nogil=True)
+def _take(value_ids: np.ndarray, indices: np.ndarray, null_id: int, ids: np.ndarray) -> None:
+    for n in range(len(indices)):
+        index = indices[n]
+        ids[n] = null_id if index < 0 else value_ids[index]
+
+
+@dataclass(frozen=True)
+class VocabularyTable:
+    """A vocabulary as keys: what both faces look ids up in.
+
+    A key is Fingerprint64 modulo 2**63 - 1. Should two values of one vocabulary have the same key
+    (a chance of about size**2 / 2**64), the later one, which is the less frequent, shares the id of
+    the earlier one, in both faces.
+
+    Attributes:
+        size: V, number of values; ids are 0..V-1.
+        sorted_keys: int64 [K], ascending, without repeats.
+        sorted_ids: int64 [K], id of each key.
+        slots: The same keys and ids, for the kernel.
+    """
+
+    size: int
+    sorted_keys: np.ndarray
+    sorted_ids: np.ndarray
+    slots: KeySlots
+
+
+def vocabulary_table(values: pa.Array) -> VocabularyTable:
+    """The lookup table of a vocabulary whose n-th value has id n."""
+    keys = (fingerprint_values(values) % _KEY_MODULUS).astype(np.int64)
+    # np.unique gives the first, and so most frequent, of values with one key.
+    sorted_keys, sorted_ids = np.unique(keys, return_index=True)
+    # At most half full, so that a search ends after one or two slots.
+    num_bits = max(1, (2 * max(1, len(sorted_keys)) - 1).bit_length())
+    slots = np.full((1 << num_bits, 2), _EMPTY, np.int64)
+    shift = np.uint64(64 - num_bits)
+    _fill_slots(sorted_keys, sorted_ids, slots, shift)
+    return VocabularyTable(
+        size=len(values),
+        sorted_keys=sorted_keys,
+        sorted_ids=sorted_ids.astype(np.int64),
+        slots=KeySlots(slots, shift, len(values)),
+    )
+
+
+def fingerprint_values(values: pa.Array) -> np.ndarray:
+    """Fingerprint64 of each value of a plain text array; uint64 [N], NULL as the empty text."""
+    fingerprints = np.empty(len(values), np.uint64)
+    _fingerprints(text_column(values, column="values").values, fingerprints)
+    return fingerprints
+
+
+def hash_ids(
+    array: pa.Array | TextColumn,
+    num_bins: int,
+    *,
+    missing_id: int | None = None,
+    out: np.ndarray | None = None,
+    column: str = "values",
+) -> np.ndarray:
+    """Fingerprint64 modulo `num_bins`, as `Hashing` and `tf.strings.to_hash_bucket_fast` give it.
+
+    Args:
+        array: Text, plain or dictionary-encoded, or integers, which are hashed as decimal text.
+        num_bins: Number of buckets.
+        missing_id: Id of NULL and of the empty text; None hashes both as the empty text.
+        out: int32 or int64 [N] to write into, any stride; None makes an int64 one.
+        column: Name for errors.
+
+    Returns:
+        `out`.
+    """
+    text = array if isinstance(array, TextColumn) else _as_text(array, column)
+    missing = _NO_MISSING_ID if missing_id is None else missing_id
+
+    def compute(values: TextBuffers, ids: np.ndarray) -> None:
+        _hash_ids(values, np.uint64(num_bins), missing, ids)
+
+    return _by_values(text, compute, out)
+
+
+def lookup_ids(
+    array: pa.Array | TextColumn,
+    table: VocabularyTable,
+    *,
+    oov_buckets: int = 1,
+    missing_id: int | None = None,
+    out: np.ndarray | None = None,
+    column: str = "values",
+) -> np.ndarray:
+    """The id of each value in a vocabulary; V + Fingerprint64 % `oov_buckets` of any other.
+
+    Args:
+        array: Text, plain or dictionary-encoded, or integers, looked up as decimal text.
+        table: The vocabulary, of V values.
+        oov_buckets: Ids shared by values outside the vocabulary.
+        missing_id: Id of NULL and of the empty text; None looks both up as the empty text.
+        out: int32 or int64 [N] to write into, any stride; None makes an int64 one.
+        column: Name for errors.
+
+    Returns:
+        `out`.
+    """
+    text = array if isinstance(array, TextColumn) else _as_text(array, column)
+    missing = _NO_MISSING_ID if missing_id is None else missing_id
+
+    def compute(values: TextBuffers, ids: np.ndarray) -> None:
+        _lookup_ids(values, table.slots, np.uint64(oov_buckets), missing, ids)
+
+    return _by_values(text, compute, out)
+
+
+def _by_values(
+    text: TextColumn, compute: Callable[[TextBuffers, np.ndarray], None], out: np.ndarray | None
+) -> np.ndarray:
+    """Computes ids once per value, then spreads those of a dictionary over its rows."""
+    if text.indices is None:
+        ids = np.empty(text.num_values, np.int64) if out is None else out
+        compute(text.values, ids)
+        return ids
+    value_ids = np.empty(text.num_values, np.int64)
+    compute(text.values, value_ids)
+    # What a NULL row gets is what the kernel gives a NULL value.
+    null_id = np.empty(1, np.int64)
+    compute(_ONE_EMPTY_TEXT, null_id)
+    ids = np.empty(len(text.indices), np.int64) if out is None else out
+    _take(value_ids, text.indices, null_id[0], ids)
+    return ids
+
+
+def _as_text(array: pa.Array, column: str) -> TextColumn:
+    return text_column(_plain(array), column=column)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return array.cast(pa.string()) if pa.types.is_integer(array.type) else array
+
+
+_ONE_EMPTY_TEXT = text_column(pa.array([""], pa.string()), column="values").values
