@@ -1,0 +1,42 @@
+"""Names of the servable model's inputs.
+
+TensorFlow makes an input's name a parameter of a function and a name in the graph: ASCII letters,
+digits and underscores. A column of such a name keeps it; another gets the nearest such name, and
+the model card says which.
+"""
+
+import keyword
+import re
+from collections.abc import Iterable
+
+_ALLOWED = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+def choose_input_names(columns: Iterable[str]) -> dict[str, str]:
+    """Maps every column to its input's name; names are unique, also without regard to case.
+
+    Columns whose names are allowed keep them, whatever the order.
+    """
+    columns = list(columns)
+    chosen: dict[str, str] = {}
+    taken: set[str] = set()
+    for column in columns:
+        if _is_allowed(column) and column.lower() not in taken:
+            chosen[column] = column
+            taken.add(column.lower())
+    for column in columns:
+        if column in chosen:
+            continue
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", column)
+        if not _is_allowed(plain):
+            plain = f"column_{plain}"
+        name, number = plain, 2
+        while name.lower() in taken:
+            name, number = f"{plain}_{number}", number + 1
+        chosen[column] = name
+        taken.add(name.lower())
+    return {column: chosen[column] for column in columns}
+
+
+def _is_allowed(name: str) -> bool:
+    return bool(_ALLOWED.fullmatch(name)) and not keyword.iskeyword(name)

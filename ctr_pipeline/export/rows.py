@@ -1,0 +1,89 @@
+"""Embedding rows as the export takes them: sorted keys and values, block by block."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.errors import ExportError
+
+FIELD_SHIFT = 44
+"""A key is (field index << 44) | id, so an id is below 2**44 and a field index below 2**19."""
+
+SENTINEL_KEY = 2**63 - 1
+"""Above every key; its row is zeros and is what an id without a row reads."""
+
+_BLOCK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Some rows in ascending order of keys.
+
+    Attributes:
+        keys: int64 [n].
+        values: float32 [n, width]: the linear weight, then the embedding.
+    """
+
+    keys: NDArray[np.int64]
+    values: NDArray[np.float32]
+
+
+def gather_blocks(
+    blocks: Iterable[RowBlock], *, num_rows: int, width: int, block_bytes: int = _BLOCK_BYTES
+) -> Iterator[RowBlock]:
+    """Checks blocks and joins small ones; the last row is the sentinel's.
+
+    Args:
+        blocks: Rows in ascending order of keys over all blocks.
+        num_rows: How many there are in all.
+        width: Values of a row.
+        block_bytes: Blocks given out hold about this much, unless one given in holds more.
+
+    Yields:
+        `num_rows` + 1 rows.
+
+    Raises:
+        ExportError: Keys do not ascend, or number or width of the rows are others.
+    """
+    pending: list[RowBlock] = []
+    pending_bytes = 0
+    seen = 0
+    last_key = -1
+    sentinel = RowBlock(np.array([SENTINEL_KEY]), np.zeros((1, width), dtype=np.float32))
+    for block in _with_last(blocks, sentinel):
+        if block.values.shape != (len(block.keys), width):
+            raise ExportError(
+                f"embedding rows have shape {block.values.shape}, "
+                f"expected ({len(block.keys)}, {width})"
+            )
+        if not len(block.keys):
+            continue
+        if block.keys[0] <= last_key or np.any(np.diff(block.keys) <= 0):
+            raise ExportError("embedding rows do not come in ascending order of their keys")
+        last_key = int(block.keys[-1])
+        seen += len(block.keys)
+        pending.append(block)
+        pending_bytes += block.keys.nbytes + block.values.nbytes
+        if pending_bytes >= block_bytes:
+            yield _join(pending)
+            pending, pending_bytes = [], 0
+    if seen != num_rows + 1:
+        raise ExportError(f"{seen - 1} embedding rows came, {num_rows} were announced")
+    if pending:
+        yield _join(pending)
+
+
+def _with_last(blocks: Iterable[RowBlock], last: RowBlock) -> Iterator[RowBlock]:
+    yield from blocks
+    yield last
+
+
+def _join(blocks: list[RowBlock]) -> RowBlock:
+    if len(blocks) == 1:
+        return blocks[0]
+    return RowBlock(
+        np.concatenate([block.keys for block in blocks]),
+        np.concatenate([block.values for block in blocks]),
+    )

@@ -1,0 +1,136 @@
+"""The graph from raw columns to probabilities.
+
+Axes: B batch, F fields, N numbers, D embedding dimension, R rows, W = 1 + D.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import keras
+import tensorflow as tf
+
+from ctr_pipeline.export.number_text import parse_numbers
+from ctr_pipeline.export.rows import FIELD_SHIFT, SENTINEL_KEY
+
+RawType = Literal["string", "double"]
+
+
+class RawPreprocessing(Protocol):
+    """Raw columns to model inputs: a `tf.Module` or other trackable whose state is variables."""
+
+    def __call__(self, columns: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Takes string and float64 tensors [B] by column.
+
+        Returns:
+            Ids, int64 [B, F], and numbers, float32 [B, N].
+        """
+
+
+class ServingModule(tf.Module):
+    """Raw columns → ids and numbers → rows → logit; rows are placeholders of one element.
+
+    Args:
+        model: Trained model; its values are copied.
+        preprocessing: Raw columns to ids and numbers.
+        width: Values of a row, 1 + D.
+        column_types: Every raw column and its type.
+        input_names: Every raw column and its input's name.
+        missing_values: Texts that mean "missing" beside the empty one.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: keras.Model,
+        preprocessing: RawPreprocessing,
+        width: int,
+        column_types: Mapping[str, RawType],
+        input_names: Mapping[str, str],
+        missing_values: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name="ctrpipe_model")
+        self.preprocessing = preprocessing
+        self.row_keys = tf.Variable([SENTINEL_KEY], shape=[None], dtype=tf.int64, trainable=False)
+        self.row_values = tf.Variable(tf.zeros([1, width]), shape=[None, width], trainable=False)
+        # Copies under names of this module: Keras objects do not belong into a served graph.
+        self.dense = [
+            tf.Variable(variable.value, trainable=False) for variable in model.trainable_variables
+        ]
+        self.state = [
+            tf.Variable(variable.value, trainable=False)
+            for variable in model.non_trainable_variables
+        ]
+        self._forward = model.stateless_call
+        self._column_types = dict(column_types)
+        self._input_names = dict(input_names)
+        self._missing_values = [text for text in missing_values if text]
+
+    def signatures(self) -> dict[str, Any]:
+        """Concrete functions by signature name.
+
+        "serving_default" takes float64 and string columns, NaN and '' meaning missing;
+        "serving_strings" takes every column as a string. Both take and return tensors [B].
+        """
+        typed = {
+            name: tf.TensorSpec([None], tf.as_dtype(self._column_types[column]), name=name)
+            for column, name in self._input_names.items()
+        }
+        texts = {
+            name: tf.TensorSpec([None], tf.string, name=name) for name in self._input_names.values()
+        }
+
+        def serving_default(**inputs: Any) -> dict[str, Any]:
+            return self._score(self._columns(inputs))
+
+        def serving_strings(**inputs: Any) -> dict[str, Any]:
+            columns = self._columns(inputs)
+            numbers = [c for c, kind in self._column_types.items() if kind == "double"]
+            if numbers:
+                # One parse of all columns: thousands of small operations would cost more.
+                parsed = parse_numbers(tf.stack([columns[column] for column in numbers]))
+                columns |= dict(zip(numbers, tf.unstack(parsed, num=len(numbers)), strict=True))
+            return self._score(columns)
+
+        return {
+            "serving_default": tf.function(serving_default, autograph=False).get_concrete_function(
+                **typed
+            ),
+            "serving_strings": tf.function(serving_strings, autograph=False).get_concrete_function(
+                **texts
+            ),
+        }
+
+    def _columns(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs by column, every text that means "missing" made empty."""
+        columns = {column: inputs[name] for column, name in self._input_names.items()}
+        if self._missing_values:
+            for column, tensor in columns.items():
+                if tensor.dtype == tf.string:
+                    known = tf.constant(self._missing_values)
+                    is_missing = tf.reduce_any(tensor[:, None] == known[None, :], axis=1)
+                    columns[column] = tf.where(is_missing, "", tensor)
+        return columns
+
+    def _score(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        ids_BF, numbers_BN = self.preprocessing(columns)
+        rows_BFW = self._lookup(ids_BF)
+        inputs = {
+            "linear": rows_BFW[:, :, 0],
+            "embeddings": rows_BFW[:, :, 1:],
+            "numbers": numbers_BN,
+        }
+        logit_B, _ = self._forward(list(self.dense), list(self.state), inputs, training=False)
+        return {"probability": tf.sigmoid(logit_B), "logit": tf.identity(logit_B)}
+
+    def _lookup(self, ids_BF: Any) -> Any:
+        num_fields = ids_BF.shape[1]
+        field_F = tf.range(num_fields, dtype=tf.int64)
+        key_BF = tf.bitwise.bitwise_or(tf.bitwise.left_shift(field_F, FIELD_SHIFT)[None, :], ids_BF)
+        keys_R = self.row_keys.read_value()
+        key_K = tf.reshape(key_BF, [-1])
+        place_K = tf.searchsorted(keys_R, key_K, out_type=tf.int64)
+        # The last key is above all others, so that every place exists; its row is zeros.
+        is_found_K = tf.gather(keys_R, place_K) == key_K
+        last = tf.size(keys_R, out_type=tf.int64) - 1
+        row_K = tf.where(is_found_K, place_K, last)
+        return tf.nn.embedding_lookup(self.row_values, tf.reshape(row_K, tf.shape(ids_BF)))
