@@ -1,0 +1,107 @@
+"""Milliseconds of the embedding store's four calls for one batch.
+
+Zipf-like ids, 26 tables; rows of a linear weight (Adagrad) and a vector of 16 (Adam). Prints a
+Markdown table of medians.
+
+    python benchmarks/store_speed.py [--batch 4096] [--ids 100000] [--threads 1 2] [--steps 60]
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.store import EmbeddingStore
+
+# Makes 29 thousand of the 106 thousand ids of a batch distinct, about as in Criteo data.
+_SKEW = 2.8
+
+SEGMENTS = (
+    SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.03), "sum", l2_strength=10.0),
+    SegmentSpec(
+        "vector",
+        16,
+        OptimizerSpec("adam", 3e-4),
+        "mean",
+        l2_strength=1e5,
+        l2_count_power=2,
+        initial_range=0.0173,
+    ),
+)
+
+
+def zipf_batches(
+    rng: np.random.Generator, num_batches: int, batch: int, fields: int, num_ids: int
+) -> list[np.ndarray]:
+    """Batches of ids whose frequency falls a little faster than 1 / rank."""
+    return [
+        (num_ids ** rng.random((batch, fields)) ** _SKEW).astype(np.int32).clip(0, num_ids - 1)
+        for _ in range(num_batches)
+    ]
+
+
+def timed_ms(call: Callable[[], object]) -> float:
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e3
+
+
+def measure(threads: int, batches: list[np.ndarray], num_ids: int) -> dict[str, list[float]]:
+    """Times of every step; all rows exist before, as in a later epoch."""
+    batch, fields = batches[0].shape
+    tables = [TableSpec(f"C{field}", num_ids) for field in range(fields)]
+    store = EmbeddingStore(tables, SEGMENTS, seed=0, threads=threads)
+    store.set_training_counts([np.full(num_ids, 7, np.int64)] * fields)
+    everything = np.arange(num_ids, dtype=np.int64)
+    for table in range(fields):
+        store.read_rows(
+            (table << 44) | np.random.default_rng(table).permutation(everything), create=True
+        )
+    gradients = np.random.default_rng(1).normal(0, 1e-3, (batch, fields, store.width)).astype("f4")
+    out = np.empty_like(gradients)
+    times: dict[str, list[float]] = {"prepare": [], "locate": [], "gather": [], "update": []}
+    for step, ids in enumerate(batches, start=1):
+        prepared = store.prepare(ids, batch)
+        times["prepare"].append(timed_ms(lambda ids=ids: store.prepare(ids, batch)))
+        times["locate"].append(timed_ms(lambda p=prepared: store.locate(p, create=True)))
+        times["gather"].append(timed_ms(lambda p=prepared: store.gather(p, out)))
+        times["update"].append(
+            timed_ms(
+                lambda p=prepared, step=step: store.update(
+                    p, gradients, step=step, learning_rate_factor=1.0, num_examples=batch
+                )
+            )
+        )
+    return times
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--fields", type=int, default=26)
+    parser.add_argument("--ids", type=int, default=100_000, help="ids a table")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    batches = zipf_batches(rng, options.steps, options.batch, options.fields, options.ids)
+    unique = sum(len(np.unique(batches[0][:, f])) for f in range(options.fields))
+    print(
+        f"{platform.processor() or platform.machine()}, numpy {np.__version__}; "
+        f"{options.batch} × {options.fields} ids, {unique} distinct; median (fastest) ms\n"
+    )
+    print("| threads | prepare | locate | gather | update |\n|---|---|---|---|---|")
+    for threads in options.threads:
+        times = measure(threads, batches, options.ids)
+        cells = [f"{statistics.median(t):.2f} ({min(t):.2f})" for t in times.values()]
+        print(f"| {threads} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

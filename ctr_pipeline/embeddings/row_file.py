@@ -1,0 +1,78 @@
+"""Saving and loading the rows of a store, bit for bit."""
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
+from ctr_pipeline.embeddings.layout import RowLayout
+from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.embeddings.specs import TableSpec
+from ctr_pipeline.errors import CheckpointError
+
+_MAGIC = b"CTRROWS1"
+
+
+def describe_rows(layout: RowLayout, tables: Sequence[TableSpec], seed: int) -> dict[str, Any]:
+    """What a file and a store must agree on, as JSON values."""
+    return {
+        "record_floats": layout.record_floats,
+        "seed": seed,
+        "segments": layout.describe(),
+        "tables": [{"name": table.name, "num_ids": table.num_ids} for table in tables],
+    }
+
+
+def save_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any]) -> None:
+    """Writes keys and whole records in order of creation."""
+    writer = ArrayFileWriter(file, _MAGIC, {**expected, "num_rows": rows.num_rows})
+    writer.write_array(rows.keys_N[: rows.num_rows])
+    writer.write_array(rows.records_NR[: rows.num_rows])
+    writer.finish()
+
+
+def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place: str) -> None:
+    """Replaces all rows by those of a file.
+
+    Raises:
+        CheckpointError: The file is damaged (the store is empty then), or its rows are of another
+            make (the store is as it was).
+    """
+    reader = ArrayFileReader(file, _MAGIC, place)
+    found = reader.description
+    num_rows = found.get("num_rows")
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"embedding rows of another make: {_difference(name, found.get(name), value)}",
+                place=place,
+                remedy="Restore the configuration of the checkpoint, or start a new run",
+            )
+    if not isinstance(num_rows, int) or num_rows < 0:
+        raise reader.damaged("the number of rows is missing")
+    if num_rows > rows.capacity:
+        raise CheckpointError(
+            f"{num_rows} embedding rows, there is room for {rows.capacity}", place=place
+        )
+    rows.clear()
+    reader.read_array(rows.keys_N[:num_rows])
+    reader.read_array(rows.records_NR[:num_rows])
+    reader.finish()
+    try:
+        rows.adopt(num_rows)
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
+
+
+def _difference(name: str, found: Any, expected: Any) -> str:
+    """The first thing in which two values of a description differ."""
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+            if one != other:
+                return _difference(f"{name}[{i}]", one, other)
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key, value in expected.items():
+            if found.get(key) != value:
+                return _difference(f"{name}.{key}", found.get(key), value)
+    if isinstance(found, list) and isinstance(expected, list):
+        return f"{name}: {len(found)} in the file, {len(expected)} configured"
+    return f"{name}: {found!r} in the file, {expected!r} configured"

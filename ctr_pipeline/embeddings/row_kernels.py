@@ -1,0 +1,216 @@
+"""Key → row lookup, fresh rows, and gathering of values.
+
+The index is an open-addressing table with linear probing, at most half full. An entry is 8 bytes:
+the upper half of the key's hash and the row + 1 (0: empty), so that a probe reads the key itself
+only when 32 bits of hash agree.
+"""
+
+# ruff: noqa: PLR0917 -- kernels take arrays by position; compiled functions have no keywords
+
+import numpy as np
+
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
+from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT_27 = np.uint64(27)
+_SHIFT_30 = np.uint64(30)
+_SHIFT_31 = np.uint64(31)
+_SHIFT_32 = np.uint64(32)
+_SHIFT_39 = np.uint64(39)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+_ONE = np.uint64(1)
+_EMPTY = np.uint64(0)
+_ID_MASK = (1 << ID_BITS) - 1
+_UNIFORM_SCALE = np.float32(2.0**-24)
+_BLOCK = 64
+
+
+@kernel
+def _mix(value: np.uint64) -> np.uint64:
+    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64 bits."""
+    value = (value ^ (value >> _SHIFT_30)) * _MULTIPLIER_1
+    value = (value ^ (value >> _SHIFT_27)) * _MULTIPLIER_2
+    return value ^ (value >> _SHIFT_31)
+
+
+@kernel
+def _copy(target: Float32Array, source: Float32Array) -> None:
+    for i in range(target.shape[0]):
+        target[i] = source[i]
+
+
+@kernel
+def _clear(target: Float32Array) -> None:
+    for i in range(target.shape[0]):
+        target[i] = np.float32(0)
+
+
+@kernel
+def find_rows(
+    keys_U: Int64Array,
+    index: UInt64Array,
+    row_keys: Int64Array,
+    rows_U: Int32Array,
+    first: int,
+    last: int,
+) -> int:
+    """Writes the row of each key, -1 if there is none; returns how many there are none of."""
+    mask = np.uint64(index.shape[0] - 1)
+    hashes = np.empty(_BLOCK, np.uint64)
+    entries = np.empty(_BLOCK, np.uint64)
+    num_missing = 0
+    for begin in range(first, last, _BLOCK):
+        size = min(_BLOCK, last - begin)
+        # Reads of one block wait for memory together, instead of one after another.
+        for i in range(size):
+            key_hash = _mix(np.uint64(keys_U[begin + i]))
+            hashes[i] = key_hash
+            entries[i] = index[key_hash & mask]
+        for i in range(size):
+            key = keys_U[begin + i]
+            tag = hashes[i] >> _SHIFT_32
+            place = hashes[i] & mask
+            entry = entries[i]
+            row = -1
+            while entry != _EMPTY:
+                if entry >> _SHIFT_32 == tag:
+                    candidate = int(entry & _LOW_32) - 1
+                    if row_keys[candidate] == key:
+                        row = candidate
+                        break
+                place = (place + _ONE) & mask
+                entry = index[place]
+            rows_U[begin + i] = row
+            if row < 0:
+                num_missing += 1
+    return num_missing
+
+
+@kernel
+def add_missing(
+    keys_U: Int64Array,
+    index: UInt64Array,
+    row_keys: Int64Array,
+    rows_U: Int32Array,
+    num_rows: int,
+) -> int:
+    """Gives each key with row -1 the next row; returns the number of rows then.
+
+    A key that stands twice in `keys_U` gets one row.
+    """
+    mask = np.uint64(index.shape[0] - 1)
+    for u in range(keys_U.shape[0]):
+        if rows_U[u] >= 0:
+            continue
+        key = keys_U[u]
+        key_hash = _mix(np.uint64(key))
+        tag = key_hash >> _SHIFT_32
+        place = key_hash & mask
+        row = -1
+        while index[place] != _EMPTY:
+            entry = index[place]
+            if entry >> _SHIFT_32 == tag:
+                candidate = int(entry & _LOW_32) - 1
+                if row_keys[candidate] == key:
+                    row = candidate
+                    break
+            place = (place + _ONE) & mask
+        if row < 0:
+            row = num_rows
+            num_rows += 1
+            row_keys[row] = key
+            index[place] = (tag << _SHIFT_32) | np.uint64(row + 1)
+        rows_U[u] = row
+    return num_rows
+
+
+@kernel
+def index_rows(index: UInt64Array, row_keys: Int64Array, num_rows: int) -> int:
+    """Fills an empty index; returns the first row whose key stands twice, or -1."""
+    mask = np.uint64(index.shape[0] - 1)
+    for row in range(num_rows):
+        key = row_keys[row]
+        key_hash = _mix(np.uint64(key))
+        tag = key_hash >> _SHIFT_32
+        place = key_hash & mask
+        while index[place] != _EMPTY:
+            entry = index[place]
+            if entry >> _SHIFT_32 == tag and row_keys[int(entry & _LOW_32) - 1] == key:
+                return row
+            place = (place + _ONE) & mask
+        index[place] = (tag << _SHIFT_32) | np.uint64(row + 1)
+    return -1
+
+
+@kernel
+def write_fresh_rows(
+    records_NR: Float32Array,
+    row_keys: Int64Array,
+    fresh_record: Float32Array,
+    initial_range_W: Float32Array,
+    table_seeds_T: UInt64Array,
+    first: int,
+    last: int,
+) -> None:
+    """Writes records that were never updated.
+
+    A value is uniform in ± its range: 24 bits of hash(table seed, id, position) centred on 0, by
+    integer arithmetic and two exact scalings.
+    """
+    width = initial_range_W.shape[0]
+    for row in range(first, last):
+        record = records_NR[row]
+        for i in range(fresh_record.shape[0]):
+            record[i] = fresh_record[i]
+        key = row_keys[row]
+        row_seed = _mix(table_seeds_T[key >> ID_BITS] ^ _mix(np.uint64(key & _ID_MASK) + _GOLDEN))
+        for i in range(width):
+            bound = initial_range_W[i]
+            if bound > np.float32(0):
+                bits = _mix(row_seed + _GOLDEN * np.uint64(i + 1)) >> _SHIFT_39
+                # 25 bits, the lowest set: odd numbers, so that no value is 0 and the mean is.
+                centred = np.int64(bits | _ONE) - np.int64(1 << 24)
+                record[HEADER_WORDS + i] = np.float32(centred) * _UNIFORM_SCALE * bound
+
+
+@kernel
+def gather_occurrences(
+    records_NR: Float32Array,
+    rows_U: Int32Array,
+    inverse_P: Int32Array,
+    out_PW: Float32Array,
+    first: int,
+    last: int,
+) -> None:
+    """Copies the values of each occurrence's row; zeros where there is no row."""
+    width = out_PW.shape[1]
+    for p in range(first, last):
+        u = inverse_P[p]
+        row = -1
+        if u >= 0:
+            row = rows_U[u]
+        out = out_PW[p]
+        if row >= 0:
+            _copy(out, records_NR[row, HEADER_WORDS : HEADER_WORDS + width])
+        else:
+            _clear(out)
+
+
+@kernel
+def gather_rows(
+    records_NR: Float32Array, rows_U: Int32Array, out_UW: Float32Array, first: int, last: int
+) -> None:
+    """Copies the values of each row; zeros where it is -1."""
+    width = out_UW.shape[1]
+    for u in range(first, last):
+        row = rows_U[u]
+        out = out_UW[u]
+        if row >= 0:
+            _copy(out, records_NR[row, HEADER_WORDS : HEADER_WORDS + width])
+        else:
+            _clear(out)

@@ -1,0 +1,160 @@
+"""The rows themselves: records in creation order, their keys, and the index from key to row."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ctr_pipeline.embeddings import row_kernels
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
+from ctr_pipeline.embeddings.layout import RowLayout
+from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.embeddings.reserved import reserve_array
+from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
+from ctr_pipeline.errors import TrainingError
+
+# Rows are numbered by int32.
+_MOST_ROWS = (1 << 31) - 2
+_SMALLEST_RESERVATION = 1 << 16
+_FIRST_INDEX_SIZE = 1 << 10
+_INT32_MAX = (1 << 31) - 1
+
+
+class RowStorage:
+    """Records of one layout, found by key.
+
+    Rows are numbered in order of creation and never move: address space for all of them is reserved
+    at the start, so growth copies nothing. Only the index is rebuilt, doubled, when half full.
+
+    Args:
+        layout: Of a record.
+        max_rows: Rows that there can be.
+        table_seeds_T: uint64, the seed of each table's initial values.
+    """
+
+    def __init__(self, layout: RowLayout, max_rows: int, table_seeds_T: UInt64Array) -> None:
+        self.layout = layout
+        self._table_seeds_T = table_seeds_T
+        self.records_NR, self.keys_N = self._reserve(min(max_rows, _MOST_ROWS))
+        self.headers_NR: Int32Array = self.records_NR.view(np.int32)
+        self.index: UInt64Array = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
+        self.num_rows = 0
+
+    def _reserve(self, capacity: int) -> tuple[Float32Array, Int64Array]:
+        """Reserves for the bound; where the system refuses, for the most that it gives."""
+        while True:
+            try:
+                records = reserve_array(
+                    (capacity, self.layout.record_floats), np.float32, purpose="embedding rows"
+                )
+                keys = reserve_array((capacity,), np.int64, purpose="embedding keys")
+            except TrainingError:
+                if capacity <= _SMALLEST_RESERVATION:
+                    raise
+                capacity //= 2
+            else:
+                return records, keys
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for."""
+        return len(self.keys_N)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of records, keys and index."""
+        return self.num_rows * (self.layout.record_bytes + 8) + self.index.nbytes
+
+    def find(self, keys_U: Int64Array, runner: RangeRunner) -> tuple[Int32Array, int]:
+        """Rows of keys, int32 [U], -1 for none, and how many there are none of."""
+        rows_U = np.empty(len(keys_U), np.int32)
+
+        def work(first: int, last: int) -> int:
+            missing: int = row_kernels.find_rows(
+                keys_U, self.index, self.keys_N, rows_U, first, last
+            )
+            return missing
+
+        return rows_U, sum(runner.run(work, len(keys_U)))
+
+    def find_or_create(
+        self,
+        keys_U: Int64Array,
+        runner: RangeRunner,
+        counts_of: Callable[[Int64Array], Int64Array],
+    ) -> Int32Array:
+        """Rows of keys, int32 [U]; a key without a row gets a fresh one.
+
+        Args:
+            keys_U: int64.
+            runner: Threads.
+            counts_of: Training counts of keys, for the headers of fresh rows.
+
+        Raises:
+            TrainingError: There is no room for so many rows.
+        """
+        rows_U, num_missing = self.find(keys_U, runner)
+        if num_missing:
+            self._make_room(num_missing)
+            before = self.num_rows
+            self.num_rows = row_kernels.add_missing(keys_U, self.index, self.keys_N, rows_U, before)
+
+            def work(first: int, last: int) -> None:
+                row_kernels.write_fresh_rows(
+                    self.records_NR,
+                    self.keys_N,
+                    self.layout.fresh_record,
+                    self.layout.initial_range_W,
+                    self._table_seeds_T,
+                    before + first,
+                    before + last,
+                )
+
+            runner.run(work, self.num_rows - before)
+            counts = counts_of(self.keys_N[before : self.num_rows])
+            self.headers_NR[before : self.num_rows, HEADER_COUNT] = np.minimum(counts, _INT32_MAX)
+        return rows_U
+
+    def _make_room(self, num_missing: int) -> None:
+        needed = self.num_rows + num_missing
+        if needed > self.capacity:
+            raise TrainingError(
+                f"{needed} embedding rows are needed, there is room for {self.capacity}",
+                remedy="Lower vocabulary sizes, hash buckets or embedding_dim",
+            )
+        if 2 * needed > len(self.index):
+            self._rebuild_index(needed)
+
+    def _rebuild_index(self, num_rows: int) -> None:
+        """Indexes all rows anew, with room for `num_rows` of them at half load.
+
+        Raises:
+            ValueError: Two rows have the same key.
+        """
+        size = len(self.index)
+        while size < 2 * num_rows:
+            size *= 2
+        # The old index goes first: keys alone are enough, and both need not stand side by side.
+        self.index = np.empty(0, np.uint64)
+        self.index = np.zeros(size, np.uint64)
+        twice = row_kernels.index_rows(self.index, self.keys_N, self.num_rows)
+        if twice >= 0:
+            raise ValueError(f"key {self.keys_N[twice]} stands twice")
+
+    def clear(self) -> None:
+        """Forgets all rows; their memory stays for new ones."""
+        self.num_rows = 0
+        self.index = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
+
+    def adopt(self, num_rows: int) -> None:
+        """Takes over the first `num_rows` keys and records, written from outside.
+
+        Raises:
+            ValueError: Two of them have the same key; no row is left then.
+        """
+        self.clear()
+        self.num_rows = num_rows
+        try:
+            self._rebuild_index(num_rows)
+        except ValueError:
+            self.clear()
+            raise

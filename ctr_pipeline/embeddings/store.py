@@ -1,0 +1,388 @@
+"""The embedding store: a batch's ids in, the values of their rows out, gradients back in.
+
+Axes: B examples, F fields, P = B · F places, U distinct keys of a batch, W values of a row,
+N rows, R float32 places of a record, T tables.
+
+A step is `prepare` (any thread) → `locate` → `gather` → gradients by the caller → `update`. One
+thread steps; `prepare` of the next batch may run beside it.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ctr_pipeline.embeddings import row_kernels, update_kernels
+from ctr_pipeline.embeddings.arrays import Float32Array, IdArray, Int32Array, Int64Array
+from ctr_pipeline.embeddings.layout import plan_layout
+from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
+from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.embeddings.specs import ID_BITS, MAX_TABLES, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
+
+# A unique row costs about as much as this many further occurrences.
+_OCCURRENCES_A_ROW = 6
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Some rows of a store.
+
+    Attributes:
+        keys: int64 [n], table << 44 | id, ascending.
+        values: float32 [n, W].
+    """
+
+    keys: Int64Array
+    values: Float32Array
+
+
+class EmbeddingStore:
+    """Rows of all tables, fused: one layout, one index, values and optimizer slots side by side.
+
+    A row appears when training first asks for it; its initial values are a function of
+    (seed, table name, id, position), whatever the order of batches and the number of threads. A row
+    that was never trained reads as zeros.
+
+    Args:
+        tables: The tables; ids of table t are 0 … num_ids - 1.
+        segments: What every row is made of.
+        seed: Of initial values.
+        threads: Threads that `locate`, `gather` and `update` use; results do not depend on it.
+        field_tables: Table of each field; None if field f has table f.
+
+    Raises:
+        ValueError: Tables or segments that cannot be.
+        TrainingError: No address space for the rows.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        segments: Sequence[SegmentSpec],
+        *,
+        seed: int,
+        threads: int,
+        field_tables: Sequence[int] | None = None,
+    ) -> None:
+        names = [table.name for table in tables]
+        if not tables or len(tables) > MAX_TABLES or len(set(names)) < len(names):
+            raise ValueError(f"a store needs 1 … {MAX_TABLES} tables of distinct names")
+        if field_tables is None:
+            field_tables = range(len(tables))
+        if not field_tables or not all(0 <= table < len(tables) for table in field_tables):
+            raise ValueError(f"field_tables {list(field_tables)} name a table that is not there")
+        self.tables = tuple(tables)
+        self.layout = plan_layout(segments)
+        self.seed = seed
+        self._preparer = BatchPreparer(self.tables, field_tables)
+        self._runner = RangeRunner(threads)
+        self._counts: tuple[Int64Array, ...] | None = None
+        self._rows = RowStorage(
+            self.layout,
+            sum(table.num_ids for table in tables),
+            np.array([_table_seed(seed, name) for name in names], np.uint64),
+        )
+
+    @property
+    def width(self) -> int:
+        """Values in a row, W."""
+        return self.layout.width
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that training made."""
+        return self._rows.num_rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row's record: header, values, slots, padding."""
+        return self.layout.record_bytes
+
+    def memory_bytes(self) -> int:
+        """Bytes of records, keys, index and of the working memory kept between calls."""
+        return self._rows.num_bytes + self._preparer.num_bytes
+
+    def set_training_counts(self, counts: Sequence[np.ndarray[Any, np.dtype[np.int64]]]) -> None:
+        """Says how often ids occur in the training rows; for rows made from now on.
+
+        Args:
+            counts: Per table, int64 [num_ids]; kept, not copied.
+
+        Raises:
+            ValueError: Not one count for each id.
+        """
+        sizes = [len(count) for count in counts]
+        if sizes != [table.num_ids for table in self.tables]:
+            raise ValueError(f"counts of lengths {sizes} do not fit the tables")
+        self._counts = tuple(np.asarray(count, np.int64) for count in counts)
+
+    def prepare(self, ids_BF: IdArray, num_valid: int) -> PreparedBatch:
+        """Makes the ids of a batch unique; reads no rows, so it may run beside a step.
+
+        Args:
+            ids_BF: int32 or int64 [B, F].
+            num_valid: The first so many rows count; the others are padding of any content.
+
+        Raises:
+            ValueError: An id is not in its table, or the array does not fit.
+        """
+        return self._preparer.prepare(ids_BF, num_valid)
+
+    def locate(self, prepared: PreparedBatch, *, create: bool) -> None:
+        """Finds the rows of a batch and notes them in it.
+
+        Args:
+            prepared: The batch.
+            create: Make the missing rows, as training does; else they read as zeros.
+
+        Raises:
+            TrainingError: There is no room for the new rows.
+        """
+        prepared.rows_U = self._locate(prepared.keys_U, create=create)
+
+    def gather(self, prepared: PreparedBatch, out: Float32Array | None = None) -> Float32Array:
+        """Values of every place of a located batch.
+
+        Args:
+            prepared: The batch.
+            out: Written and returned if given, float32 [B, F, W], contiguous.
+
+        Returns:
+            float32 [B, F, W]; zeros where there is no row and in padding.
+        """
+        rows_U = _located(prepared)
+        shape = (*prepared.shape, self.width)
+        if out is None:
+            out = np.empty(shape, np.float32)
+        _check_values(out, shape, "out")
+        out_PW = out.reshape(-1, self.width)
+
+        def work(first: int, last: int) -> None:
+            row_kernels.gather_occurrences(
+                self._rows.records_NR, rows_U, prepared.inverse_P, out_PW, first, last
+            )
+
+        self._runner.run(work, len(out_PW))
+        return out
+
+    def update(
+        self,
+        prepared: PreparedBatch,
+        gradients_BFW: Float32Array,
+        *,
+        step: int,
+        learning_rate_factor: float,
+        num_examples: int,
+    ) -> None:
+        """Sums the gradients of each row and applies each segment's L2 and optimizer to it.
+
+        Rows that the batch does not hold stay as they are, moments included.
+
+        Args:
+            prepared: A located batch.
+            gradients_BFW: float32 [B, F, W], with respect to what `gather` returned; padding is not
+                read.
+            step: Global step, from 1; corrects Adam's bias and becomes the rows' last-seen step.
+            learning_rate_factor: The schedule's factor on every learning rate.
+            num_examples: Divisor of segments whose reduction is `mean`.
+        """
+        rows_U = _located(prepared)
+        shape = (*prepared.shape, self.width)
+        gradients_BFW = np.ascontiguousarray(gradients_BFW)
+        _check_values(gradients_BFW, shape, "gradients")
+        gradients_PW = gradients_BFW.reshape(-1, self.width)
+        constants_SC = self.layout.constants(
+            step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
+        )
+
+        def work(first: int, last: int) -> None:
+            update_kernels.update_rows_by_occurrence(
+                self._rows.records_NR,
+                self._rows.headers_NR,
+                rows_U,
+                prepared.offsets,
+                prepared.occurrences,
+                gradients_PW,
+                self.layout.plan_SP,
+                constants_SC,
+                step,
+                first,
+                last,
+            )
+
+        self._runner.run(work, len(rows_U), self._balanced_bounds(prepared))
+
+    def read_rows(self, keys_U: Int64Array, *, create: bool = False) -> Float32Array:
+        """Values by key, float32 [U, W]; zeros for a key without a row.
+
+        Args:
+            keys_U: int64 [U], table << 44 | id.
+            create: Make the missing rows.
+        """
+        rows_U = self._locate(self._checked_keys(keys_U), create=create)
+        out_UW = np.empty((len(rows_U), self.width), np.float32)
+
+        def work(first: int, last: int) -> None:
+            row_kernels.gather_rows(self._rows.records_NR, rows_U, out_UW, first, last)
+
+        self._runner.run(work, len(rows_U))
+        return out_UW
+
+    def apply_gradients(
+        self,
+        keys_U: Int64Array,
+        sums_UW: Float32Array,
+        num_occurrences_U: Int32Array,
+        *,
+        step: int,
+        learning_rate_factor: float,
+        num_examples: int,
+    ) -> int:
+        """Applies gradients that are summed by key, as `update` does after its own summing.
+
+        Args:
+            keys_U: int64 [U], distinct.
+            sums_UW: float32 [U, W].
+            num_occurrences_U: int32 [U], how often each key occurs in the batch.
+            step: As for `update`.
+            learning_rate_factor: As for `update`.
+            num_examples: As for `update`.
+
+        Returns:
+            How many keys have no row; their gradients are dropped and move no other row.
+
+        Raises:
+            ValueError: A key stands twice, or shapes do not fit.
+        """
+        keys_U = self._checked_keys(keys_U)
+        if len(np.unique(keys_U)) < len(keys_U):
+            raise ValueError("keys are not distinct; sum the gradients of equal keys first")
+        sums_UW = np.ascontiguousarray(sums_UW)
+        _check_values(sums_UW, (len(keys_U), self.width), "gradients")
+        if num_occurrences_U.shape != keys_U.shape:
+            raise ValueError(f"{num_occurrences_U.shape} occurrences of {keys_U.shape} keys")
+        num_occurrences_U = np.ascontiguousarray(num_occurrences_U, np.int32)
+        rows_U, num_missing = self._rows.find(keys_U, self._runner)
+        constants_SC = self.layout.constants(
+            step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
+        )
+
+        def work(first: int, last: int) -> None:
+            update_kernels.update_rows_by_sum(
+                self._rows.records_NR,
+                self._rows.headers_NR,
+                rows_U,
+                num_occurrences_U,
+                sums_UW,
+                self.layout.plan_SP,
+                constants_SC,
+                step,
+                first,
+                last,
+            )
+
+        self._runner.run(work, len(rows_U))
+        return num_missing
+
+    def row_headers(self, keys_U: Int64Array) -> tuple[Int32Array, Int32Array]:
+        """Training count and last-seen step by key, int32 [U] each; -1 for a key without a row."""
+        rows_U, _ = self._rows.find(self._checked_keys(keys_U), self._runner)
+        headers = self._rows.headers_NR[:, : update_kernels.HEADER_WORDS][np.maximum(rows_U, 0)]
+        headers[rows_U < 0] = -1
+        return headers[:, update_kernels.HEADER_COUNT], headers[:, update_kernels.HEADER_LAST_SEEN]
+
+    def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
+        """All rows by ascending key, in blocks of at most `block_rows`.
+
+        Memory beside a block: 16 bytes a row, for the order.
+        """
+        if block_rows < 1:
+            raise ValueError(f"block_rows {block_rows} is below 1")
+        start = update_kernels.HEADER_WORDS
+        keys = self._rows.keys_N[: self.num_rows]
+        order = np.argsort(keys)
+        for first in range(0, len(order), block_rows):
+            rows = order[first : first + block_rows]
+            values = self._rows.records_NR[rows, start : start + self.width]
+            yield RowBlock(keys=keys[rows], values=values)
+
+    def save(self, file: IO[bytes]) -> None:
+        """Writes keys and whole records, slots included, to an open binary file."""
+        save_rows(file, self._rows, describe_rows(self.layout, self.tables, self.seed))
+
+    def load(self, file: IO[bytes]) -> None:
+        """Replaces all rows by those that `save` wrote.
+
+        Raises:
+            CheckpointError: The file is damaged (the store is empty then), or of other tables,
+                segments or seed (the store is as it was).
+        """
+        name = getattr(file, "name", None)
+        place = Path(name).name if isinstance(name, str) else "embedding rows"
+        load_rows(file, self._rows, describe_rows(self.layout, self.tables, self.seed), place)
+
+    def _locate(self, keys_U: Int64Array, *, create: bool) -> Int32Array:
+        if create:
+            return self._rows.find_or_create(keys_U, self._runner, self._counts_of)
+        return self._rows.find(keys_U, self._runner)[0]
+
+    def _counts_of(self, keys: Int64Array) -> Int64Array:
+        """Training counts of keys; 0 where none were given."""
+        counts = np.zeros(len(keys), np.int64)
+        if self._counts is None:
+            return counts
+        tables, ids = keys >> ID_BITS, keys & ((1 << ID_BITS) - 1)
+        # Keys of fresh rows come table by table, so that a table is one run or a few.
+        edges = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(keys)]
+        for first, last in pairwise(edges):
+            if first < last:
+                counts[first:last] = self._counts[int(tables[first])][ids[first:last]]
+        return counts
+
+    def _checked_keys(self, keys_U: Int64Array) -> Int64Array:
+        if keys_U.ndim != 1 or keys_U.dtype != np.int64:
+            raise ValueError(f"keys of shape {keys_U.shape}, type {keys_U.dtype}, not int64 [U]")
+        keys_U = np.ascontiguousarray(keys_U)
+        tables = keys_U >> ID_BITS
+        if len(keys_U) and (tables.min() < 0 or tables.max() >= len(self.tables)):
+            raise ValueError("a key names a table that is not there")
+        return keys_U
+
+    def _balanced_bounds(self, prepared: PreparedBatch) -> list[int]:
+        """Bounds that divide rows and occurrences evenly among the threads."""
+        offsets, num_unique = prepared.offsets, prepared.num_unique
+
+        def cost(u: int) -> int:
+            return int(offsets[u]) + _OCCURRENCES_A_ROW * u
+
+        total = cost(num_unique)
+        return [
+            bisect_left(range(num_unique), total * i // self._runner.threads, key=cost)
+            for i in range(1, self._runner.threads)
+        ]
+
+
+def _table_seed(seed: int, name: str) -> int:
+    """64 bits of a table's initial values."""
+    text = f"{seed}\0{name}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _located(prepared: PreparedBatch) -> Int32Array:
+    if prepared.rows_U is None:
+        raise ValueError("the batch was not located")
+    return prepared.rows_U
+
+
+def _check_values(array: Float32Array, shape: tuple[int, ...], name: str) -> None:
+    if array.shape != shape or array.dtype != np.float32 or not array.flags.c_contiguous:
+        raise ValueError(
+            f"{name} of shape {array.shape}, type {array.dtype}; float32 {list(shape)} is expected"
+        )
