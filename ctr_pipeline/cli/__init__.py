@@ -1,0 +1,1 @@
+"""The command line: plain arguments in, an exit code out; it alone prints and exits."""

@@ -100,7 +100,7 @@ def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str 
         return f"expected text or a list of texts, found {describe(found)}", None
     if kind == "bool_type" and isinstance(found, str) and found.lower() in _BOOLEANS:
         return f"expected true or false, found {describe(found)}", _BOOLEANS[found.lower()]
-    if kind == "int_from_float" and isinstance(found, float):
+    if kind in {"int_type", "int_from_float"} and isinstance(found, float):
         whole = str(int(found)) if found.is_integer() else None
         return f"expected a whole number, found {describe(found)}", whole
     if kind == "model_type" and path and path[0] == "features":

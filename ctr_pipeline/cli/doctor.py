@@ -1,0 +1,30 @@
+"""`ctrpipe doctor`: what works on this machine, and what to do about what does not."""
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def doctor(
+    context: typer.Context, *, verbose: Verbose = 0, quiet: Quiet = False, as_json: AsJson = False
+) -> None:
+    """Check this machine: versions, cores, memory, disk, caches, and whether TensorFlow starts.
+
+    The exit code is 1 if something that a run needs does not work.
+
+    For example:
+
+    ctrpipe doctor
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    from dataclasses import asdict
+
+    from ctr_pipeline.cli.machine_checks import Verdict, check_machine
+    from ctr_pipeline.cli.tables import print_findings
+
+    findings = check_machine(session.progress)
+    failed = any(finding.verdict is Verdict.FAILS for finding in findings)
+    payload = {"works": not failed, "findings": [asdict(finding) for finding in findings]}
+    session.show(payload, lambda: print_findings(findings))
+    raise typer.Exit(1 if failed else 0)

@@ -1,0 +1,40 @@
+"""`ctrpipe evaluate`: metrics of a trained model."""
+
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def evaluate(
+    context: typer.Context,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="ROWS", help="A file or glob of labelled rows; else the test rows."),
+    ] = None,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the trained model on the test rows, or on other rows.
+
+    For example:
+
+    ctrpipe evaluate config.yaml
+
+    ctrpipe evaluate config.yaml --data data/next_week.tsv
+
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Reading {config}")
+    loaded = session.load(config, overrides or ())
+    from ctr_pipeline.cli.tables import print_metrics
+    from ctr_pipeline.pipeline import evaluate as evaluate_model
+
+    metrics = evaluate_model(loaded, data=data, progress=session.progress)
+    session.show(metrics, lambda: print_metrics(metrics))

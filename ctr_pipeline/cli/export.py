@@ -1,0 +1,34 @@
+"""`ctrpipe export`: the servable model of a trained run."""
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def export(
+    context: typer.Context,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a SavedModel that takes raw columns, and prove that it scores as the trainer does.
+
+    For example:
+
+    ctrpipe export config.yaml
+
+    ctrpipe export config.yaml --set export.model_version=2
+
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Reading {config}")
+    loaded = session.load(config, overrides or ())
+    from ctr_pipeline.cli.tables import print_run, run_payload
+    from ctr_pipeline.pipeline import export_model
+
+    result = export_model(loaded, progress=session.progress)
+    session.show(run_payload(result), lambda: print_run(result))

@@ -1,0 +1,53 @@
+"""`ctrpipe init`: a config from a look at the data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def init(
+    context: typer.Context,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file or glob of rows.")],
+    *,
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")] = "label",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="CONFIG", help="The config to write.")
+    ] = Path("config.yaml"),
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Names of a file without a header, for example 'label,I1..I13,C1..C26'.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the config.")] = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Profile a file and write a commented config that runs as it is.
+
+    For example:
+
+    ctrpipe init clicks.csv --label clicked
+
+    ctrpipe init train.txt --columns label,I1..I13,C1..C26 --output criteo.yaml
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Looking at {data}")
+    from ctr_pipeline.cli.tables import init_payload, print_init
+    from ctr_pipeline.pipeline.init import init_config
+
+    result = init_config(
+        data,
+        label=label,
+        output=output,
+        columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
+        overwrite=overwrite,
+        progress=session.progress,
+    )
+    session.show(init_payload(result), lambda: print_init(result))

@@ -1,0 +1,241 @@
+"""What a machine offers and lacks, each finding with what to do about it.
+
+The reading of the machine is in `_probe_*`; the judging functions are pure and take what was read.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+from ctr_pipeline.progress import Progress
+
+PACKAGES = ("tensorflow", "keras", "numba", "numpy", "pyarrow", "duckdb", "pydantic", "pandas")
+MIN_MEMORY_BYTES = 2_000_000_000
+MIN_DISK_BYTES = 2_000_000_000
+TENSORFLOW_TIMEOUT_SECONDS = 180
+
+
+class Verdict(StrEnum):
+    """How well something works."""
+
+    WORKS = "works"
+    SLOW = "slow"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What was looked at.
+        verdict: How well it works.
+        found: What was found.
+        remedy: What to do about it; empty if nothing.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def check_machine(progress: Progress) -> list[Finding]:
+    """Looks at everything a run needs; nothing is changed but small files in caches."""
+    folder = Path.cwd()
+    limit = cgroup_limit(Path("/sys/fs/cgroup"))
+    findings = [
+        judge_python(sys.version_info[:2], platform.python_version()),
+        judge_packages(_probe_packages()),
+        judge_cores(len(os.sched_getaffinity(0)), cgroup_cores(Path("/sys/fs/cgroup"))),
+        judge_memory(_probe_memory(), limit),
+        judge_disk(folder, shutil.disk_usage(folder).free),
+        judge_folder("folder", folder),
+        judge_folder("temporary", Path(tempfile.gettempdir())),
+        judge_processor(_probe_processor_flags()),
+    ]
+    with progress.task("Numba", total=None):
+        findings.append(_probe_numba())
+    with progress.task("TensorFlow", total=None):
+        findings.append(_probe_tensorflow())
+    return findings
+
+
+def judge_python(version: tuple[int, ...], text: str) -> Finding:
+    """Python 3.11 and 3.12 are supported."""
+    if (3, 11) <= version < (3, 13):
+        return Finding("Python", Verdict.WORKS, text)
+    return Finding("Python", Verdict.FAILS, text, "Install Python 3.11 or 3.12")
+
+
+def judge_packages(versions: Mapping[str, str | None]) -> Finding:
+    """Every package that a run imports must be there."""
+    absent = [name for name, version in versions.items() if version is None]
+    if absent:
+        remedy = f"Run: pip install {' '.join(absent)}"
+        return Finding("packages", Verdict.FAILS, f"missing: {', '.join(absent)}", remedy)
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return Finding("packages", Verdict.WORKS, found)
+
+
+def judge_cores(available: int, quota: float | None) -> Finding:
+    """Cores this process may use, and the container's quota if it has one."""
+    usable = available if quota is None else min(float(available), quota)
+    found = f"{available}" + ("" if quota is None else f", the container may use {quota:g}")
+    if usable < 2:
+        remedy = "Give it two cores: input and training then overlap"
+        return Finding("cores", Verdict.SLOW, found, remedy)
+    if quota is not None and quota < available:
+        remedy = f"Set runtime.threads to {max(1, int(quota))}, so that threads do not wait"
+        return Finding("cores", Verdict.SLOW, found, remedy)
+    return Finding("cores", Verdict.WORKS, found)
+
+
+def judge_memory(available: int, limit: int | None) -> Finding:
+    """Memory that is free, and the container's limit if it has one."""
+    usable = available if limit is None else min(available, limit)
+    found = f"{available / 1e9:.1f} GB free"
+    found += "" if limit is None else f", the container may use {limit / 1e9:.1f} GB"
+    if usable < MIN_MEMORY_BYTES:
+        remedy = "Free 2 GB, or lower runtime.memory_limit_gb and model.embedding_dim"
+        return Finding("memory", Verdict.SLOW, found, remedy)
+    return Finding("memory", Verdict.WORKS, found)
+
+
+def judge_disk(folder: Path, free: int) -> Finding:
+    """Room for a run folder."""
+    found = f"{free / 1e9:.1f} GB free in {folder}"
+    if free < MIN_DISK_BYTES:
+        return Finding("disk", Verdict.SLOW, found, "Free 2 GB, or put 'output' on another disk")
+    return Finding("disk", Verdict.WORKS, found)
+
+
+def judge_folder(name: str, folder: Path) -> Finding:
+    """Whether files can be made in `folder`."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding(name, Verdict.WORKS, f"{folder} can be written")
+    except OSError as error:
+        found = f"{folder}: {error.strerror}"
+        return Finding(name, Verdict.FAILS, found, "Change to a folder that can be written")
+
+
+def judge_processor(flags: frozenset[str]) -> Finding:
+    """Vector and matrix units that TensorFlow and the kernels use."""
+    known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
+    found = ", ".join(flag for flag in known if flag in flags) or "no vector units known"
+    model = platform.machine()
+    if model in {"x86_64", "AMD64"} and "avx2" not in flags:
+        remedy = "Expect slow training; TensorFlow needs at least AVX"
+        return Finding("processor", Verdict.SLOW, f"{model}: {found}", remedy)
+    return Finding("processor", Verdict.WORKS, f"{model}: {found}")
+
+
+def cgroup_limit(root: Path) -> int | None:
+    """The memory limit of this container in bytes; None if there is none."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(root / name)
+        # Version 1 says "no limit" as a number near 2**63.
+        if text.isdigit() and int(text) < 2**60:
+            return int(text)
+    return None
+
+
+def cgroup_cores(root: Path) -> float | None:
+    """The share of cores that this container may use; None if there is no limit."""
+    parts = _read(root / "cpu.max").split()
+    if len(parts) == 2 and parts[0].isdigit():
+        return int(parts[0]) / int(parts[1])
+    quota, period = (_read(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        # Absent on this kind of system, which is an answer too.
+        return ""
+
+
+def _probe_packages() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _probe_memory() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _probe_processor_flags() -> frozenset[str]:
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def _probe_numba() -> Finding:
+    program = (
+        "import numba, numpy\n"
+        "kernel = numba.njit('int64(int64[:])')(lambda values: values.sum())\n"
+        "assert kernel(numpy.arange(4)) == 6\n"
+    )
+    cache = os.environ.get("NUMBA_CACHE_DIR")
+    found, seconds = _run_python(program)
+    where = f", kernels cached in {cache}" if cache else ""
+    if found is not None:
+        remedy = "Reinstall it: pip install --force-reinstall numba"
+        return Finding("Numba", Verdict.FAILS, found, remedy)
+    return Finding("Numba", Verdict.WORKS, f"compiles in {seconds:.1f} s{where}")
+
+
+def _probe_tensorflow() -> Finding:
+    program = (
+        "import tensorflow as tf\nassert int(tf.reduce_sum(tf.constant([1, 2]))) == 3\nimport keras"
+    )
+    found, seconds = _run_python(program)
+    if found is not None:
+        remedy = "Reinstall it: pip install --force-reinstall tensorflow keras"
+        return Finding("TensorFlow", Verdict.FAILS, found, remedy)
+    if seconds > 20:
+        remedy = "Slow disk or busy machine; a second start is usually faster"
+        return Finding("TensorFlow", Verdict.SLOW, f"starts in {seconds:.1f} s", remedy)
+    return Finding("TensorFlow", Verdict.WORKS, f"starts in {seconds:.1f} s")
+
+
+def _run_python(program: str) -> tuple[str | None, float]:
+    """What went wrong in a fresh interpreter, or None; and the seconds it took."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run(  # noqa: S603  our own interpreter with our own program
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=TENSORFLOW_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer in {TENSORFLOW_TIMEOUT_SECONDS} s", time.monotonic() - start
+    seconds = time.monotonic() - start
+    if done.returncode == 0:
+        return None, seconds
+    lines = done.stderr.strip().splitlines()
+    if done.returncode < 0:
+        return f"killed by signal {-done.returncode}", seconds
+    return (lines[-1] if lines else f"exit code {done.returncode}")[:300], seconds

@@ -1,0 +1,35 @@
+"""Arguments and options that several subcommands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The YAML config.", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, for example train.epochs=2 or features[0].id=null; may be repeated.",
+        show_default=False,
+    ),
+]
+Verbose = Annotated[
+    int, typer.Option("--verbose", "-v", count=True, help="Say more; -vv says everything.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for machines.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the stage and step that was reached.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Discard earlier results in the run folder.")
+]
+
+PIPELINE_PANEL = "The whole pipeline"
+STAGES_PANEL = "One stage, same config, same run folder"
+STARTING_PANEL = "Getting started"
+MACHINE_PANEL = "Looking around"

@@ -1,0 +1,43 @@
+"""`ctrpipe predict`: probabilities of unseen rows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def predict(
+    context: typer.Context,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    data: Annotated[str, typer.Option(metavar="ROWS", help="A file or glob of rows.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Parquet, or CSV by its ending.")
+    ],
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the click probability of unseen rows.
+
+    The output keeps the order of the rows; it needs no label column.
+
+    For example:
+
+    ctrpipe predict config.yaml --data today.tsv --output predictions.parquet
+
+    ctrpipe predict config.yaml --data 'days/*.csv.gz' --output predictions.csv
+
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Reading {config}")
+    loaded = session.load(config, overrides or ())
+    from ctr_pipeline.cli.tables import predict_payload, print_predictions
+    from ctr_pipeline.pipeline import predict as predict_rows
+
+    result = predict_rows(loaded, data=data, output=output, progress=session.progress)
+    session.show(predict_payload(result), lambda: print_predictions(result))

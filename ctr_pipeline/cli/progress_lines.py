@@ -1,0 +1,153 @@
+"""Progress as plain lines, for logs and pipes: at the start, every ten seconds, at the end."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+INTERVAL_SECONDS = 10.0
+
+
+class LineProgress:
+    """A `Progress` that writes lines.
+
+    Args:
+        stream: Where lines go; None is stderr.
+        clock: Seconds, monotonic.
+        heartbeat: Whether a thread writes the periodic lines; otherwise whoever calls `beat` does.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        heartbeat: bool = True,
+    ) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._lock = threading.Lock()
+        self._open: list[LineTask] = []
+        self._stop = threading.Event()
+
+    def task(self, name: str, *, total: int | None, unit: str = "rows") -> "LineTask":
+        """Says that `name` begins."""
+        amount = f" ({total:,} {unit})" if total is not None else ""
+        self.say(f"{name}: started{amount}")
+        task = LineTask(self, name, total=total, unit=unit, clock=self._clock)
+        with self._lock:
+            self._open.append(task)
+            if self._heartbeat and len(self._open) == 1:
+                self._stop = threading.Event()
+                threading.Thread(target=self._beat_until, args=(self._stop,), daemon=True).start()
+        return task
+
+    def say(self, text: str) -> None:
+        """One line."""
+        stream = self._stream or sys.stderr
+        stream.write(text + "\n")
+        stream.flush()
+
+    def beat(self) -> None:
+        """Writes a line for the innermost task that has been silent for the interval."""
+        with self._lock:
+            task = self._open[-1] if self._open else None
+        if task is not None:
+            task.beat()
+
+    def close(self, task: "LineTask") -> None:
+        """Forgets a task that has ended."""
+        with self._lock:
+            self._open = [other for other in self._open if other is not task]
+            if not self._open:
+                self._stop.set()
+
+    def _beat_until(self, stop: threading.Event) -> None:
+        while not stop.wait(1.0):
+            self.beat()
+
+
+class LineTask:
+    """One piece of work that `LineProgress` tells about."""
+
+    def __init__(
+        self,
+        progress: LineProgress,
+        name: str,
+        *,
+        total: int | None,
+        unit: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._progress = progress
+        self._name = name
+        self._total = total
+        self._unit = unit
+        self._clock = clock
+        self._done = 0
+        self._note = ""
+        self._start = self._last = clock()
+
+    def advance(self, amount: int) -> None:
+        """`amount` more units are done."""
+        self._done += amount
+
+    def note(self, text: str) -> None:
+        """Shown in the next line."""
+        self._note = text
+
+    def beat(self) -> None:
+        """Writes a line if the last one is an interval ago."""
+        now = self._clock()
+        if now - self._last < INTERVAL_SECONDS:
+            return
+        self._last = now
+        self._progress.say(f"{self._name}: {self._state(now)}")
+
+    def _state(self, now: float) -> str:
+        seconds = now - self._start
+        parts = []
+        if self._total:
+            parts.append(f"{self._done / self._total:.0%}")
+        if self._done:
+            parts.append(f"{self._done:,} {self._unit}, {self._done / seconds:,.0f}/s")
+        parts.append(f"{spoken_seconds(seconds)} so far")
+        if self._total and 0 < self._done < self._total:
+            left = (self._total - self._done) * seconds / self._done
+            parts.append(f"about {spoken_seconds(left)} left")
+        return ", ".join([*parts, *([self._note] if self._note else [])])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.close(self)
+        seconds = self._clock() - self._start
+        ending = "done in" if kind is None else "stopped after"
+        parts = [f"{ending} {spoken_seconds(seconds)}"]
+        if self._done:
+            rate = f", {self._done / seconds:,.0f}/s" if seconds > 0 else ""
+            parts.append(f"{self._done:,} {self._unit}{rate}")
+        if self._note:
+            parts.append(self._note)
+        self._progress.say(f"{self._name}: {', '.join(parts)}")
+
+
+def spoken_seconds(seconds: float) -> str:
+    """A duration as people say it: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

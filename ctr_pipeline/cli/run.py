@@ -1,0 +1,46 @@
+"""`ctrpipe run`: the whole pipeline."""
+
+import typer
+
+from ctr_pipeline.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    Overwrite,
+    Quiet,
+    Resume,
+    Verbose,
+)
+from ctr_pipeline.cli.session import session_of
+
+
+def run(
+    context: typer.Context,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take raw rows to a trained, evaluated, exported and explained model.
+
+    For example:
+
+    ctrpipe run configs/quickstart.yaml
+
+    ctrpipe run config.yaml --set train.epochs=2 --set output=runs/two-epochs
+
+    ctrpipe run config.yaml --resume
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Reading {config}")
+    loaded = session.load(config, overrides or ())
+    session.resume_command = f"ctrpipe run {config} --resume"
+    from ctr_pipeline.cli.tables import print_run, run_payload
+    from ctr_pipeline.pipeline import run_pipeline
+
+    result = run_pipeline(loaded, resume=resume, overwrite=overwrite, progress=session.progress)
+    session.show(run_payload(result), lambda: print_run(result))

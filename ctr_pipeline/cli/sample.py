@@ -1,0 +1,41 @@
+"""`ctrpipe sample`: rows to try things on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def criteo(
+    context: typer.Context,
+    *,
+    rows: Annotated[int, typer.Option(help="Number of rows.", min=100)] = 200_000,
+    seed: Annotated[int, typer.Option(help="Of weights and rows.", min=0)] = 0,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
+    ] = Path("data/criteo/train.txt"),
+    header: Annotated[bool, typer.Option("--header", help="Write column names first.")] = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write rows in the format of Criteo's logs, from a planted model.
+
+    Because the model is known, so is the best possible logloss, which is printed.
+
+    For example:
+
+    ctrpipe sample criteo --rows 200000 --seed 1 --output data/criteo/train.txt
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Writing {rows:,} rows to {output}")
+    from ctr_pipeline.cli.tables import print_sample
+    from ctr_pipeline.sampling import write_criteo_sample
+
+    summary = write_criteo_sample(
+        output, num_rows=rows, seed=seed, header=header, progress=session.progress
+    )
+    session.show(summary.model_dump(mode="json"), lambda: print_sample(summary))

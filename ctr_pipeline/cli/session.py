@@ -1,0 +1,116 @@
+"""One call of the command line: how much it says, where results go, which config it works on."""
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ctr_pipeline.progress import Progress, SilentProgress
+
+if TYPE_CHECKING:
+    from ctr_pipeline.config import LoadedConfig
+
+
+@dataclass
+class Session:
+    """What the options before and after the subcommand say together.
+
+    Attributes:
+        verbosity: 0: warnings; 1: what happens; 2: everything.
+        quiet: No progress and no notes; results and errors only.
+        as_json: One JSON object on stdout instead of text.
+        run_folder: Known once the config is read; a bug's traceback goes to its log.
+        resume_command: What continues the work after an interruption, where that is possible.
+    """
+
+    verbosity: int = 0
+    quiet: bool = False
+    as_json: bool = False
+    run_folder: Path | None = None
+    resume_command: str | None = None
+    _progress: Progress | None = field(default=None, repr=False)
+
+    @property
+    def progress(self) -> Progress:
+        """Bars on a terminal, plain lines elsewhere, nothing with --quiet."""
+        if self._progress is None:
+            self._progress = self._choose_progress()
+        return self._progress
+
+    def _choose_progress(self) -> Progress:
+        if self.quiet:
+            return SilentProgress()
+        if sys.stderr.isatty():
+            from ctr_pipeline.cli.progress_bars import BarProgress
+
+            return BarProgress()
+        from ctr_pipeline.cli.progress_lines import LineProgress
+
+        return LineProgress()
+
+    def load(self, path: Path, overrides: Sequence[str]) -> "LoadedConfig":
+        """Reads the config, with all checks that need no data."""
+        from ctr_pipeline.config import load_config
+        from ctr_pipeline.models.names import check_model
+
+        loaded = load_config(path, overrides, check_model=check_model)
+        self.run_folder = loaded.config.run_folder
+        return loaded
+
+    def show(self, payload: Any, render: Callable[[], None]) -> None:
+        """Puts a result on stdout: `payload` as JSON with --json, or what `render` prints."""
+        if self.as_json:
+            print_json(payload)
+        else:
+            render()
+
+    def start_logging(self) -> None:
+        """Sends the log to stderr, as much of it as -v asks for."""
+        level = {0: logging.WARNING, 1: logging.INFO}.get(self.verbosity, logging.DEBUG)
+        logger = logging.getLogger("ctr_pipeline")
+        stream = logging.StreamHandler(sys.stderr)
+        stream.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        stream.setLevel(logging.ERROR if self.quiet else level)
+        for old in [old for old in logger.handlers if isinstance(old, logging.StreamHandler)]:
+            if not isinstance(old, logging.FileHandler):
+                logger.removeHandler(old)
+        logger.addHandler(stream)
+        if self.verbosity:
+            logger.setLevel(min(level, logger.level or level))
+
+
+def session_of(context: typer.Context, verbose: int, quiet: bool, as_json: bool) -> Session:
+    """The session of this call, with the options given after the subcommand added."""
+    session = context.find_object(Session) or Session()
+    session.verbosity = max(session.verbosity, verbose)
+    session.quiet = session.quiet or quiet
+    session.as_json = session.as_json or as_json
+    session.start_logging()
+    return session
+
+
+def print_json(payload: Any) -> None:
+    """One JSON object on stdout; what JSON cannot say (NaN, infinity) becomes null."""
+    text = json.dumps(_finite(payload), ensure_ascii=False, indent=2, allow_nan=False)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a NumPy scalar
+        return _finite(value.item())
+    return value

@@ -1,0 +1,224 @@
+"""Results as a person reads them, and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ctr_pipeline.cli.progress_lines import spoken_seconds
+
+if TYPE_CHECKING:
+    from ctr_pipeline.cli.machine_checks import Finding
+    from ctr_pipeline.pipeline.init import InitResult
+    from ctr_pipeline.pipeline.results import CheckResult, PredictResult, RunResult
+    from ctr_pipeline.sampling import SampleSummary
+    from ctr_pipeline.statistics import Statistics
+
+_PIPE_WIDTH = 160
+"""Characters a line where no terminal says how wide it is."""
+
+_METRICS = (
+    ("auc", "AUC", "{:.4f}"),
+    ("logloss", "logloss", "{:.4f}"),
+    ("normalized_entropy", "normalised entropy", "{:.4f}"),
+    ("calibration", "calibration (predicted ÷ observed)", "{:.3f}"),
+    ("gauc", "GAUC", "{:.4f}"),
+)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def _facts(title: str) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _print_paths(console: Console, paths: Mapping[str, Path]) -> None:
+    # Outside any table, so that a path is never broken over two lines.
+    for name, path in paths.items():
+        console.print(f"[cyan]{name:<12}[/] {escape(str(path))}", soft_wrap=True)
+
+
+def _add_metrics(table: Table, prefix: str, metrics: Mapping[str, Any]) -> None:
+    for key, name, form in _METRICS:
+        value = metrics.get(key)
+        if isinstance(value, int | float):
+            table.add_row(f"{prefix}{name}", form.format(value))
+
+
+def run_payload(result: "RunResult") -> dict[str, Any]:
+    """A run as JSON."""
+    return {
+        "run_folder": result.folder,
+        "num_rows": result.num_rows,
+        "metrics": result.metrics,
+        "timings_seconds": result.timings_seconds,
+        "paths": result.paths,
+    }
+
+
+def print_run(result: "RunResult") -> None:
+    """The short summary at the end of a run."""
+    console = _console()
+    table = _facts("")
+    if result.num_rows:
+        rows = ", ".join(f"{name} {count:,}" for name, count in result.num_rows.items())
+        table.add_row("rows", rows)
+    stages = [f"{name} {spoken_seconds(spent)}" for name, spent in result.timings_seconds.items()]
+    if stages:
+        table.add_row("time", ", ".join(stages))
+    _add_metrics(table, "test ", result.metrics.get("test") or {})
+    console.print(table)
+    _print_paths(console, result.paths)
+
+
+def print_metrics(metrics: Mapping[str, Any]) -> None:
+    """Metrics of one set of rows."""
+    table = _facts("")
+    if isinstance(metrics.get("num_rows"), int):
+        table.add_row("rows", f"{metrics['num_rows']:,}")
+    _add_metrics(table, "", metrics)
+    _console().print(table)
+
+
+def check_payload(result: "CheckResult") -> dict[str, Any]:
+    """A plan as JSON."""
+    return asdict(result)
+
+
+def print_check(result: "CheckResult") -> None:
+    """The plan, a line a feature, and its totals."""
+    console = _console()
+    table = Table(title="What becomes of each column", title_justify="left")
+    table.add_column("feature", style="cyan", no_wrap=True)
+    for name in ("type", "number", "id", "statistics used"):
+        table.add_column(name, overflow="fold")
+    for name in ("ids", "dimension", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("decided by", overflow="fold")
+    for row in result.rows:
+        cells = (row.feature, row.column_type, row.number, row.id, row.statistics)
+        num_ids = "" if row.num_ids is None else f"{row.num_ids:,}"
+        size = "" if row.max_bytes is None else spoken_bytes(row.max_bytes)
+        dimension = str(row.dimension) if row.dimension else ""
+        table.add_row(*map(escape, cells), num_ids, dimension, size, escape(row.reason))
+    console.print(table)
+    size = result.max_embedding_bytes
+    memory = "unknown before the analysis" if size is None else f"at most {spoken_bytes(size)}"
+    console.print(
+        f"{result.num_fields} embedded fields, {result.num_numbers} dense inputs; "
+        f"embeddings with optimizer state: {memory}"
+    )
+    for column, reason in result.left_out:
+        console.print(f"left out: [cyan]{escape(column)}[/] ({escape(reason)})", soft_wrap=True)
+    if not result.exact:
+        console.print(
+            "Sizes are estimates from the head of the data; 'ctrpipe analyze' counts all."
+        )
+
+
+def print_statistics(statistics: "Statistics", folder: Path) -> None:
+    """The statistics, a line a column."""
+    console = _console()
+    title = f"{statistics.num_rows:,} training rows, click rate {statistics.label_rate:.4f}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("column", style="cyan", no_wrap=True)
+    for name in ("type", "missing", "distinct", "min", "mean", "max"):
+        table.add_column(name, justify="left" if name == "type" else "right", no_wrap=True)
+    for name, column in statistics.columns.items():
+        missing = f"{column.num_missing / max(column.count, 1):.1%}"
+        moments = column.moments
+        numbers = (moments.minimum, moments.mean, moments.maximum) if moments else (None,) * 3
+        shown = ("" if number is None else f"{number:,.4g}" for number in numbers)
+        cells = (column.column_type.value, missing, f"{column.num_distinct:,}", *shown)
+        table.add_row(escape(name), *cells)
+    console.print(table)
+    for note in statistics.notes:
+        console.print(escape(note), soft_wrap=True)
+    _print_paths(console, {"statistics": folder / "statistics.json"})
+
+
+def predict_payload(result: "PredictResult") -> dict[str, Any]:
+    """Predictions as JSON: where they are and what they are like."""
+    return asdict(result)
+
+
+def print_predictions(result: "PredictResult") -> None:
+    """Where predictions are and what they are like."""
+    table = _facts("")
+    table.add_row("rows", f"{result.num_rows:,}")
+    if result.num_bad_rows:
+        table.add_row("bad rows skipped", f"{result.num_bad_rows:,}")
+    table.add_row("mean probability", f"{result.mean_probability:.4f}")
+    table.add_row("time", spoken_seconds(result.seconds))
+    console = _console()
+    console.print(table)
+    _print_paths(console, {"predictions": result.output})
+
+
+def init_payload(result: "InitResult") -> dict[str, Any]:
+    """A written config as JSON."""
+    return asdict(result)
+
+
+def print_init(result: "InitResult") -> None:
+    """What was found in the data, and what to do next."""
+    console = _console()
+    console.print(
+        f"{result.num_columns} columns; of {result.num_rows_seen:,} rows looked at, "
+        f"{result.label_rate:.1%} have {escape(result.label)} = 1"
+    )
+    _print_paths(console, {"config": result.output})
+    console.print(f"Next: ctrpipe check {result.output}", soft_wrap=True, markup=False)
+    console.print(f"then: ctrpipe run {result.output}", soft_wrap=True, markup=False)
+
+
+def print_sample(summary: "SampleSummary") -> None:
+    """What is knowable of a sample."""
+    table = _facts("")
+    table.add_row("rows", f"{summary.num_rows:,} ({summary.num_test_rows:,} of them test)")
+    table.add_row("click rate", f"{summary.click_rate:.4f}")
+    table.add_row("test rows with an unseen id", f"{summary.unseen_fraction:.1%}")
+    table.add_row("logloss of a constant", f"{summary.base_rate_logloss:.4f}")
+    table.add_row("learnable floor", f"{summary.learnable_floor:.4f}")
+    table.add_row("best possible logloss (Bayes)", f"{summary.bayes_logloss:.4f}")
+    table.add_row("best possible AUC", f"{summary.bayes_auc:.4f}")
+    console = _console()
+    console.print(table)
+    _print_paths(console, {"file": Path(summary.path)})
+
+
+def print_findings(findings: Sequence["Finding"]) -> None:
+    """What works on this machine."""
+    colours = {"works": "green", "slow": "yellow", "fails": "red"}
+    console = _console()
+    for finding in findings:
+        colour = colours[finding.verdict.value]
+        console.print(
+            f"[{colour}]{finding.verdict.value:<6}[/] [cyan]{finding.name:<12}[/] "
+            f"{escape(finding.found)}",
+            soft_wrap=True,
+        )
+        if finding.remedy:
+            console.print(f"{'':<19} → {escape(finding.remedy)}", soft_wrap=True)
+
+
+def spoken_bytes(size: int) -> str:
+    """A size as people say it: `12 kB`, `3.4 MB`."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:,.1f} TB"

@@ -1,0 +1,44 @@
+"""`ctrpipe train`: statistics if needed, then training."""
+
+import typer
+
+from ctr_pipeline.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    Overwrite,
+    Quiet,
+    Resume,
+    Verbose,
+)
+from ctr_pipeline.cli.session import session_of
+
+
+def train(
+    context: typer.Context,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train the model, computing the statistics first if the run folder has none.
+
+    For example:
+
+    ctrpipe train config.yaml
+
+    ctrpipe train config.yaml --resume
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Reading {config}")
+    loaded = session.load(config, overrides or ())
+    session.resume_command = f"ctrpipe train {config} --resume"
+    from ctr_pipeline.cli.tables import print_run, run_payload
+    from ctr_pipeline.pipeline import train as train_model
+
+    result = train_model(loaded, resume=resume, overwrite=overwrite, progress=session.progress)
+    session.show(run_payload(result), lambda: print_run(result))
