@@ -8,7 +8,7 @@ from ctr_pipeline.config.loader import LoadedConfig, entries_by_column
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import ColumnType, FeatureSpec, TransformKind
-from ctr_pipeline.preprocessing import check_chain
+from ctr_pipeline.preprocessing.chains import check_chain
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Axes: B batch, F fields, W values of a row (the linear weight, then the embeddin
 P dense parameters.
 """
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -41,12 +42,9 @@ class CompiledModel:
         model: From {"embeddings", "linear", "numbers"} to logits (batch,). Its variables only give
             initial values; training never writes them.
         batch_size: Rows of every batch; short ones are padded by the caller.
-        deterministic: The same bits on every run of one machine.
     """
 
-    def __init__(self, model: keras.Model, *, batch_size: int, deterministic: bool = False) -> None:
-        if deterministic:
-            tf.config.experimental.enable_op_determinism()
+    def __init__(self, model: keras.Model, *, batch_size: int) -> None:
         self.batch_size = batch_size
         self._model = model
         self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
@@ -168,3 +166,18 @@ def _inputs(rows_BFW: Any, numbers_BN: Any) -> dict[str, Any]:
         "linear": rows_BFW[:, :, 0],
         "numbers": numbers_BN,
     }
+
+
+def configure_tensorflow(*, threads: int, deterministic: bool) -> None:
+    """Bounds TensorFlow's threads; has to come before its first operation to have an effect.
+
+    Args:
+        threads: Of one operation.
+        deterministic: The same bits on every run of one machine.
+    """
+    # TensorFlow cannot change them later: a second pipeline in one process keeps the first's.
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()

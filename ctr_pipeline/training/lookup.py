@@ -4,7 +4,7 @@
 Axes: B batch, F fields, W values of a row (the linear weight, then the embedding).
 """
 
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,3 +32,34 @@ class EmbeddingLookup(Protocol):
         num_examples: int,
     ) -> None:
         """Updates the batch's rows by the gradients of the loss sum."""
+
+
+class SavedRows(EmbeddingLookup, Protocol):
+    """Embedding rows that this process can save and load."""
+
+    def save(self, file: IO[bytes]) -> None:
+        """Writes all rows."""
+
+    def load(self, file: IO[bytes]) -> None:
+        """Replaces all rows by those that `save` wrote."""
+
+
+class DenseRows(Protocol):
+    """Dense parameters with their optimizer.
+
+    Attributes:
+        values: All parameters, one after another.
+    """
+
+    values: NDArray[np.float32]
+
+    def update(
+        self, gradient: NDArray[np.float32], *, step: int, learning_rate_factor: float
+    ) -> None:
+        """One step of the optimizer."""
+
+    def save(self, file: IO[bytes]) -> None:
+        """Writes values and optimizer state."""
+
+    def load(self, file: IO[bytes]) -> None:
+        """Replaces values and optimizer state by those that `save` wrote."""

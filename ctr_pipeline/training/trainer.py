@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,45 +22,18 @@ from ctr_pipeline.dataset.order import EpochOrder, mix
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.progress import Progress, ProgressTask
-from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches, pad
+from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
 from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.history import EpochRecord, EventLog, save_history
-from ctr_pipeline.training.lookup import EmbeddingLookup
+from ctr_pipeline.training.lookup import DenseRows, SavedRows
+from ctr_pipeline.training.parameters import load_parameters, save_parameters
 from ctr_pipeline.training.schedule import learning_rate_factor
+from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.stopping import decide_stop
 
 _STEPS_PER_EVENT = 100
 _STEPS_PER_NOTE = 10
-_ROWS_FILE = "rows.bin"
-_DENSE_FILE = "dense.bin"
-
-
-class SavedRows(EmbeddingLookup, Protocol):
-    """Embedding rows that this process can save and load."""
-
-    def save(self, file: IO[bytes]) -> None:
-        """Writes all rows."""
-
-    def load(self, file: IO[bytes]) -> None:
-        """Replaces all rows by those that `save` wrote."""
-
-
-class DenseRows(Protocol):
-    """Dense parameters with their optimizer."""
-
-    values: NDArray[np.float32]
-
-    def update(
-        self, gradient: NDArray[np.float32], *, step: int, learning_rate_factor: float
-    ) -> None:
-        """One step of the optimizer."""
-
-    def save(self, file: IO[bytes]) -> None:
-        """Writes values and optimizer state."""
-
-    def load(self, file: IO[bytes]) -> None:
-        """Replaces values and optimizer state by those that `save` wrote."""
 
 
 @dataclass
@@ -155,13 +128,11 @@ class Trainer:
         self._progress = progress
         self._clock = clock
         self._last_checkpoint = clock()
+        self._scorer = Scorer(compiled, embeddings, dense)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes back to a checkpoint."""
-        with (checkpoint.folder / _ROWS_FILE).open("rb") as file:
-            self._embeddings.load(file)
-        with (checkpoint.folder / _DENSE_FILE).open("rb") as file:
-            self._dense.load(file)
+        load_parameters(checkpoint, self._embeddings, self._dense)
         state = TrainingState.from_json(checkpoint.state)
         if state.finished:
             # The number of epochs and the stopping rule may have changed since.
@@ -192,30 +163,6 @@ class Trainer:
             self.restore(self.checkpoints.load(self.state.best_step))
             self.state = replace(self.state, finished=finished, history=history)
         return self.state
-
-    def score(self, reader: EncodedReader) -> NDArray[np.float32]:
-        """Logits of all rows of a split, in their order: float32 [num_rows]. Makes no rows."""
-        logits = np.empty(reader.meta.num_rows, dtype=np.float32)
-        first = 0
-        for rows in reader.read_in_order(self._compiled.batch_size):
-            whole = pad(rows, self._compiled.batch_size)
-            last = first + rows.num_rows
-            logits[first:last] = self.score_batch(whole.ids_BF, whole.numbers_BN, rows.num_rows)
-            first = last
-        return logits
-
-    def score_batch(
-        self, ids_BF: NDArray[np.int32], numbers_BN: NDArray[np.float32], num_valid: int
-    ) -> NDArray[np.float32]:
-        """Logits of the first `num_valid` rows of one padded batch."""
-        prepared = self._embeddings.prepare(ids_BF, num_valid)
-        self._embeddings.locate(prepared, create=False)
-        logits = self._compiled.logits(
-            parameters_P=self._dense.values,
-            rows_BFW=self._embeddings.gather(prepared),
-            numbers_BN=numbers_BN,
-        )
-        return logits[:num_valid]
 
     def _run_epoch(self, events: EventLog) -> None:
         state, config = self.state, self._config
@@ -298,12 +245,8 @@ class Trainer:
     def _end_epoch(self, epoch: int, events: EventLog) -> None:
         state = self.state
         with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
-            logits = self.score(self._valid)
-            task.advance(len(logits))
-        labels = np.concatenate(
-            [rows.labels_B for rows in self._valid.read_in_order(self._compiled.batch_size)]
-        )
-        valid = evaluate_predictions(labels, logits)
+            scored = self._scorer.score_split(self._valid, task)
+        valid = evaluate_predictions(scored.labels, scored.logits)
         record = EpochRecord(
             epoch=epoch,
             step=state.step,
@@ -343,10 +286,7 @@ class Trainer:
             task.note("checkpoint")
 
         def write(folder: Path) -> None:
-            with (folder / _ROWS_FILE).open("wb") as file:
-                self._embeddings.save(file)
-            with (folder / _DENSE_FILE).open("wb") as file:
-                self._dense.save(file)
+            save_parameters(folder, self._embeddings, self._dense)
 
         self.checkpoints.save(self.state.step, self.state.to_json(), write)
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)

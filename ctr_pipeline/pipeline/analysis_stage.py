@@ -1,0 +1,139 @@
+"""Check → ingest → statistics: from files to features with everything known about them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from ctr_pipeline import durable
+from ctr_pipeline.analysis import (
+    ColumnDecision,
+    collect_statistics,
+    decide_features,
+    plan_statistics,
+)
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset import IngestedRows, Source, ingest, inspect_source
+from ctr_pipeline.errors import ConfigError, PreprocessingError
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.columns import ColumnPlan, plan_columns
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import Statistics
+
+_FEATURES = TypeAdapter(tuple[FeatureSpec, ...])
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What is known before anything is trained.
+
+    Attributes:
+        source: The files.
+        columns: Which columns are read, and as what.
+        ingested: The rows by split.
+        features: What becomes of each column.
+        left_out: Columns without a feature, with the reason.
+        statistics: Of the training rows.
+    """
+
+    source: Source
+    columns: ColumnPlan
+    ingested: IngestedRows
+    features: tuple[FeatureSpec, ...]
+    left_out: tuple[ColumnDecision, ...]
+    statistics: Statistics
+
+
+def run_analysis(
+    loaded: LoadedConfig, run: RunFolder, progress: Progress, times: StageTimes
+) -> Analysis:
+    """Reads the data once and computes its statistics; both are reused if nothing changed."""
+    config = loaded.config
+    with times.stage("check"):
+        source = inspect_source(config.data)
+        columns = plan_columns(loaded, source.column_names, source.inferred_types)
+    with times.stage("ingest"):
+        data = config.data.model_copy(update={"key_columns": columns.carried})
+        ingested = ingest(
+            data,
+            source,
+            columns.types,
+            run.ingested,
+            seed=config.train.seed,
+            threads=num_threads(config.runtime),
+            sensitive=columns.sensitive,
+            progress=progress,
+        )
+    with times.stage("statistics"):
+        features, left_out = _decide(loaded, run, columns, ingested, progress)
+        statistics = _collect(loaded, run.path, features, ingested, progress)
+    durable.write_text(
+        run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
+    )
+    return Analysis(source, columns, ingested, features, left_out, statistics)
+
+
+def load_features(run: RunFolder) -> tuple[FeatureSpec, ...]:
+    """The features that the analysis decided on."""
+    try:
+        return _FEATURES.validate_json(run.features.read_bytes())
+    except (OSError, ValueError) as error:
+        raise PreprocessingError(
+            "cannot be read", place=str(run.features), remedy="Run 'ctrpipe train' first"
+        ) from error
+
+
+def _decide(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    columns: ColumnPlan,
+    ingested: IngestedRows,
+    progress: Progress,
+) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
+    if not columns.automatic:
+        return tuple(columns.explicit.values()), ()
+    types = {name: columns.types[name] for name in columns.automatic}
+    plain = tuple(
+        FeatureSpec(column=name, column_type=kind, sensitive=name in columns.sensitive)
+        for name, kind in types.items()
+    )
+    profile = _collect(loaded, run.profile, plain, ingested, progress)
+    decided, decisions = decide_features(
+        types, profile, label=loaded.config.data.label, exclude=set(columns.carried)
+    )
+    automatic = {
+        spec.column: spec.model_copy(update={"sensitive": spec.column in columns.sensitive})
+        for spec in decided
+    }
+    chosen = columns.explicit | automatic
+    features = tuple(chosen[name] for name in columns.types if name in chosen)
+    left_out = tuple(decision for decision in decisions if not decision.used)
+    if not features:
+        reasons = "; ".join(f"{decision.column}: {decision.reason}" for decision in left_out[:3])
+        raise ConfigError(
+            [loaded.problem_at("features", f"no column can serve as a feature ({reasons})")]
+        )
+    return features, left_out
+
+
+def _collect(
+    loaded: LoadedConfig,
+    folder: Path,
+    features: tuple[FeatureSpec, ...],
+    ingested: IngestedRows,
+    progress: Progress,
+) -> Statistics:
+    config = loaded.config
+    return collect_statistics(
+        plan_statistics(features, config.data.label),
+        ingested.splits["train"].files,
+        folder,
+        data_fingerprint=ingested.fingerprint,
+        threads=num_threads(config.runtime),
+        memory_limit_gb=config.runtime.memory_limit_gb,
+        progress=progress,
+    )

@@ -1,0 +1,140 @@
+"""Rows → ids and numbers on disk, and how often each training id occurs."""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset import read_batches
+from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
+from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.pipeline.analysis_stage import Analysis
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.progress import Progress
+
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoded rows and what they were encoded by.
+
+    Attributes:
+        plan: Fitted transforms.
+        folders: Encoded rows by split.
+        counts: Occurrences of each id in the training rows, int64 per field.
+    """
+
+    plan: PreprocessingPlan
+    folders: dict[str, Path]
+    counts: list[NDArray[np.int64]]
+
+
+def run_encoding(
+    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, progress: Progress, times: StageTimes
+) -> Encoding:
+    """Encodes all splits; splits that are encoded already are kept."""
+    with times.stage("transforms"):
+        plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
+        plan.save(run.preprocessing)
+        digest = hashlib.sha256(plan.model_dump_json().encode("utf-8"))
+        digest.update(analysis.ingested.fingerprint.encode("utf-8"))
+        fingerprint = digest.hexdigest()
+        encoder = ColumnEncoder(plan, run.path)
+        folders = {split: run.encoded / split for split in analysis.ingested.splits}
+        num_ids = [field.num_ids for field in plan.fields]
+        counts = _load_counts(run, num_ids, fingerprint)
+        for split in folders:
+            meta = load_meta(folders[split])
+            done = meta is not None and meta.fingerprint == fingerprint
+            if done and (split != "train" or counts is not None):
+                continue
+            counted = IdCounts(num_ids) if split == "train" else None
+            with (
+                progress.task(
+                    f"Encoding {split}", total=analysis.ingested.splits[split].num_rows
+                ) as task,
+                EncodedWriter(
+                    folders[split],
+                    num_fields=len(plan.fields),
+                    num_numbers=len(plan.numbers),
+                    fingerprint=fingerprint,
+                ) as writer,
+            ):
+                label = loaded.config.data.label
+                files = analysis.ingested.splits[split].files
+                for batch, labels in _encoded_batches(
+                    files, label, plan, encoder, num_threads(loaded.config.runtime)
+                ):
+                    writer.write(batch.ids, batch.numbers, labels)
+                    if counted is not None:
+                        counted.add(batch.ids)
+                    task.advance(len(labels))
+            if counted is not None:
+                _save_counts(run, counted, fingerprint)
+                counts = counted
+    if counts is None:
+        raise AssertionError("the training rows were encoded without counting their ids")
+    return Encoding(plan, folders, counts.per_field())
+
+
+def columns_of(plan: PreprocessingPlan) -> list[str]:
+    """Columns that a plan reads, each once."""
+    return list(dict.fromkeys(part.column for part in (*plan.fields, *plan.numbers)))
+
+
+def _encoded_batches(
+    files: tuple[Path, ...],
+    label: str,
+    plan: PreprocessingPlan,
+    encoder: ColumnEncoder,
+    threads: int,
+) -> Iterator[tuple[EncodedBatch, NDArray[np.float32]]]:
+    """Encodes batches in a few threads, in the order of the rows."""
+
+    def encode(batch: pa.RecordBatch) -> tuple[EncodedBatch, NDArray[np.float32]]:
+        labels = batch.column(label).to_numpy(zero_copy_only=False).astype(np.float32)
+        return encoder.encode(batch), labels
+
+    waiting: deque[Future[tuple[EncodedBatch, NDArray[np.float32]]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+        for batch in read_batches(files, [label, *columns_of(plan)], _BATCH_ROWS):
+            waiting.append(pool.submit(encode, batch))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _counts_path(run: RunFolder) -> Path:
+    return run.encoded / "train" / "id_counts.npz"
+
+
+def _save_counts(run: RunFolder, counts: IdCounts, fingerprint: str) -> None:
+    with durable.durable_write(_counts_path(run)) as file:
+        np.savez(file, counts=counts.flat, fingerprint=np.array(fingerprint))
+
+
+def _load_counts(run: RunFolder, num_ids: list[int], fingerprint: str) -> IdCounts | None:
+    try:
+        with np.load(_counts_path(run), allow_pickle=False) as file:
+            if str(file["fingerprint"]) != fingerprint:
+                return None
+            counts = IdCounts(num_ids)
+            counts.flat[:] = file["counts"]
+            return counts
+    except (OSError, ValueError, KeyError):
+        return None

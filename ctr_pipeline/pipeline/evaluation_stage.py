@@ -1,0 +1,110 @@
+"""Trained parameters → metrics and predictions."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset import IngestedRows
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shuffled_orders
+from ctr_pipeline.evaluation.likelihood import probabilities_of
+from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
+from ctr_pipeline.pipeline.encoding_stage import Encoding
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.scoring import ScoredRows
+
+
+def run_evaluation(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    ingested: IngestedRows,
+    encoding: Encoding,
+    model: TrainedModel,
+    *,
+    progress: Progress,
+    times: StageTimes,
+) -> dict[str, EvaluationResult]:
+    """Exact metrics of the validation and test rows; writes `predictions.parquet`."""
+    results: dict[str, EvaluationResult] = {}
+    with times.stage("evaluation"):
+        for split in ("valid", "test"):
+            if split not in ingested.splits:
+                continue
+            scored = _score(encoding.folders[split], model, split, progress)
+            carried = _carried(loaded, ingested.splits[split].files)
+            gauc_column = loaded.config.evaluation.gauc_column
+            results[split] = evaluate_predictions(
+                scored.labels,
+                scored.logits,
+                groups=None if gauc_column is None else carried.column(gauc_column),
+                bins=loaded.config.evaluation.calibration_bins,
+            )
+            if split == "test":
+                keys = carried.select(list(loaded.config.data.key_columns))
+                save_predictions(run.predictions, keys, scored)
+    return results
+
+
+def run_importance(
+    loaded: LoadedConfig,
+    encoding: Encoding,
+    model: TrainedModel,
+    *,
+    split: str,
+    progress: Progress,
+    times: StageTimes,
+) -> tuple[ImportanceRow, ...]:
+    """What shuffling each feature costs, on the first rows of a split, costliest first."""
+    plan, limit = model.plan, loaded.config.report.importance_rows
+    with times.stage("importance"), EncodedReader(encoding.folders[split]) as reader:
+        rows = reader.read_range(0, min(limit, reader.meta.num_rows))
+        before = model.scorer.score(rows.ids_BF, rows.numbers_BN)
+        columns = list(dict.fromkeys(part.column for part in (*plan.fields, *plan.numbers)))
+        orders = shuffled_orders(rows.num_rows, loaded.config.train.seed)
+        found = []
+        with progress.task("Importance", total=len(columns), unit="features") as task:
+            for column, order in zip(columns, orders, strict=False):
+                ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
+                for place, field in enumerate(plan.fields):
+                    if field.column == column:
+                        ids[:, place] = ids[order, place]
+                for place, number in enumerate(plan.numbers):
+                    if number.column == column:
+                        numbers[:, place] = numbers[order, place]
+                after = model.scorer.score(ids, numbers)
+                found.append(importance_of(column, rows.labels_B, before, after))
+                task.advance(1)
+    return tuple(sorted(found, key=lambda row: row.logloss_rise, reverse=True))
+
+
+def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:
+    """Writes keys, `label` and `probability`, in the order of the rows."""
+    table = keys.append_column("label", pa.array(scored.labels.astype(np.int8)))
+    table = table.append_column("probability", pa.array(probabilities_of(scored.logits)))
+    with durable.durable_write(path) as file:
+        pq.write_table(table, file)
+
+
+def _score(folder: Path, model: TrainedModel, split: str, progress: Progress) -> ScoredRows:
+    with (
+        EncodedReader(folder) as reader,
+        progress.task(f"Scoring {split}", total=reader.meta.num_rows) as task,
+    ):
+        return model.scorer.score_split(reader, task)
+
+
+def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
+    """Key columns and the column of GAUC; a table of no columns has the right number of rows."""
+    config = loaded.config
+    wanted = dict.fromkeys(config.data.key_columns)
+    if config.evaluation.gauc_column is not None:
+        wanted[config.evaluation.gauc_column] = None
+    return pa.concat_tables(pq.read_table(file, columns=list(wanted)) for file in files)

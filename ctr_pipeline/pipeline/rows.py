@@ -1,0 +1,104 @@
+"""The embedding rows that a config asks for."""
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.models import ModelConfig, OptimizerConfig, SegmentConfig, TrainConfig
+from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.training.trainer import SavedRows
+
+
+class NoRows:
+    """Rows of a model without fields: nothing to look up, nothing to keep.
+
+    Args:
+        width: Values that a row would have.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
+        """The number of rows."""
+        return len(ids_BF)
+
+    def locate(self, prepared: Any, *, create: bool) -> None:
+        """Nothing to find."""
+
+    def gather(self, prepared: Any) -> NDArray[np.float32]:
+        """float32 [B, 0, W]."""
+        return np.zeros((prepared, 0, self._width), np.float32)
+
+    def update(
+        self,
+        prepared: Any,
+        gradients_BFW: NDArray[np.float32],
+        *,
+        step: int,
+        learning_rate_factor: float,
+        num_examples: int,
+    ) -> None:
+        """Nothing to update."""
+
+    def save(self, file: IO[bytes]) -> None:
+        """Nothing to write."""
+
+    def load(self, file: IO[bytes]) -> None:
+        """Nothing to read."""
+
+
+def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
+    """The linear weight and the vector of every row."""
+    return (
+        _segment("linear", 1, train.embeddings.linear),
+        _segment("vector", model.embedding_dim, train.embeddings.vector),
+    )
+
+
+def optimizer_spec(config: OptimizerConfig) -> OptimizerSpec:
+    """The optimizer as the store takes it."""
+    return OptimizerSpec(**config.model_dump())
+
+
+def build_store(
+    plan: PreprocessingPlan,
+    counts: Sequence[NDArray[np.int64]] | None,
+    *,
+    model: ModelConfig,
+    train: TrainConfig,
+    threads: int,
+) -> EmbeddingStore | None:
+    """An empty store with a table a field; None if there are no fields."""
+    if not plan.fields:
+        return None
+    store = EmbeddingStore(
+        [TableSpec(field.name, field.num_ids) for field in plan.fields],
+        segment_specs(model, train),
+        seed=train.seed,
+        threads=threads,
+    )
+    if counts is not None:
+        store.set_training_counts(counts)
+    return store
+
+
+def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:
+    """The store as the trainer sees it."""
+    return store if store is not None else NoRows(1 + model.embedding_dim)
+
+
+def _segment(name: str, dim: int, config: SegmentConfig) -> SegmentSpec:
+    return SegmentSpec(
+        name=name,
+        dim=dim,
+        optimizer=optimizer_spec(config.optimizer),
+        reduction=config.reduction,
+        l2_strength=config.l2.strength,
+        l2_count_power=config.l2.count_power,
+        initial_range=config.initial_range,
+    )

@@ -1,0 +1,136 @@
+"""Encoded rows → trained parameters."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.pipeline.encoding_stage import Encoding
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import load_statistics
+from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
+from ctr_pipeline.training.parameters import load_parameters
+from ctr_pipeline.training.scoring import Scorer
+from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with its parameters, ready to score and to export.
+
+    Attributes:
+        plan: Fitted transforms.
+        compiled: The dense part.
+        store: Embedding rows; None without fields.
+        dense: Dense parameters.
+        scorer: Ids and numbers → logits.
+        state: How training went.
+    """
+
+    plan: PreprocessingPlan
+    compiled: CompiledModel
+    store: EmbeddingStore | None
+    dense: DenseParameters
+    scorer: Scorer
+    state: TrainingState
+
+
+def run_training(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    progress: Progress,
+    times: StageTimes,
+) -> TrainedModel:
+    """Trains from the start, or goes on from the newest whole checkpoint."""
+    config = loaded.config
+    with times.stage("training"), contextlib.ExitStack() as stack:
+        model = _assemble(loaded, run, encoding.plan, encoding.counts)
+        readers = {
+            split: stack.enter_context(EncodedReader(encoding.folders[split]))
+            for split in ("train", "valid")
+        }
+        trainer = Trainer(
+            config=config.train,
+            compiled=model.compiled,
+            embeddings=lookup_of(model.store, config.model),
+            dense=model.dense,
+            train=readers["train"],
+            valid=readers["valid"],
+            files=TrainerFiles(run.checkpoints, run.history, run.events),
+            progress=progress,
+        )
+        checkpoint = trainer.checkpoints.load_newest(progress.say) if resume else None
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+            progress.say(f"Resuming after step {checkpoint.step:,}")
+        elif not resume:
+            run.discard_results()
+        state = trainer.fit()
+        progress.say(f"Training ended: {state.finished}")
+    return TrainedModel(model.plan, model.compiled, model.store, model.dense, model.scorer, state)
+
+
+def open_trained(loaded: LoadedConfig, run: RunFolder) -> TrainedModel:
+    """Loads the best epoch of a finished training.
+
+    Raises:
+        CheckpointError: Nothing was trained here, or training has not finished an epoch.
+    """
+    checkpoints = CheckpointFolder(run.checkpoints)
+    newest = checkpoints.load_newest(lambda _: None)
+    best_step = newest.state["best_step"] if newest is not None else None
+    if best_step is None:
+        raise CheckpointError(
+            "holds no trained model",
+            place=str(run.path),
+            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
+        )
+    checkpoint = checkpoints.load(best_step)
+    plan = PreprocessingPlan.load(run.preprocessing)
+    model = _assemble(loaded, run, plan, None)
+    load_parameters(checkpoint, lookup_of(model.store, loaded.config.model), model.dense)
+    state = TrainingState.from_json(newest.state if newest is not None else checkpoint.state)
+    return TrainedModel(plan, model.compiled, model.store, model.dense, model.scorer, state)
+
+
+def _assemble(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    plan: PreprocessingPlan,
+    counts: Sequence[NDArray[np.int64]] | None,
+) -> TrainedModel:
+    config = loaded.config
+    threads = num_threads(config.runtime)
+    configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
+    signature = ModelSignature(
+        num_fields=len(plan.fields),
+        embedding_dim=config.model.embedding_dim,
+        num_numbers=len(plan.numbers),
+        base_rate=load_statistics(run.statistics).label_rate,
+    )
+    compiled = CompiledModel(
+        build_model(config.model, signature, seed=config.train.seed),
+        batch_size=config.train.batch_size,
+    )
+    store = build_store(plan, counts, model=config.model, train=config.train, threads=threads)
+    dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
+    scorer = Scorer(compiled, lookup_of(store, config.model), dense)
+    return TrainedModel(plan, compiled, store, dense, scorer, TrainingState())

@@ -1,0 +1,162 @@
+"""Rows that are not part of the run: predictions and metrics of new files."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset import stream_rows
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.evaluation.likelihood import probabilities_of
+from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
+from ctr_pipeline.features import ColumnType
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.results import PredictResult
+from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.encode import ColumnEncoder
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.progress import Progress
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """Some rows of a new file with their scores.
+
+    Attributes:
+        rows: As they were read.
+        logits: float32, one a row.
+    """
+
+    rows: pa.RecordBatch
+    logits: NDArray[np.float32]
+
+
+def column_types_of(plan: PreprocessingPlan) -> dict[str, ColumnType]:
+    """How the columns of a trained model are read."""
+    types = {number.column: ColumnType.NUMBER for number in plan.numbers}
+    return types | {field.column: field.column_type for field in plan.fields}
+
+
+def predict_file(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    model: TrainedModel,
+    *,
+    data: str,
+    output: Path,
+    progress: Progress,
+) -> PredictResult:
+    """Writes `probability` beside the key columns for every good row, in the order of the rows."""
+    started = time.perf_counter()
+    if output.suffix not in {".parquet", ".csv"}:
+        raise DataError(
+            "predictions are written as Parquet or CSV",
+            place=str(output),
+            remedy="Give --output a name that ends in .parquet or .csv",
+        )
+    if output.is_dir() or not output.parent.is_dir():
+        raise DataError(
+            "is a folder" if output.is_dir() else "its folder does not exist", place=str(output)
+        )
+    ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
+    keys = list(loaded.config.data.key_columns)
+    schema = pa.schema([*((key, pa.string()) for key in keys), ("probability", pa.float32())])
+    num_rows, total = 0, 0.0
+    with durable.durable_write(output) as file, progress.task("Predicting", total=None) as task:
+        writer = (
+            pq.ParquetWriter(file, schema)
+            if output.suffix == ".parquet"
+            else pa_csv.CSVWriter(file, schema)
+        )
+        with writer:
+            batches = _score_file(
+                loaded, run, model, data=data, label_required=False, ledger=ledger
+            )
+            for scored in batches:
+                probabilities = probabilities_of(scored.logits).astype(np.float32)
+                columns = [scored.rows.column(key).cast(pa.string()) for key in keys]
+                columns.append(pa.array(probabilities))
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                num_rows += len(probabilities)
+                total += float(probabilities.sum(dtype=np.float64))
+                task.advance(len(probabilities))
+    return PredictResult(
+        output=output,
+        num_rows=num_rows,
+        num_bad_rows=ledger.total,
+        mean_probability=total / num_rows if num_rows else 0.0,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def evaluate_file(
+    loaded: LoadedConfig, run: RunFolder, model: TrainedModel, *, data: str, progress: Progress
+) -> EvaluationResult:
+    """Exact metrics of a new file that has labels."""
+    config = loaded.config
+    ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
+    labels, logits, groups = [], [], []
+    with progress.task("Evaluating", total=None) as task:
+        for scored in _score_file(
+            loaded, run, model, data=data, label_required=True, ledger=ledger
+        ):
+            labels.append(scored.rows.column(config.data.label).to_numpy(zero_copy_only=False))
+            logits.append(scored.logits)
+            if config.evaluation.gauc_column is not None:
+                groups.append(scored.rows.column(config.evaluation.gauc_column))
+            task.advance(len(scored.logits))
+    if not logits:
+        raise DataError("holds no good row", place=data)
+    return evaluate_predictions(
+        np.concatenate(labels),
+        np.concatenate(logits),
+        groups=pa.chunked_array(groups) if groups else None,
+        bins=config.evaluation.calibration_bins,
+    )
+
+
+def score_table(rows: pa.Table, run: RunFolder, model: TrainedModel) -> NDArray[np.float32]:
+    """The trainer's logits of rows as they are read: float64 and text columns."""
+    encoder = ColumnEncoder(model.plan, run.path)
+    logits = [np.empty(0, np.float32)]
+    for batch in rows.combine_chunks().to_batches():
+        encoded = encoder.encode(batch)
+        logits.append(model.scorer.score(encoded.ids, encoded.numbers))
+    return np.concatenate(logits)
+
+
+def _score_file(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    model: TrainedModel,
+    *,
+    data: str,
+    label_required: bool,
+    ledger: BadRowLedger,
+) -> Iterator[ScoredBatch]:
+    config = loaded.config
+    carried = dict.fromkeys(config.data.key_columns)
+    if label_required and config.evaluation.gauc_column is not None:
+        carried[config.evaluation.gauc_column] = None
+    encoder = ColumnEncoder(model.plan, run.path)
+    for batch in stream_rows(
+        config.data,
+        data,
+        column_types_of(model.plan),
+        label_required=label_required,
+        extra_columns=list(carried),
+        ledger=ledger,
+        threads=num_threads(config.runtime),
+    ):
+        encoded = encoder.encode(batch)
+        yield ScoredBatch(batch, model.scorer.score(encoded.ids, encoded.numbers))

@@ -1,0 +1,83 @@
+"""Logits of rows by trained parameters; makes no rows and changes none.
+
+Axes: B rows of a batch, R rows, F fields, N numbers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
+from ctr_pipeline.progress import ProgressTask, SilentTask
+from ctr_pipeline.training.batches import pad
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.lookup import DenseRows, EmbeddingLookup
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Rows of a split with their scores, in their order.
+
+    Attributes:
+        labels: float32 [R].
+        logits: float32 [R].
+    """
+
+    labels: NDArray[np.float32]
+    logits: NDArray[np.float32]
+
+
+class Scorer:
+    """Scores rows of any number in padded batches of the compiled size.
+
+    Args:
+        compiled: The model.
+        embeddings: Its rows.
+        dense: Its dense parameters.
+    """
+
+    def __init__(
+        self, compiled: CompiledModel, embeddings: EmbeddingLookup, dense: DenseRows
+    ) -> None:
+        self._compiled = compiled
+        self._embeddings = embeddings
+        self._dense = dense
+
+    def score(
+        self, ids_RF: NDArray[np.int32], numbers_RN: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Logits, float32 [R]."""
+        size = self._compiled.batch_size
+        logits = np.empty(len(ids_RF), dtype=np.float32)
+        for first in range(0, len(ids_RF), size):
+            last = min(first + size, len(ids_RF))
+            labels = np.zeros(last - first, np.float32)
+            rows = EncodedRows(ids_RF[first:last], numbers_RN[first:last], labels)
+            logits[first:last] = self._score_batch(rows)
+        return logits
+
+    def score_split(self, reader: EncodedReader, task: ProgressTask | None = None) -> ScoredRows:
+        """Logits and labels of all rows of a split."""
+        task = task or SilentTask()
+        num_rows = reader.meta.num_rows
+        scored = ScoredRows(np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
+        first = 0
+        for rows in reader.read_in_order(self._compiled.batch_size):
+            last = first + rows.num_rows
+            scored.logits[first:last] = self._score_batch(rows)
+            scored.labels[first:last] = rows.labels_B
+            task.advance(rows.num_rows)
+            first = last
+        return scored
+
+    def _score_batch(self, rows: EncodedRows) -> NDArray[np.float32]:
+        whole = pad(rows, self._compiled.batch_size)
+        prepared = self._embeddings.prepare(whole.ids_BF, rows.num_rows)
+        self._embeddings.locate(prepared, create=False)
+        logits = self._compiled.logits(
+            parameters_P=self._dense.values,
+            rows_BFW=self._embeddings.gather(prepared),
+            numbers_BN=whole.numbers_BN,
+        )
+        return logits[: rows.num_rows]
