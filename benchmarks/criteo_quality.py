@@ -1,0 +1,223 @@
+"""Quality on real Criteo rows by rolling origin: every model by its defaults, beside regression.
+
+For each origin n of 66k, 77k, 88k and 99k rows, the first n rows train, except that the last tenth
+of them validates, and the next 11k rows test. Figures are over the 44k test rows of all origins
+together. Logistic regression is scikit-learn's (see logistic_regression.py), fitted on the same
+training rows with its strength chosen on the same validation rows. A second line fits it again on
+training and validation rows together, which our models never do.
+
+Rows from 88,000 on took part in choosing the defaults of the first 110k rows of the challenge.
+
+    python benchmarks/criteo_quality.py --data train.txt --seeds 3
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from logistic_regression import COLUMNS, fit_baseline
+from machine import Spread, describe_machine, print_machine, print_table, write_results
+from paired_interval import Scored, compare
+
+ORIGINS = (66_000, 77_000, 88_000, 99_000)
+TEST_ROWS = 11_000
+MODELS = ("deepfm", "wide_and_deep", "xdeepfm", "dcn", "dcnv2")
+
+
+@dataclass
+class Outcome:
+    """Predictions over all origins, one list entry a seed."""
+
+    name: str
+    probabilities: list[np.ndarray]
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows of one origin."""
+
+    train: pd.DataFrame
+    valid: pd.DataFrame
+    test: pd.DataFrame
+
+
+def read_rows(path: Path, num_rows: int) -> pd.DataFrame:
+    """The first rows of a file in Criteo's format, all texts; '' is missing."""
+    return pd.read_csv(
+        path, sep="\t", names=list(COLUMNS), dtype=str, keep_default_na=False, nrows=num_rows
+    )
+
+
+def cut_folds(rows: pd.DataFrame, origins: tuple[int, ...], test_rows: int) -> list[Fold]:
+    """One fold an origin, in order."""
+    return [
+        Fold(
+            train=rows[: origin - origin // 10],
+            valid=rows[origin - origin // 10 : origin],
+            test=rows[origin : origin + test_rows],
+        )
+        for origin in origins
+    ]
+
+
+def run_baseline(folds: list[Fold], *, refit: bool) -> Outcome:
+    """Logistic regression on every fold."""
+    name = "logistic regression, refitted with validation rows" if refit else "logistic regression"
+    started = time.perf_counter()
+    parts = []
+    for number, fold in enumerate(folds, start=1):
+        result = fit_baseline(fold.train, fold.valid, fold.test, refit=refit)
+        parts.append(result.probabilities)
+        print(f"  {name}: fold {number}, C {result.inverse_strength}", file=sys.stderr)
+    return Outcome(name, [np.concatenate(parts)], [time.perf_counter() - started])
+
+
+def configuration(folder: Path, fold_folder: Path, model: str, seed: int) -> dict[str, Any]:
+    """The config of a fold: nothing but the columns, the model's name and the seed."""
+    return {
+        "name": f"criteo-{model}",
+        "data": {
+            "train": str(fold_folder / "train.tsv"),
+            "valid": str(fold_folder / "valid.tsv"),
+            "test": str(fold_folder / "test.tsv"),
+            "columns": ["label", "I1..I13", "C1..C26"],
+            "label": "label",
+        },
+        "features": [
+            {
+                "columns": "I1..I13",
+                "number": ["log", "standardize"],
+                "id": {"bucketize": {"quantiles": 30}},
+            },
+            {"columns": "C1..C26", "id": {"vocabulary": {"min_count": 2}}},
+        ],
+        "model": {"name": model},
+        "train": {"seed": seed},
+        "output": str(folder),
+    }
+
+
+def run_model(model: str, fold_folders: list[Path], runs: Path, seeds: int) -> Outcome:
+    """One of our models on every fold, with every seed."""
+    import ctr_pipeline
+
+    outcome = Outcome(model, [])
+    for seed in range(seeds):
+        started = time.perf_counter()
+        parts = []
+        for number, fold_folder in enumerate(fold_folders, start=1):
+            output = runs / f"{model}-{seed}-{number}"
+            result = ctr_pipeline.run(configuration(output, fold_folder, model, seed))
+            parts.append(result.predictions["probability"].to_numpy(dtype=np.float64))
+            print(f"  {model}: seed {seed}, fold {number}", file=sys.stderr)
+        outcome.probabilities.append(np.concatenate(parts))
+        outcome.seconds.append(time.perf_counter() - started)
+    return outcome
+
+
+def write_folds(folds: list[Fold], folder: Path) -> list[Path]:
+    """Each fold as three files in the original format."""
+    folders = []
+    for number, fold in enumerate(folds, start=1):
+        folders.append(folder / f"fold{number}")
+        folders[-1].mkdir(parents=True)
+        for name in ("train", "valid", "test"):
+            getattr(fold, name).to_csv(
+                folders[-1] / f"{name}.tsv", sep="\t", header=False, index=False
+            )
+    return folders
+
+
+def summarize(outcome: Outcome, labels: np.ndarray, baseline: Scored) -> dict[str, Any]:
+    """Figures of one model: over seeds as spread, over rows as intervals."""
+    scored = [Scored.of(labels, probabilities) for probabilities in outcome.probabilities]
+    ones = np.ones(labels.size)
+    comparison = compare(scored, baseline)
+    return {
+        "auc": Spread.of([one.auc(ones) for one in scored]),
+        "logloss": Spread.of([one.logloss(ones) for one in scored]),
+        "seconds": Spread.of(outcome.seconds),
+        "predicted_over_observed": comparison.predicted_over_observed,
+        "auc_ahead": comparison.auc_ahead,
+        "logloss_ahead": comparison.logloss_ahead,
+    }
+
+
+def main() -> None:
+    """Runs the protocol and prints its table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("CTRPIPE_CRITEO_DATA"),
+        help="Criteo rows, tab-separated, may be compressed; default: $CTRPIPE_CRITEO_DATA",
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="Seeds of each of our models.")
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=[*MODELS, []])
+    parser.add_argument("--quick", action="store_true", help="One origin, one seed, 20k rows.")
+    parser.add_argument("--no-refit", action="store_true", help="Leave the refitted baseline out.")
+    parser.add_argument("--json", type=Path, help="Write the results there.")
+    arguments = parser.parse_args()
+    if arguments.data is None:
+        parser.error("--data or CTRPIPE_CRITEO_DATA must name a file of Criteo rows")
+    origins, test_rows = ((18_000,), 2_000) if arguments.quick else (ORIGINS, TEST_ROWS)
+    seeds = 1 if arguments.quick else arguments.seeds
+    needed = origins[-1] + test_rows
+    rows = read_rows(Path(arguments.data), needed)
+    if len(rows) < needed:
+        parser.error(f"the protocol needs {needed} rows, {arguments.data} has {len(rows)}")
+    machine = describe_machine()
+    folds = cut_folds(rows, origins, test_rows)
+    labels = np.concatenate([fold.test["label"].to_numpy(dtype=np.float64) for fold in folds])
+    outcomes = [run_baseline(folds, refit=False)]
+    if not arguments.no_refit:
+        outcomes.append(run_baseline(folds, refit=True))
+    with tempfile.TemporaryDirectory(prefix="criteo-quality-") as temporary:
+        fold_folders = write_folds(folds, Path(temporary) / "folds")
+        outcomes += [
+            run_model(model, fold_folders, Path(temporary) / "runs", seeds)
+            for model in arguments.models
+        ]
+    baseline = Scored.of(labels, outcomes[0].probabilities[0])
+    figures = {outcome.name: summarize(outcome, labels, baseline) for outcome in outcomes}
+    print(f"\n{len(origins)} origins, {labels.size:,} test rows, {seeds} seeds of our models\n")
+    print_machine(machine)
+    print_table(
+        ["model", "AUC", "logloss", "predicted / observed", "AUC ahead of regression",
+         "logloss ahead", "seconds for all origins"],
+        [
+            [
+                name,
+                row["auc"].show(),
+                row["logloss"].show(),
+                row["predicted_over_observed"].show(3),
+                row["auc_ahead"].show(),
+                row["logloss_ahead"].show(),
+                row["seconds"].show(0),
+            ]
+            for name, row in figures.items()
+        ],
+    )  # fmt: skip
+    write_results(
+        arguments.json,
+        benchmark="criteo_quality",
+        machine=machine,
+        results={
+            name: {key: value.as_dict() for key, value in row.items()}
+            for name, row in figures.items()
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

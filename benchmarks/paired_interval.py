@@ -1,0 +1,107 @@
+"""Bootstrap over rows of AUC and logloss, and of differences between models on the same rows.
+
+All quantities of a repeat share one draw of rows (Efron and Tibshirani 1993, "An Introduction to
+the Bootstrap", chapter 13, percentile interval). A draw is held as the number of times each row
+occurs, so nothing is sorted twice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Predictions of one model, or of one of its seeds, ready for any weights of the rows."""
+
+    labels: Float64s
+    probabilities: Float64s
+    losses: Float64s
+    order: NDArray[np.int64]
+    group_starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, labels: Float64s, probabilities: Float64s) -> "Scored":
+        """Sorts once; equal probabilities form one group, whose pairs count half."""
+        clipped = np.clip(probabilities, 1e-15, 1 - 1e-15)
+        order = np.argsort(probabilities, kind="stable")
+        ordered = probabilities[order]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        losses = -(labels * np.log(clipped) + (1 - labels) * np.log1p(-clipped))
+        return cls(labels, probabilities, losses, order, starts)
+
+    def auc(self, weights: Float64s) -> float:
+        """Area under the ROC curve with each row counted `weights` times."""
+        ordered_weights = weights[self.order]
+        clicks = np.add.reduceat(ordered_weights * self.labels[self.order], self.group_starts)
+        others = np.add.reduceat(ordered_weights, self.group_starts) - clicks
+        below = np.cumsum(others) - others
+        return float(clicks @ (below + 0.5 * others) / (clicks.sum() * others.sum()))
+
+    def logloss(self, weights: Float64s) -> float:
+        """Mean logloss with each row counted `weights` times, nats."""
+        return float(weights @ self.losses / weights.sum())
+
+    def predicted_over_observed(self, weights: Float64s) -> float:
+        """Sum of probabilities over number of clicks; 1 is calibrated."""
+        return float(weights @ self.probabilities / (weights @ self.labels))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure on the rows as they are, with its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def show(self, digits: int = 4) -> str:
+        """Such as `0.9931 [0.9712, 1.0150]`."""
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+    def as_dict(self) -> dict[str, float]:
+        """For JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One model over its seeds: each figure is the seeds' mean within a draw of rows."""
+
+    predicted_over_observed: Interval
+    auc_ahead: Interval
+    logloss_ahead: Interval
+
+
+def compare(
+    model: list[Scored], baseline: Scored, *, repeats: int = 1000, seed: int = 0
+) -> Comparison:
+    """The model's calibration, and how far it is ahead of the baseline (positive is better)."""
+    random = np.random.default_rng(seed)
+    num_rows = baseline.labels.size
+
+    def measure(weights: Float64s) -> tuple[float, float, float]:
+        base_auc, base_loss = baseline.auc(weights), baseline.logloss(weights)
+        return (
+            float(np.mean([one.predicted_over_observed(weights) for one in model])),
+            float(np.mean([one.auc(weights) for one in model])) - base_auc,
+            base_loss - float(np.mean([one.logloss(weights) for one in model])),
+        )
+
+    observed = measure(np.ones(num_rows))
+    draws = np.array(
+        [
+            measure(
+                np.bincount(random.integers(0, num_rows, num_rows), minlength=num_rows).astype(
+                    np.float64
+                )
+            )
+            for _ in range(repeats)
+        ]
+    )
+    lows, highs = np.quantile(draws, [0.025, 0.975], axis=0)
+    intervals = [Interval(*figures) for figures in zip(observed, lows, highs, strict=True)]
+    return Comparison(*intervals)
