@@ -15,7 +15,7 @@ from ctr_pipeline.reporting.axes import Frame, Scale, nice_ticks, padded_range, 
 from ctr_pipeline.reporting.formats import count_text, percent_text, short_count
 
 _WIDTH, _HEIGHT = 460, 280
-_FRAME = Frame(left=52, top=10, right=450, bottom=236)
+_FRAME = Frame(left=52, top=10, right=436, bottom=236)
 _MAX_POINTS = 300
 _MAX_MARKERS = 40
 
@@ -57,11 +57,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """One emphasised point."""
+    """One emphasised point; its text stands above it, or below."""
 
     x: float
     y: float
     text: str
+    below: bool = False
 
 
 def line_chart(
@@ -85,7 +86,7 @@ def line_chart(
     xs = [x for _, points in shown for x, _, _ in points]
     ys = [y for _, points in shown for _, y, _ in points]
     x_low, x_high = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
-    y_low, y_high = padded_range(ys)
+    y_low, y_high = padded_range(ys, padding=0.06 if mark is None else 0.14)
     x_at, y_at = _FRAME.x_scale(x_low, x_high), _FRAME.y_scale(y_low, y_high)
     x_ticks, y_ticks = nice_ticks(x_low, x_high, 5), nice_ticks(y_low, y_high, 4)
     x_ticks = [tick for tick in x_ticks if tick == int(tick)]
@@ -129,16 +130,14 @@ def _line(
 
 def _ring(mark: Mark, x_at: Scale, y_at: Scale) -> Markup:
     x, y = x_at(mark.x), y_at(mark.y)
-    near_right = x > (_FRAME.left + _FRAME.right) / 2
-    near_top = y < _FRAME.top + 30
     return Markup(
         '<circle class="ring" cx="{}" cy="{}" r="6"/><text class="note {}" x="{}" y="{}">{}</text>'
     ).format(
         x,
         y,
-        "end" if near_right else "start",
-        round(x - 4 if near_right else x + 4, 1),
-        round(y + 22 if near_top else y - 12, 1),
+        "middle",
+        min(max(x, _FRAME.left + 40), _FRAME.right - 30),
+        round(y + 22 if mark.below else y - 13, 1),
         mark.text,
     )
 
@@ -187,7 +186,7 @@ def calibration_chart(bins: Sequence[CalibrationBin], *, label: str) -> Markup:
     candidates = [0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0]
     ticks: list[float] = []
     for tick in candidates:
-        spaced = not ticks or root(tick) - root(ticks[-1]) >= 0.1 * root(highest)
+        spaced = not ticks or root(tick) - root(ticks[-1]) >= 0.12 * root(highest)
         if tick <= highest and spaced:
             ticks.append(tick)
     texts = [f"{tick * 100:g} %" for tick in ticks]

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.features import ColumnType
 from ctr_pipeline.statistics import Statistics
 
 
@@ -48,7 +49,7 @@ class PlanRow(_Frozen):
 
     Attributes:
         feature: Column name.
-        column_type: `number` or `text`.
+        column_type: How it is read.
         number: The chain that ends in a dense input, as text; None if there is none.
         id: The chain that ends in an embedded field, as text; None if there is none.
         statistics_used: Names of the statistics the chains need.
@@ -61,7 +62,7 @@ class PlanRow(_Frozen):
     """
 
     feature: str
-    column_type: str
+    column_type: ColumnType
     number: str | None = None
     id: str | None = None
     statistics_used: tuple[str, ...] = ()

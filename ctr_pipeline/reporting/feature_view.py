@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import PlanRow, ReportData
 from ctr_pipeline.reporting.formats import (
     bytes_text,
@@ -48,7 +49,7 @@ class FeatureView:
 
     Attributes:
         name: Column name, shortened.
-        kind: `number` or `text`.
+        kind: How the column is read.
         sensitive: Values are hidden.
         missing: Share of rows.
         distinct: Values present.
@@ -64,7 +65,7 @@ class FeatureView:
     """
 
     name: str
-    kind: str
+    kind: ColumnType
     sensitive: bool
     missing: str
     distinct: str

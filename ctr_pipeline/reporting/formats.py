@@ -40,9 +40,9 @@ def count_text(count: float) -> str:
 
 def short_count(count: float) -> str:
     """1234567 as `1.23 M`; below ten thousand as it is."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    # Each limit is where the unit below would round to four digits.
+    for limit, scale, unit in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):
         if count >= limit:
-            scale = 1e3 if unit == "k" else limit
             return f"{_three_digits(count / scale)} {unit}"
     return count_text(count)
 
@@ -91,8 +91,8 @@ def duration_text(seconds: float | None) -> str:
     return f"{hours} h {minutes} min"
 
 
-def value_text(value: float | None) -> str:
-    """A value of a column with four significant digits; None as a dash."""
+def value_text(value: float | None, digits: int = 4) -> str:
+    """A value of a column with so many significant digits; None as a dash."""
     if value is None:
         return "–"
     if value == 0:
@@ -101,11 +101,12 @@ def value_text(value: float | None) -> str:
         return "∞" if value > 0 else "−∞" if value < 0 else "NaN"
     size = abs(value)
     if 1e-3 <= size < 1e6:
-        digits = max(0, 3 - math.floor(math.log10(size)))
-        text = f"{value:,.{digits}f}"
+        decimals = max(0, digits - 1 - math.floor(math.log10(size)))
+        text = f"{value:,.{decimals}f}"
         text = text.rstrip("0").rstrip(".") if "." in text else text
     else:
-        text = f"{value:.3g}"
+        number, exponent = f"{value:.2e}".split("e")
+        text = f"{number.rstrip('0').rstrip('.')}e{int(exponent)}"
     return text.replace("-", "−")
 
 

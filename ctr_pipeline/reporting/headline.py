@@ -42,7 +42,7 @@ class Card:
     title: str
     value: str
     detail: str
-    tone: Literal["plain", "good", "look"] = "plain"
+    tone: Literal["neutral", "good", "look"] = "neutral"
     gauge: Markup | None = None
 
 
@@ -130,7 +130,7 @@ def _metric_cards(data: ReportData) -> list[Card]:
                 "GAUC",
                 metric_text(result.gauc),
                 f"{short_count(result.gauc_num_groups or 0)} groups with both classes",
-                "plain",
+                "neutral",
                 improvement_bar(2 * result.gauc - 1, label="from chance, 0.5, to perfect, 1"),
             )
         )

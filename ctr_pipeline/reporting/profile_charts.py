@@ -88,8 +88,8 @@ def rate_range(
     ).format(low, max(high, low + 1), middle)
 
 
-_BAR_FRAME = Frame(left=52, top=8, right=450, bottom=112)
-_RATE_FRAME = Frame(left=52, top=132, right=450, bottom=206)
+_BAR_FRAME = Frame(left=52, top=8, right=436, bottom=112)
+_RATE_FRAME = Frame(left=52, top=132, right=436, bottom=206)
 
 
 def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float, label: str) -> Markup:
@@ -111,7 +111,7 @@ def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float, label: st
     if len(bins) - edges[-1] < every * 0.6 and len(edges) > 1:
         edges.pop()
     edges.append(len(bins))
-    texts = [value_text(bins[i].left if i < len(bins) else bins[-1].right) for i in edges]
+    texts = [value_text(bins[i].left if i < len(bins) else bins[-1].right, digits=3) for i in edges]
     parts = [
         _BAR_FRAME.y_axis(y_at, row_ticks, [short_count(tick) for tick in row_ticks]),
         _RATE_FRAME.y_axis(rate_at, rate_ticks, [f"{tick * 100:g} %" for tick in rate_ticks]),

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.charts import (
     Mark,
     Series,
@@ -125,7 +126,7 @@ def _page(data: ReportData) -> dict[str, Any]:
         "importance_shown": _IMPORTANCE_SHOWN,
         "feature_groups": [
             (title, group)
-            for title, kind in (("Numbers", "number"), ("Texts", "text"))
+            for title, kind in (("Numbers", ColumnType.NUMBER), ("Texts", ColumnType.TEXT))
             if (group := [view for view in features if view.kind == kind])
         ],
         "max_detailed": MAX_DETAILED_FEATURES,

@@ -51,7 +51,7 @@ def evaluation(seed, *, num_rows=20_000, noise=1.0, groups=True):
     random = np.random.default_rng(seed)
     truth = random.normal(-1.3, 1.1, num_rows)
     labels = (random.random(num_rows) < 1 / (1 + np.exp(-truth))).astype(np.uint8)
-    logits = (0.75 * truth - 0.35 + random.normal(0, 0.3 * noise, num_rows)).astype(np.float32)
+    logits = (0.97 * truth - 0.07 + random.normal(0, 0.3 * noise, num_rows)).astype(np.float32)
     return evaluate_predictions(
         labels,
         logits,

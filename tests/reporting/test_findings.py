@@ -1,0 +1,88 @@
+import pytest
+from fake_report import evaluation, lifelike_report
+
+from ctr_pipeline.evaluation.calibration import Interval
+from ctr_pipeline.evaluation.importance import ImportanceRow
+from ctr_pipeline.reporting.data import ParityProof, SplitSummary
+from ctr_pipeline.reporting.findings import decide_findings
+
+RESULT = evaluation(1, groups=False)
+
+
+def texts(**changes):
+    return [f"{one.tone}: {one.text}" for one in decide_findings(lifelike_report(3, 3, **changes))]
+
+
+def changed(**fields):
+    return RESULT.model_copy(update=fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"test": None, "valid": None}, "look: There are no held-out rows"),
+        ({"test": changed(auc=0.99)}, "look: An AUC of 0.9900 is too good"),
+        ({"test": changed(logloss=0.7)}, "look: On the test rows the model is no better"),
+        (
+            {"test": changed(calibration=1.1, calibration_interval=Interval(low=1.05, high=1.15))},
+            "look: Predictions are 10.0 % too high",
+        ),
+        (
+            {"test": changed(calibration=0.9, calibration_interval=Interval(low=0.85, high=0.95))},
+            "look: Predictions are 10.0 % too low",
+        ),
+        (
+            {"test": changed(calibration=1.0, calibration_interval=Interval(low=0.9, high=1.1))},
+            "good: Predictions are calibrated",
+        ),
+        (
+            {"test": changed(auc=0.70), "valid": changed(auc=0.75)},
+            "note: Test AUC is 0.0500 below validation AUC",
+        ),
+        (
+            {
+                "splits": (
+                    SplitSummary(name="train", num_rows=9, label_rate=0.2),
+                    SplitSummary(name="test", num_rows=9, label_rate=0.3),
+                )
+            },
+            "look: The click rate drifts: 20.0 % in training, 30.0 % in the test rows",
+        ),
+        (
+            {
+                "importance": (
+                    ImportanceRow(feature="leak", auc_drop=0.3, logloss_rise=0.2),
+                    ImportanceRow(feature="b", auc_drop=0.01, logloss_rise=0.01),
+                    ImportanceRow(feature="idle", auc_drop=0.0, logloss_rise=-0.001),
+                )
+            },
+            "look: leak alone carries 97 % of all importance",
+        ),
+        (
+            {"parity": ParityProof(num_rows=10, max_difference=0.1, tolerance=1e-5)},
+            "look: The exported model does not score as the trainer does",
+        ),
+        ({"notes": ("Disk was slow.",)}, "note: Disk was slow."),
+    ],
+)
+def test_each_finding_is_made_when_its_numbers_say_so(changes, expected):
+    assert any(text.startswith(expected) for text in texts(**changes)), texts(**changes)
+
+
+def test_what_needs_action_comes_first():
+    tones = [text.split(":")[0] for text in texts(test=changed(auc=0.99))]
+    assert tones == sorted(tones, key=["look", "good", "note"].index)
+    assert tones[0] == "look"
+
+
+def test_idle_features_and_last_epoch_are_named():
+    history = lifelike_report(1, 1).history[:24]
+    found = texts(
+        importance=(
+            ImportanceRow(feature="used", auc_drop=0.1, logloss_rise=0.1),
+            ImportanceRow(feature="idle", auc_drop=0.0, logloss_rise=-0.001),
+        ),
+        history=history,
+    )
+    assert "note: Shuffling does no harm, so they may be left out: idle." in found
+    assert any("more epochs may improve" in text for text in found)

@@ -1,0 +1,304 @@
+import html as html_text
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from fake_report import CONFIG, history, lifelike_report, number_column, text_column
+
+from ctr_pipeline.features import ColumnType
+from ctr_pipeline.reporting.data import (
+    BadRowExample,
+    BadRows,
+    HistoryRow,
+    LeftOutColumn,
+    PlanRow,
+    StageTiming,
+)
+from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.statistics import ColumnStatistics, Statistics, ValueCount
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects what a browser would see."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.stack, self.problems, self.ids, self.targets = [], [], [], []
+        self.tags, self.addresses, self.texts, self.attributes = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.extend(name for name, _ in attrs)
+        named = dict(attrs)
+        if len(named) != len(attrs):
+            self.problems.append(f"an attribute twice in {tag}")
+        if "id" in named:
+            self.ids.append(named["id"])
+        for name in ("src", "href", "action", "data"):
+            if name in named:
+                self.addresses.append(named[name])
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag):
+        if not self.stack or self.stack.pop() != tag:
+            self.problems.append(f"</{tag}> closes nothing")
+
+    def handle_data(self, data):
+        if self.stack and self.stack[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+@pytest.fixture(scope="module")
+def full():
+    return render_report(lifelike_report())
+
+
+def assert_well_formed(html):
+    page = Page(html)
+    assert page.problems == []
+    assert page.stack == []
+    assert len(page.ids) == len(set(page.ids))
+    return page
+
+
+def test_the_page_is_well_formed_and_every_link_has_its_target(full):
+    page = assert_well_formed(full)
+    anchors = [address[1:] for address in page.addresses if address.startswith("#")]
+    assert set(anchors) == set(page.ids)
+
+
+def test_the_page_asks_nobody_and_runs_nothing(full):
+    page = Page(full)
+    assert "script" not in page.tags
+    assert not [name for name in page.attributes if name.startswith("on")]
+    assert all(address.startswith("#") or address == "data:," for address in page.addresses)
+    assert not re.search(r"https?://|//\w|@import|url\(", full)
+    assert "default-src 'none'" in full
+
+
+def test_rendering_twice_gives_the_same_bytes(full):
+    assert render_report(lifelike_report()) == full
+
+
+def test_everything_the_run_knows_is_shown(full):
+    text = Page(full).text
+    data = lifelike_report()
+    for expected in (
+        f"{data.test.auc:.4f}",
+        f"{data.test.logloss:.4f}",
+        f"{data.test.baseline_logloss:.4f}",
+        f"{data.test.gauc:.4f}",
+        f"{data.valid.auc:.4f}",
+        "DeepFM learned from 160,000 rows",
+        "14 March 2026, 09:26 UTC",
+        "kept 0.47",
+        "log → standardize",
+        "vocabulary(min_count=2)",
+        "automatic: text with many distinct values",
+        "4,312 values in 4,312 rows",
+        "session_id",
+        "as many distinct values as rows",
+        "12 wrong number of columns",
+        "twelve",
+        "14.6 s",
+        "TensorFlow 2.21.0",
+        "proved on 1,000 rows",
+        "152,833",
+        "runs/criteo-deepfm/export/1",
+        "train 160,000 80.0 % 25.67 %",
+    ):
+        assert expected in text, expected
+
+
+def test_the_config_is_shown_letter_by_letter(full):
+    block = re.search(r'<pre class="config">(.*?)</pre>', full, re.DOTALL)[1]
+    assert html_text.unescape(re.sub(r"<[^>]*>", "", block)) == CONFIG
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>'",
+    "</title></style></svg><b>",
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;already&gt;",
+    "\u202eright to left override",
+    "nul\x00 and lone \ud800 surrogate",
+    "x" * 5000,
+    "שלום עולם",
+    "你好，世界",
+    "line\nbreak\ttab",
+    "https://example.com/x.js",
+    "",
+)
+
+
+def hostile_report(**changes):
+    """Every text that comes from data or config is hostile somewhere."""
+    columns, plan = {}, []
+    for index, name in enumerate(HOSTILE):
+        plan.append(
+            PlanRow(feature=name, column_type="text", id=name, reason=name, statistics_used=(name,))
+        )
+        columns[name] = ColumnStatistics(
+            column=name,
+            column_type=ColumnType.TEXT,
+            count=1000,
+            num_missing=index,
+            num_distinct=len(HOSTILE) + 5,
+            top_values=tuple(
+                ValueCount(value=value, count=50, label_rate=0.1 * index / 2) for value in HOSTILE
+            ),
+        )
+    joined = " ".join(HOSTILE)
+    fields = {
+        "name": joined[:100],
+        "model": joined[:200],
+        "run_folder": joined,
+        "export_path": joined,
+        "config_yaml": "\n".join(f"key: {value}\n{value}: 1\n# {value}" for value in HOSTILE),
+        "statistics": Statistics(
+            fingerprint="0", num_rows=1000, label_rate=0.2, columns=columns, notes=HOSTILE
+        ),
+        "plan": tuple(plan),
+        "left_out": tuple(LeftOutColumn(column=value, reason=value) for value in HOSTILE),
+        "bad_rows": tuple(
+            BadRows(
+                reason=value,
+                count=1,
+                examples=(BadRowExample(place=value, column=value, text=value),),
+            )
+            for value in HOSTILE
+        ),
+        "timings": tuple(StageTiming(stage=value, seconds=1.0) for value in HOSTILE),
+        "environment": {value: value for value in HOSTILE},
+        "notes": HOSTILE,
+    }
+    return lifelike_report(1, 1, **(fields | changes))
+
+
+def test_hostile_texts_are_escaped_shortened_and_made_visible():
+    html = render_report(hostile_report())
+    page = assert_well_formed(html)
+    html.encode("utf-8")
+    assert "script" not in page.tags
+    assert "img" not in page.tags
+    assert not [name for name in page.attributes if name.startswith("on")]
+    assert "<script>alert(1)</script>" in page.text
+    assert "{{ 7 * 7 }}" in page.text
+    assert "&lt;already&gt;" in page.text
+    assert "\\u202e" in page.text
+    assert "\u202e" not in html
+    assert "\x00" not in html
+    assert "x" * 500 not in html
+    assert "שלום עולם" in page.text
+    assert all(address.startswith("#") or address == "data:," for address in page.addresses)
+
+
+def test_values_of_sensitive_columns_are_nowhere():
+    secret_text = text_column("card", np.random.default_rng(0), ["4111-secret"])
+    secret_number = number_column("salary", np.random.default_rng(0), sensitive_marker=98765.4321)
+    plan = (
+        PlanRow(feature="card", column_type="text", id="hash(buckets=10)", sensitive=True),
+        PlanRow(feature="salary", column_type="number", number="standardize", sensitive=True),
+    )
+    statistics = Statistics(
+        fingerprint="0",
+        num_rows=160_000,
+        label_rate=0.25,
+        columns={"card": secret_text, "salary": secret_number},
+    )
+    bad_rows = (
+        BadRows(
+            reason="not a number",
+            count=2,
+            examples=(
+                BadRowExample(place="f:1", column="salary", text="9e9-secret"),
+                BadRowExample(place="f:2", column="age", text="old"),
+                BadRowExample(place="f:3", text="whole-row-secret"),
+            ),
+        ),
+    )
+    html = render_report(lifelike_report(plan=plan, statistics=statistics, bad_rows=bad_rows))
+    assert "secret" not in html
+    assert "98,765" not in html
+    assert "quantile" not in Page(html).text.split("Model")[0].replace("Quantiles", "")
+    assert 'class="spark"' not in html
+    assert "old" in html
+    assert Page(html).text.count("are sensitive and are not shown") == 2
+
+
+def test_a_report_with_nothing_optional_still_renders():
+    data = lifelike_report(
+        test=None,
+        valid=None,
+        splits=(),
+        history=(),
+        best_step=None,
+        statistics=None,
+        plan=(),
+        left_out=(),
+        bad_rows=(),
+        timings=(),
+        environment={},
+        importance=(),
+        importance_num_rows=None,
+        parity=None,
+        num_dense_parameters=None,
+        num_embedding_rows=None,
+        export_path=None,
+        config_yaml="",
+    )
+    page = assert_well_formed(render_report(data))
+    assert "No rows were held out" in page.text
+    assert "No bad rows were met" in page.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"test": None},
+        {"valid": None},
+        {"statistics": None},
+        {"history": (HistoryRow(epoch=1, step=1, valid_logloss=0.5),), "best_step": 1},
+        {"history": history(30, 200), "best_step": 78_000},
+    ],
+    ids=["no test", "no validation", "no statistics", "one validation", "long history"],
+)
+def test_partial_reports_render(changes):
+    assert_well_formed(render_report(lifelike_report(2, 2, **changes)))
+
+
+def test_columns_without_any_value_render():
+    empty = ColumnStatistics(
+        column="I1", column_type=ColumnType.NUMBER, count=10, num_missing=10, num_distinct=0
+    )
+    data = lifelike_report(
+        plan=(PlanRow(feature="I1", column_type="number", number="log"),),
+        statistics=Statistics(fingerprint="0", num_rows=10, label_rate=0.0, columns={"I1": empty}),
+    )
+    page = assert_well_formed(render_report(data))
+    assert "100.0 %" in page.text
+    assert "Missing in more than 99 % of rows: I1." in page.text
+
+
+def test_many_features_stay_within_a_few_megabytes():
+    html = render_report(lifelike_report(200, 400))
+    page = assert_well_formed(html)
+    assert "Charts are drawn for the first 400 features" in page.text
+    assert "C400" in page.text
+    assert len(html) < 6_000_000
