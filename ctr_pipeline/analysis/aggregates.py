@@ -1,0 +1,163 @@
+"""Which statistics the features of a plan need; a pure function of the features.
+
+Everything is derived from the *value counts* of a column, that is from one
+`GROUP BY value` over the training rows. What is planned here is what to derive from them.
+"""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.features import (
+    AnyTransform,
+    Bucketize,
+    ColumnType,
+    FeatureSpec,
+    Normalize,
+    Standardize,
+    TransformKind,
+    Vocabulary,
+)
+
+Chain = tuple[AnyTransform, ...]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BoundaryPlan(_Frozen):
+    """The n-quantiles of a column after a chain of transforms.
+
+    Attributes:
+        chain: Transforms before `bucketize`.
+        num_quantiles: n; at most n - 1 cut points.
+    """
+
+    chain: Chain
+    num_quantiles: int
+
+
+class ColumnPlan(_Frozen):
+    """What is derived from the value counts of one column.
+
+    Attributes:
+        column: The column's name.
+        column_type: How it is read.
+        profile: Whether the report's statistics are wanted: quantiles, top values, histogram.
+        moments: Chains after which the moments are needed, shorter ones first: a chain that itself
+            standardizes or normalizes needs the moments of the chain before that step.
+        boundaries: Quantiles after a chain.
+        vocabulary: The vocabulary wanted, or None.
+    """
+
+    column: str
+    column_type: ColumnType
+    profile: bool
+    moments: tuple[Chain, ...] = ()
+    boundaries: tuple[BoundaryPlan, ...] = ()
+    vocabulary: Vocabulary | None = None
+
+
+class StatisticsPlan(_Frozen):
+    """All statistics wanted of one set of training rows.
+
+    Attributes:
+        label: Name of the label column.
+        columns: One entry for each column, in order of first mention.
+    """
+
+    label: str
+    columns: tuple[ColumnPlan, ...]
+
+
+def plan_statistics(
+    features: Sequence[FeatureSpec], label: str, *, profile: bool = True
+) -> StatisticsPlan:
+    """Plans what `features` need; several features of the same column share one entry.
+
+    Args:
+        features: What becomes of each column.
+        label: Name of the label column.
+        profile: Whether every column also gets the statistics that the report shows.
+
+    Raises:
+        StatisticsError: A chain does not fit its column, or two features want different
+            vocabularies or types of one column.
+    """
+    by_column: dict[str, list[FeatureSpec]] = {}
+    for feature in features:
+        by_column.setdefault(feature.column, []).append(feature)
+    return StatisticsPlan(
+        label=label,
+        columns=tuple(
+            _plan_column(column, specs, profile=profile) for column, specs in by_column.items()
+        ),
+    )
+
+
+def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) -> ColumnPlan:
+    types = {spec.column_type for spec in specs}
+    if len(types) > 1:
+        raise StatisticsError(
+            "is read as a number by one feature and as text by another", place=f"column '{column}'"
+        )
+    column_type = specs[0].column_type
+    # Dictionaries keep the order of first mention and drop what is asked for twice.
+    moments: dict[Chain, None] = {}
+    boundaries: dict[BoundaryPlan, None] = {}
+    vocabularies: dict[Vocabulary, None] = {}
+    if column_type is ColumnType.NUMBER and profile:
+        moments[()] = None
+    for spec in specs:
+        for chain in (spec.number, spec.id):
+            for position, transform in enumerate(chain or ()):
+                prefix = (chain or ())[:position]
+                _check_fit(column, column_type, prefix, transform)
+                if isinstance(transform, Standardize | Normalize):
+                    moments[prefix] = None
+                elif isinstance(transform, Bucketize) and transform.quantiles is not None:
+                    boundaries[BoundaryPlan(chain=prefix, num_quantiles=transform.quantiles)] = None
+                elif isinstance(transform, Vocabulary):
+                    vocabularies[_without_oov(transform)] = None
+    if len(vocabularies) > 1:
+        raise StatisticsError(
+            "two different vocabularies are wanted",
+            place=f"column '{column}'",
+            remedy="Give every feature of the column the same min_count and max_size",
+        )
+    return ColumnPlan(
+        column=column,
+        column_type=column_type,
+        profile=profile,
+        moments=tuple(sorted(moments, key=len)),
+        boundaries=tuple(boundaries),
+        vocabulary=next(iter(vocabularies), None),
+    )
+
+
+def _without_oov(vocabulary: Vocabulary) -> Vocabulary:
+    """The same values: how many ids the others share does not concern the statistics."""
+    return Vocabulary(min_count=vocabulary.min_count, max_size=vocabulary.max_size)
+
+
+def _check_fit(
+    column: str, column_type: ColumnType, prefix: Chain, transform: AnyTransform
+) -> None:
+    place = f"column '{column}'"
+    if prefix and prefix[-1].kind is not TransformKind.NUMBER_TO_NUMBER:
+        raise StatisticsError(
+            f"'{transform.name}' comes after '{prefix[-1].name}', which ends a chain", place=place
+        )
+    takes_text = transform.kind is TransformKind.TEXT_TO_ID
+    if takes_text and prefix:
+        raise StatisticsError(
+            f"'{transform.name}' takes the column itself, not a transformed number", place=place
+        )
+    if takes_text != (column_type is ColumnType.TEXT) and isinstance(
+        transform, Standardize | Normalize | Bucketize | Vocabulary
+    ):
+        raise StatisticsError(
+            f"'{transform.name}' does not fit a {column_type.value} column", place=place
+        )

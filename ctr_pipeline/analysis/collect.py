@@ -1,0 +1,258 @@
+"""Runs a plan on the training rows and keeps what was found: `statistics.json` and vocabularies."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ctr_pipeline.analysis.aggregates import StatisticsPlan
+from ctr_pipeline.analysis.engine import DuckDbEngine
+from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
+from ctr_pipeline.analysis.sql import (
+    drop_query,
+    frequent_values_query,
+    label_query,
+    value_counts_query,
+)
+from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder, write_text
+from ctr_pipeline.errors import DataError, StatisticsError
+from ctr_pipeline.features import Vocabulary
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import (
+    STATISTICS_VERSION,
+    ColumnStatistics,
+    Statistics,
+    VocabularyStatistics,
+    load_statistics,
+)
+
+STATISTICS_FILE = "statistics.json"
+VOCABULARY_FOLDER = "vocabularies"
+_STAGING_FOLDER = ".statistics.tmp"
+_VOCABULARY_SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("label_sum", pa.int64(), nullable=False),
+    ]
+)
+
+
+def collect_statistics(
+    plan: StatisticsPlan,
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    data_fingerprint: str,
+    threads: int,
+    memory_limit_gb: float,
+    progress: Progress,
+) -> Statistics:
+    """Computes the statistics, or reads them if data and plan are those of the last time.
+
+    What stood in `folder` before is replaced only when everything has been computed.
+
+    Args:
+        plan: What to compute.
+        files: Parquet files of the training rows, of equal columns.
+        folder: The run folder; `statistics.json` and `vocabularies/` go there.
+        data_fingerprint: Changes when the training rows do.
+        threads: Threads of the database.
+        memory_limit_gb: Memory of the database before it spills into `folder`, in 10^9 bytes.
+        progress: Told of each column done.
+
+    Raises:
+        DataError: There are no rows, a column is missing, a label is not 0 or 1, or the files
+            cannot be read.
+        StatisticsError: Memory and disk do not suffice.
+        RunFolderError: The folder cannot be written.
+    """
+    fingerprint = fingerprint_of(plan, data_fingerprint)
+    known = _load_if_current(folder, fingerprint)
+    if known is not None:
+        progress.say("Statistics of the same rows and plan are there already")
+        return known
+    with (
+        _staging(folder) as staging,
+        DuckDbEngine(
+            files,
+            spill_folder=staging / "spill",
+            threads=threads,
+            memory_limit_gb=memory_limit_gb,
+        ) as engine,
+    ):
+        database_names = _database_names(plan, engine, files)
+        statistics = _compute(
+            plan, engine, database_names, staging, fingerprint=fingerprint, progress=progress
+        )
+        _publish(statistics, staging, folder)
+    return statistics
+
+
+def fingerprint_of(plan: StatisticsPlan, data_fingerprint: str) -> str:
+    """A name for the result of `plan` on data of this fingerprint."""
+    parts = [STATISTICS_VERSION, plan.model_dump(mode="json"), data_fingerprint]
+    text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _load_if_current(folder: Path, fingerprint: str) -> Statistics | None:
+    path = folder / STATISTICS_FILE
+    if not path.exists():
+        return None
+    try:
+        statistics = load_statistics(path)
+    except StatisticsError:
+        # It is about to be replaced, so what is wrong with it does not matter.
+        return None
+    vocabularies = statistics.vocabularies.values()
+    files_exist = all((folder / vocabulary.file).is_file() for vocabulary in vocabularies)
+    return statistics if statistics.fingerprint == fingerprint and files_exist else None
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A folder inside `folder` for unfinished work, gone afterwards."""
+    staging = folder / _STAGING_FOLDER
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        (staging / VOCABULARY_FOLDER).mkdir(parents=True)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _publish(statistics: Statistics, staging: Path, folder: Path) -> None:
+    """Replaces the last result; `statistics.json` never stands beside vocabularies of another."""
+    try:
+        (folder / STATISTICS_FILE).unlink(missing_ok=True)
+        sync_folder(folder)
+        shutil.rmtree(folder / VOCABULARY_FOLDER, ignore_errors=True)
+        (staging / VOCABULARY_FOLDER).rename(folder / VOCABULARY_FOLDER)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    write_text(folder / STATISTICS_FILE, statistics.model_dump_json(indent=2) + "\n")
+
+
+def _compute(
+    plan: StatisticsPlan,
+    engine: DuckDbEngine,
+    database_names: Mapping[str, str],
+    staging: Path,
+    *,
+    fingerprint: str,
+    progress: Progress,
+) -> Statistics:
+    num_rows, num_clicks = _count_labels(engine, database_names[plan.label], plan.label)
+    columns: dict[str, ColumnStatistics] = {}
+    measured: list[MeasuredColumn] = []
+    vocabularies: dict[str, VocabularyStatistics] = {}
+    with progress.task("Statistics", total=len(plan.columns), unit="columns") as task:
+        for column in plan.columns:
+            engine.execute(
+                value_counts_query(
+                    engine.source, database_names[column.column], database_names[plan.label]
+                )
+            )
+            found = measure_column(engine.rows, column, num_rows)
+            columns[column.column] = found.statistics
+            measured.append(found)
+            if column.vocabulary is not None:
+                file = f"{VOCABULARY_FOLDER}/{len(vocabularies):04d}.parquet"
+                vocabularies[column.column] = _write_vocabulary(
+                    engine, column.vocabulary, found.statistics, staging, file
+                )
+            engine.execute(drop_query())
+            task.advance(1)
+    return Statistics(
+        fingerprint=fingerprint,
+        num_rows=num_rows,
+        label_rate=num_clicks / num_rows,
+        columns=columns,
+        derived_moments={key: value for found in measured for key, value in found.moments.items()},
+        boundaries={key: value for found in measured for key, value in found.boundaries.items()},
+        vocabularies=vocabularies,
+        notes=(
+            "All statistics are exact; quantile i/n is the smallest value with that share below "
+            "or at it.",
+        ),
+    )
+
+
+def _database_names(
+    plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Path]
+) -> dict[str, str]:
+    """What the database calls each column of the files."""
+    if not files:
+        raise DataError("there are no training rows", remedy="Check data.train and data.split")
+    in_database = engine.column_names()
+    try:
+        in_files = pq.read_schema(files[0]).names
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"cannot be read ({error})", place=str(files[0])) from error
+    names = dict(zip(in_files, in_database, strict=True))
+    for column in (plan.label, *(column.column for column in plan.columns)):
+        if column not in names:
+            raise DataError(
+                f"column '{column}' is missing from the training rows",
+                place=str(files[0]),
+                remedy="Run the pipeline again with a new output folder",
+            )
+    return names
+
+
+def _count_labels(engine: DuckDbEngine, database_name: str, label: str) -> tuple[int, int]:
+    ((num_rows, num_labels, num_clicks, num_others),) = engine.rows(
+        label_query(engine.source, database_name)
+    )
+    if num_rows == 0:
+        raise DataError(
+            "there are no training rows", remedy="Check data.train, data.split and data.bad_rows"
+        )
+    if num_labels < num_rows or num_others:
+        num_wrong = num_rows - num_labels + num_others
+        raise DataError(
+            f"{num_wrong} of {num_rows} rows have a label other than 0 and 1",
+            place=f"column '{label}'",
+            remedy="Check data.label",
+        )
+    return num_rows, num_clicks
+
+
+def _write_vocabulary(
+    engine: DuckDbEngine,
+    vocabulary: Vocabulary,
+    statistics: ColumnStatistics,
+    staging: Path,
+    file: str,
+) -> VocabularyStatistics:
+    query = frequent_values_query(statistics.column_type, vocabulary.min_count, vocabulary.max_size)
+    size = num_kept_rows = 0
+    with (
+        durable_write(staging / file) as target,
+        pq.ParquetWriter(target, _VOCABULARY_SCHEMA, compression="zstd") as writer,
+    ):
+        for batch in engine.batches(query):
+            values, counts, label_sums = batch.columns
+            columns = [values.cast(pa.string()), counts, label_sums]
+            writer.write_batch(pa.record_batch(columns, schema=_VOCABULARY_SCHEMA))
+            size += batch.num_rows
+            num_kept_rows += pc.sum(counts).as_py()
+    return VocabularyStatistics(
+        column=statistics.column,
+        min_count=vocabulary.min_count,
+        max_size=vocabulary.max_size,
+        file=file,
+        size=size,
+        num_excluded_values=statistics.num_distinct - size,
+        num_excluded_rows=statistics.count - statistics.num_missing - num_kept_rows,
+    )

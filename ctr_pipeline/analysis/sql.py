@@ -1,0 +1,326 @@
+"""The queries of the statistics as syntax trees; pure, rendered per dialect at the edge.
+
+One query per column reads the training rows and leaves the table `value_counts` with the columns
+`value`, `num_rows` and `num_clicks`. All others read that table. Numbers that differ from column to
+column are placeholders, so that a query is built and rendered once for its shape.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+from sqlglot import exp, parse_one
+
+from ctr_pipeline.analysis.aggregates import Chain
+from ctr_pipeline.analysis.chains import build_step
+from ctr_pipeline.features import ColumnType
+
+TABLE = "value_counts"
+FIXED_POINT_BITS = 62
+"""A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
+
+
+class Query:
+    """A syntax tree that remembers what it looks like in each dialect."""
+
+    def __init__(self, tree: exp.Expr) -> None:
+        self.tree = tree
+        self._rendered: dict[str, str] = {}
+
+    def render(self, dialect: str = "duckdb") -> str:
+        """The SQL text, with named placeholders."""
+        if dialect not in self._rendered:
+            self._rendered[dialect] = self.tree.sql(dialect=dialect)
+        return self._rendered[dialect]
+
+
+def label_query(source: exp.Expr, label: str) -> Query:
+    """Rows, rows with a label, those of label 1 and those of another label than 0 and 1."""
+    column = exp.column(label, quoted=True)
+    other = exp.and_(
+        exp.NEQ(this=column.copy(), expression=_integer(0)),
+        exp.NEQ(this=column.copy(), expression=_integer(1)),
+    )
+    return Query(
+        exp.select(
+            _as(exp.Count(this=exp.Star()), "num_rows"),
+            _as(exp.Count(this=column.copy()), "num_labels"),
+            _as(_count_if(_is_click(column)), "num_clicks"),
+            _as(_count_if(other), "num_others"),
+        ).from_(source)
+    )
+
+
+def value_counts_query(source: exp.Expr, column: str, label: str) -> Query:
+    """Makes the table of value counts of one column. NULL, '' and NaN are still apart in it.
+
+    The column is grouped as it is stored: a function of it would cost as much as the grouping.
+    """
+    counts = (
+        exp.select(
+            _as(exp.column(column, quoted=True), "value"),
+            _as(exp.Count(this=exp.Star()), "num_rows"),
+            _as(_count_if(_is_click(exp.column(label, quoted=True))), "num_clicks"),
+        )
+        .from_(source)
+        .group_by(exp.column(column, quoted=True))
+    )
+    return Query(exp.Create(this=exp.to_table(TABLE), kind="TABLE", expression=counts))
+
+
+@cache
+def drop_query() -> Query:
+    """Removes the table of value counts, if it is there."""
+    return Query(parse_one("DROP TABLE IF EXISTS value_counts"))
+
+
+def everything_query(source: exp.Expr) -> Query:
+    """All columns and rows of the source."""
+    return Query(exp.select(exp.Star()).from_(source))
+
+
+@cache
+def summary_query(column_type: ColumnType) -> Query:
+    """Missing rows and their clicks, infinite rows, distinct values, largest count."""
+    missing = exp.Is(this=_value(), expression=exp.null())
+    infinite: exp.Expr = exp.false()
+    if column_type is ColumnType.NUMBER:
+        infinite = exp.EQ(this=exp.Abs(this=_value()), expression=_infinity())
+    return Query(
+        exp.select(
+            _as(_sum_if("num_rows", missing), "num_missing"),
+            _as(_sum_if("num_clicks", missing), "missing_clicks"),
+            _as(_sum_if("num_rows", infinite), "num_infinite"),
+            _as(exp.Count(this=_value()), "num_distinct"),
+        ).from_(_cleaned(column_type))
+    )
+
+
+@cache
+def range_query(chain: Chain) -> Query:
+    """Finite rows after a chain, their smallest and largest value."""
+    return Query(
+        exp.select(
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+            _as(exp.Min(this=_value()), "minimum"),
+            _as(exp.Max(this=_value()), "maximum"),
+        ).from_(_finite(chain))
+    )
+
+
+@cache
+def mean_query(chain: Chain) -> Query:
+    """Sum of value times $shrink in fixed point."""
+    term = exp.Mul(this=_value(), expression=_number("shrink"))
+    return Query(exp.select(_as(_fixed_point_sum(term), "total")).from_(_finite(chain)))
+
+
+@cache
+def central_query(chain: Chain) -> Query:
+    """Sums of y, y^2, y^3 in fixed point, y = (value * $shrink - $center) * $stretch."""
+    centered = exp.Sub(
+        this=exp.Mul(this=_value(), expression=_number("shrink")), expression=_number("center")
+    )
+    y = exp.Mul(this=exp.Paren(this=centered), expression=_number("stretch"))
+    terms = exp.select(_as(y, "y"), exp.column("num_rows")).from_(_finite(chain))
+    powers: list[exp.Expr] = [exp.column("y")]
+    for _ in range(2):
+        powers.append(exp.Mul(this=powers[-1].copy(), expression=exp.column("y")))
+    return Query(
+        exp.select(
+            *(
+                _as(_fixed_point_sum(power), f"power{degree}")
+                for degree, power in enumerate(powers, start=1)
+            )
+        ).from_(terms.subquery("terms"))
+    )
+
+
+@cache
+def quantile_query(chain: Chain) -> Query:
+    """Values where the cumulative count reaches i/$num_quantiles of $total, for any i.
+
+    Quantile i of n over N values is the smallest value whose cumulative count c has n c >= i N
+    (definition 1 of Hyndman and Fan, The American Statistician 50 (1996); `inverted_cdf` in numpy),
+    here in whole numbers. A row says that the quantiles `first_quantile` to
+    `last_quantile` are its value;
+    `source` is a value of the column before the chain.
+    """
+    running = exp.Window(
+        this=exp.Sum(this=exp.column("num_rows")),
+        order=exp.Order(expressions=[exp.Ordered(this=_value())]),
+        spec=exp.WindowSpec(
+            kind="ROWS", start="UNBOUNDED", start_side="PRECEDING", end="CURRENT ROW"
+        ),
+    )
+    cumulative = exp.select(
+        _value(), exp.column("source"), exp.column("num_rows"), _as(running, "upto")
+    ).from_(_grouped(chain))
+
+    def quantiles_reached(count: exp.Expr) -> exp.Expr:
+        scaled = exp.Mul(this=count, expression=_whole("num_quantiles"))
+        return exp.IntDiv(this=exp.Paren(this=scaled), expression=_whole("total"))
+
+    before = exp.Sub(this=exp.column("upto"), expression=exp.column("num_rows"))
+    reached = exp.select(
+        _value(),
+        exp.column("source"),
+        _as(
+            exp.Add(this=quantiles_reached(exp.Paren(this=before)), expression=_integer(1)),
+            "first_quantile",
+        ),
+        _as(quantiles_reached(exp.column("upto")), "last_quantile"),
+    ).from_(cumulative.subquery("cumulative"))
+    return Query(
+        exp.select(
+            _value(),
+            exp.column("source"),
+            exp.column("first_quantile"),
+            exp.column("last_quantile"),
+        )
+        .from_(reached.subquery("reached"))
+        .where(exp.LTE(this=exp.column("first_quantile"), expression=exp.column("last_quantile")))
+        .order_by(_value())
+    )
+
+
+@cache
+def histogram_query(num_inner_edges: int) -> Query:
+    """Rows and clicks by bin; bin i holds finite values at or above i of the inner edges."""
+    bins: exp.Expr = _integer(0)
+    if num_inner_edges:
+        case = exp.Case()
+        for index in range(num_inner_edges):
+            below = exp.LT(this=_value(), expression=_number(f"edge{index}"))
+            case = case.when(below, _integer(index))
+        bins = case.else_(_integer(num_inner_edges))
+    binned = exp.select(_as(bins, "bin"), exp.column("num_rows"), exp.column("num_clicks")).from_(
+        _finite(())
+    )
+    return Query(
+        exp.select(
+            exp.column("bin"),
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+            _as(_sum(exp.column("num_clicks")), "num_clicks"),
+        )
+        .from_(binned.subquery("binned"))
+        .group_by(exp.column("bin"))
+        .order_by(exp.column("bin"))
+    )
+
+
+@cache
+def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int | None) -> Query:
+    """Values present, most frequent first, ties by the value; with rows and clicks."""
+    query = (
+        exp.select(_value(), exp.column("num_rows"), exp.column("num_clicks"))
+        .from_(_cleaned(column_type))
+        .where(
+            exp.Is(this=_value(), expression=exp.Not(this=exp.null())),
+            exp.GTE(this=exp.column("num_rows"), expression=_integer(min_count)),
+        )
+        .order_by(exp.Ordered(this=exp.column("num_rows"), desc=True), _value())
+    )
+    return Query(query if max_size is None else query.limit(max_size))
+
+
+def parquet_source(files: Sequence[str]) -> exp.Expr:
+    """Parquet files as one table, their columns as they are in the files."""
+    options = exp.Kwarg(this=exp.var("hive_partitioning"), expression=exp.false())
+    paths = exp.Array(expressions=[exp.Literal.string(file) for file in files])
+    return exp.Table(this=exp.Anonymous(this="read_parquet", expressions=[paths, options]))
+
+
+def _cleaned(column_type: ColumnType) -> exp.Expr:
+    """The value counts with every kind of missing value as NULL."""
+    if column_type is ColumnType.TEXT:
+        value: exp.Expr = exp.Nullif(this=_value(), expression=exp.Literal.string(""))
+    else:
+        value = exp.Case().when(exp.IsNan(this=_value()), exp.null()).else_(_value())
+    return (
+        exp.select(_as(value, "value"), exp.column("num_rows"), exp.column("num_clicks"))
+        .from_(TABLE)
+        .subquery("cleaned")
+    )
+
+
+def _finite(chain: Chain) -> exp.Expr:
+    """Finite values after a chain; a value may occur in several rows."""
+    kept = [exp.column(name) for name in ("source", "num_rows", "num_clicks")]
+    rows: exp.Expr = (
+        exp.select(_value(), _as(_value(), "source"), *kept[1:])
+        .from_(_cleaned(ColumnType.NUMBER))
+        .subquery("step")
+    )
+    for position, transform in enumerate(chain):
+        value = _as(build_step(_value(), transform, position), "value")
+        rows = exp.select(value, *kept).from_(rows).subquery("step")
+    return (
+        exp.select(_value(), *kept)
+        .from_(rows)
+        .where(exp.LT(this=exp.Abs(this=_value()), expression=_infinity()))
+        .subquery("finite")
+    )
+
+
+def _grouped(chain: Chain) -> exp.Expr:
+    """Finite values after a chain, each once: transforms such as clip make values equal."""
+    if not chain:
+        return _finite(chain)
+    return (
+        exp.select(
+            _value(),
+            _as(exp.Min(this=exp.column("source")), "source"),
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+        )
+        .from_(_finite(chain))
+        .group_by(_value())
+        .subquery("grouped")
+    )
+
+
+def _fixed_point_sum(term: exp.Expr) -> exp.Expr:
+    unit = exp.cast(exp.Literal.number(f"{2**FIXED_POINT_BITS}.0"), "double")
+    scaled = exp.Mul(this=exp.Paren(this=term), expression=unit)
+    whole = exp.cast(scaled, "decimal(38, 0)")
+    return exp.Sum(this=exp.Mul(this=whole, expression=exp.column("num_rows")))
+
+
+def _is_click(label: exp.Expr) -> exp.Expr:
+    return exp.EQ(this=label.copy(), expression=_integer(1))
+
+
+def _count_if(condition: exp.Expr) -> exp.Expr:
+    return exp.Count(this=exp.Case().when(condition, _integer(1)))
+
+
+def _sum_if(column: str, condition: exp.Expr) -> exp.Expr:
+    return _sum(exp.Case().when(condition.copy(), exp.column(column)).else_(_integer(0)))
+
+
+def _sum(term: exp.Expr) -> exp.Expr:
+    # The sum of no rows is NULL in SQL.
+    return exp.cast(exp.Coalesce(this=exp.Sum(this=term), expressions=[_integer(0)]), "bigint")
+
+
+def _value() -> exp.Expr:
+    return exp.column("value")
+
+
+def _as(expression: exp.Expr, name: str) -> exp.Expr:
+    return exp.alias_(expression, name)
+
+
+def _integer(number: int) -> exp.Expr:
+    return exp.Literal.number(number)
+
+
+def _number(name: str) -> exp.Expr:
+    return exp.cast(exp.Placeholder(this=name), "double")
+
+
+def _whole(name: str) -> exp.Expr:
+    return exp.cast(exp.Placeholder(this=name), "bigint")
+
+
+def _infinity() -> exp.Expr:
+    return exp.cast(exp.Literal.string("Infinity"), "double")
