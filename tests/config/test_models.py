@@ -1,0 +1,182 @@
+"""Every key has a description, takes a valid value that is not its default, refuses a wrong one."""
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from ctr_pipeline.config import config_from_mapping
+from ctr_pipeline.config.explanations import models_in
+from ctr_pipeline.config.key_paths import parse_key_path, value_at
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.features import TRANSFORMS
+
+OPTIMIZER_KEYS = {
+    "name": ("ftrl", "adamm"),
+    "learning_rate": (0.5, 0),
+    "beta_1": (0.5, 1),
+    "beta_2": (0.5, -0.1),
+    "epsilon": (1e-3, 0),
+    "initial_accumulator": (0.5, -1),
+    "l1": (0.5, -1),
+    "l2": (0.5, "much"),
+}
+SEGMENT_KEYS = {
+    **{f"optimizer.{key}": values for key, values in OPTIMIZER_KEYS.items()},
+    "l2.strength": (3.0, -1),
+    "l2.count_power": (0, 3),
+    "initial_range": (0.5, -1),
+}
+
+# By key: a valid value that is not the default, and a wrong one.
+KEYS = {
+    "name": ("job", ""),
+    "data.train": (["a", "b"], 3),
+    "data.valid": ("v.csv", 3),
+    "data.test": ("t.csv", {}),
+    "data.format": ("parquet", "xml"),
+    "data.columns": (["label", "x"], ["label"]),
+    "data.delimiter": (";", ";;"),
+    "data.quote": (None, '""'),
+    "data.label": ("click", 1),
+    "data.split.valid": (0.2, 1),
+    "data.split.test": (0.2, -0.1),
+    "data.split.by": ("random", "day"),
+    "data.split.column": ("user", 3),
+    "data.missing_values": (["NA"], "NA"),
+    "data.bad_rows": ("skip", "ignore"),
+    "data.max_bad_fraction": (0.5, 1.5),
+    "data.key_columns": (["user"], "user"),
+    "features": ([{"columns": "x"}], "automatic"),
+    "features[0].columns": (["x", "y"], 3),
+    "features[0].number": ("log", "logg"),
+    "features[0].id": ({"hash": {"buckets": 9}}, {"hash": 9}),
+    "features[0].type": ("numeric", "number"),
+    "features[0].sensitive": (True, "yes"),
+    "model.name": ("dcn", 3),
+    "model.embedding_dim": (16, 0),
+    "model.hidden_units": ([32], [0]),
+    "model.dropout": (0.5, 1),
+    "model.cross_layers": (3, 17),
+    "model.cin_layers": ([8], 8),
+    "model.file": ("model.py", 3),
+    "model.options": ({"a": 1}, [1]),
+    "train.epochs": (2, 0),
+    "train.batch_size": (64, 10**7),
+    "train.seed": (7, -1),
+    "train.shuffle": (False, "no"),
+    **{f"train.optimizer.{key}": values for key, values in OPTIMIZER_KEYS.items()},
+    **{f"train.embeddings.linear.{key}": values for key, values in SEGMENT_KEYS.items()},
+    "train.embeddings.linear.reduction": ("mean", "max"),
+    **{f"train.embeddings.vector.{key}": values for key, values in SEGMENT_KEYS.items()},
+    "train.embeddings.vector.reduction": ("sum", "max"),
+    "train.learning_rate_schedule.name": ("cosine", "linear"),
+    "train.learning_rate_schedule.warmup_steps": (10, -1),
+    "train.learning_rate_schedule.decay_steps": (10, 0),
+    "train.learning_rate_schedule.decay_rate": (0.5, 0),
+    "train.learning_rate_schedule.floor": (0.1, 2),
+    "train.gradient_clip_norm": (1.0, 0),
+    "train.early_stopping.metric": ("auc", "loss"),
+    "train.early_stopping.tolerance": (0.1, -1),
+    "train.early_stopping.patience": (5, 0),
+    "train.checkpoint_seconds": (5.0, 0),
+    "train.keep_checkpoints": (5, 0),
+    "train.deterministic": (True, "on"),
+    "evaluation.gauc_column": ("user", 3),
+    "evaluation.calibration_bins": (10, 1),
+    "report.importance": (True, "true"),
+    "report.importance_rows": (1000, 1),
+    "export.model_version": (2, 0),
+    "export.parity_rows": (10, 0),
+    "runtime.mode": ("local", "cluster"),  # the only mode there is
+    "runtime.threads": (2, 0),
+    "runtime.memory_limit_gb": (0.5, 0),
+    "output": ("runs/x", ""),
+}
+
+# What else a key needs to be valid.
+COMPANIONS = {
+    "data.split.by": {"by": "random"},
+    "data.split.column": {"by": "hash"},
+    "model.file": {"name": "custom"},
+    "model.options": {"name": "custom", "file": "model.py"},
+    "train.learning_rate_schedule.name": {"decay_steps": 10},
+}
+
+
+def keys_of(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, info in section.model_fields.items():
+        below = [model for model in models_in(info.annotation) if not hasattr(model, "kind")]
+        if name == "features":
+            keys += ["features", *keys_of(below[0], "features[0].")]
+        elif below:
+            keys += keys_of(below[0], f"{prefix}{name}.")
+        else:
+            keys.append(f"{prefix}{name}")
+    return keys
+
+
+def complete(key, value):
+    """A whole config around one key; sections that have required keys start from their default."""
+    mapping = {"data": {"train": "a"}}
+    path = parse_key_path(key)
+    if path[0] == "features" and len(path) > 1:
+        mapping["features"] = [{"columns": "x", path[-1]: value}]
+        return mapping
+    if path[0] == "train" and len(path) > 2:
+        mapping["train"] = {path[1]: Config.model_fields["train"].default.model_dump()[path[1]]}
+    node = mapping
+    for step in path[:-1]:
+        node = node.setdefault(step, {})
+    node.update(COMPANIONS.get(key, {}))
+    node[path[-1]] = value
+    return mapping
+
+
+def test_every_key_is_in_the_table():
+    assert sorted(KEYS) == sorted(keys_of(Config))
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_valid_value_reaches_the_config(key):
+    value, _ = KEYS[key]
+    dumped = config_from_mapping(complete(key, value)).config.model_dump()
+    default = config_from_mapping({"data": {"train": "a"}}).config.model_dump()
+    path = parse_key_path(key)
+    assert value_at(dumped, path) is not None or value is None
+    if isinstance(value, str | int | float) and key not in {"features[0].number"}:
+        assert value_at(dumped, path) == value
+    if key not in {"runtime.mode", "features[0].columns"}:
+        assert value_at(dumped, path) != value_at(default, path)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_wrong_value_is_refused_at_its_key(key):
+    _, wrong = KEYS[key]
+    with pytest.raises(ConfigError) as caught:
+        config_from_mapping(complete(key, wrong))
+    assert all(problem.key.startswith(key) for problem in caught.value.problems)
+    assert "pydantic" not in str(caught.value)
+
+
+def sections():
+    todo, seen = [Config, *TRANSFORMS.values()], []
+    while todo:
+        section = todo.pop()
+        if section not in seen:
+            seen.append(section)
+            for info in section.model_fields.values():
+                todo += models_in(info.annotation)
+    return seen
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda section: section.__name__)
+def test_every_key_is_described(section):
+    assert section.__doc__
+    for name, info in section.model_fields.items():
+        if name == "name" and section in TRANSFORMS.values():
+            continue
+        assert info.description, f"{section.__name__}.{name}"
+        assert info.description.endswith("."), f"{section.__name__}.{name}"
+        assert info.is_required() or info.default is not PydanticUndefined
