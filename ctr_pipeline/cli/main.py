@@ -5,6 +5,7 @@ Each subcommand is a file of this package; what is slow to import waits until a 
 
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,6 +27,7 @@ from ctr_pipeline.cli.sample import criteo
 from ctr_pipeline.cli.schema import schema
 from ctr_pipeline.cli.session import Session, session_of
 from ctr_pipeline.cli.train import train
+from ctr_pipeline.errors import Interrupted
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -117,6 +119,9 @@ def _invoke(arguments: list[str], session: Session) -> int:
     except TyperException as error:
         _suggest_command(arguments, error)
         raise
+    if code == Interrupted(signal.SIGINT).exit_code:
+        # Typer's word for a KeyboardInterrupt.
+        raise Interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
 
 

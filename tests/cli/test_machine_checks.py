@@ -1,0 +1,95 @@
+import json
+
+import pytest
+
+from ctr_pipeline.cli import machine_checks
+from ctr_pipeline.cli.machine_checks import (
+    Finding,
+    Verdict,
+    cgroup_cores,
+    cgroup_limit,
+    judge_cores,
+    judge_disk,
+    judge_folder,
+    judge_memory,
+    judge_packages,
+    judge_processor,
+    judge_python,
+)
+from ctr_pipeline.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("finding", "verdict", "remedy"),
+    [
+        (judge_python((3, 11), "3.11.7"), "works", ""),
+        (judge_python((3, 13), "3.13.0"), "fails", "3.11 or 3.12"),
+        (judge_packages({"keras": "3.15"}), "works", ""),
+        (judge_packages({"keras": None}), "fails", "pip install keras"),
+        (judge_cores(8, None), "works", ""),
+        (judge_cores(8, 2.5), "slow", "runtime.threads to 2"),
+        (judge_cores(1, None), "slow", "two cores"),
+        (judge_memory(8 * 10**9, None), "works", ""),
+        (judge_memory(8 * 10**9, 10**9), "slow", "memory_limit_gb"),
+        (judge_processor(frozenset({"avx2", "fma"})), "works", ""),
+    ],
+)
+def test_verdict_comes_with_a_remedy(finding, verdict, remedy):
+    assert finding.verdict.value == verdict
+    assert remedy in finding.remedy
+    assert bool(finding.remedy) == (verdict != "works")
+
+
+def test_folder_and_disk(tmp_path):
+    assert judge_folder("folder", tmp_path).verdict is Verdict.WORKS
+    assert judge_folder("folder", tmp_path / "absent").verdict is Verdict.FAILS
+    assert judge_disk(tmp_path, 10**6).verdict is Verdict.SLOW
+
+
+def test_container_limits_of_both_versions(tmp_path):
+    assert cgroup_limit(tmp_path) is None
+    assert cgroup_cores(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cgroup_limit(tmp_path) is None
+    assert cgroup_cores(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cgroup_limit(tmp_path) == 1_000_000
+    assert cgroup_cores(tmp_path) == 1.5
+    old = tmp_path / "old"
+    (old / "cpu").mkdir(parents=True)
+    (old / "memory").mkdir()
+    (old / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    (old / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (old / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+    assert cgroup_limit(old) is None
+    assert cgroup_cores(old) is None
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("works", 0), ("slow", 0), ("fails", 1)])
+def test_doctor_fails_only_if_a_run_would(monkeypatch, capsys, verdict, code):
+    finding = Finding("thing", Verdict(verdict), "as found", "do this")
+    monkeypatch.setattr(machine_checks, "check_machine", lambda progress: [finding])
+    assert main(["doctor"]) == code
+    text = capsys.readouterr().out
+    assert "as found" in text
+    assert "→ do this" in text
+    assert main(["doctor", "--json"]) == code
+    payload = json.loads(capsys.readouterr().out)
+    assert payload["works"] == (code == 0)
+    assert payload["findings"][0]["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("pass", None),
+        ("raise ImportError('no such library')", "ImportError: no such library"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
+    ],
+)
+def test_probe_tells_what_went_wrong(program, message):
+    found, seconds = machine_checks._run_python(program)
+    assert found == message
+    assert seconds > 0

@@ -1,0 +1,91 @@
+import io
+
+import pytest
+
+from ctr_pipeline.cli.progress_lines import LineProgress, spoken_seconds
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def stream():
+    return io.StringIO()
+
+
+@pytest.fixture
+def progress(stream, clock):
+    return LineProgress(stream, clock=clock, heartbeat=False)
+
+
+def test_line_at_the_start_every_ten_seconds_and_at_the_end(progress, stream, clock):
+    with progress.task("training", total=1000) as task:
+        assert stream.getvalue() == "training: started (1,000 rows)\n"
+        for second in range(1, 31):
+            clock.now = float(second)
+            task.advance(25)
+            task.note("loss 0.45")
+            progress.beat()
+    assert stream.getvalue().splitlines()[1:] == [
+        "training: 25%, 250 rows, 25/s, 10 s so far, about 30 s left, loss 0.45",
+        "training: 50%, 500 rows, 25/s, 20 s so far, about 20 s left, loss 0.45",
+        "training: 75%, 750 rows, 25/s, 30 s so far, about 10 s left, loss 0.45",
+        "training: done in 30 s, 750 rows, 25/s, loss 0.45",
+    ]
+
+
+def test_work_of_unknown_length_tells_its_time(progress, stream, clock):
+    with progress.task("statistics", total=None):
+        clock.now = 12.0
+        progress.beat()
+    assert stream.getvalue().splitlines() == [
+        "statistics: started",
+        "statistics: 12 s so far",
+        "statistics: done in 12 s",
+    ]
+
+
+def test_failure_is_not_called_done(progress, stream):
+    with pytest.raises(ValueError, match="x"), progress.task("training", total=None):
+        raise ValueError("x")
+    assert stream.getvalue().splitlines()[-1] == "training: stopped after 0.0 s"
+
+
+def test_innermost_work_speaks(progress, stream, clock):
+    with progress.task("outer", total=None):
+        with progress.task("inner", total=None):
+            clock.now = 11.0
+            progress.beat()
+        progress.beat()
+    lines = stream.getvalue().splitlines()
+    assert lines[2:4] == ["inner: 11 s so far", "inner: done in 11 s"]
+    assert lines[4] == "outer: 11 s so far"
+
+
+def test_heartbeat_ends_with_the_work(stream):
+    import threading
+
+    progress = LineProgress(stream)
+    before = threading.active_count()
+    with progress.task("x", total=None):
+        assert threading.active_count() == before + 1
+        (thread,) = [one for one in threading.enumerate() if one.daemon][-1:]
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.4, "12 s"), (75, "1 min 15 s"), (7500, "2 h 5 min")],
+)
+def test_duration_as_people_say_it(seconds, text):
+    assert spoken_seconds(seconds) == text
