@@ -1,0 +1,133 @@
+"""Trained parameters → a servable model, proved to score as the trainer does."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset import IngestedRows, read_batches
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.export.edge_rows import edge_rows
+from ctr_pipeline.export.model_card import ModelCardInfo
+from ctr_pipeline.export.parity import ParityProof, prove_parity
+from ctr_pipeline.export.rows import RowBlock
+from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.unseen import score_table
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.build import build_preprocessing
+from ctr_pipeline.preprocessing.fitted import raw_signature
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import Statistics
+
+_BLOCK_ROWS = 65_536
+_WARMUP_ROWS = 8
+
+
+def run_export(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    model: TrainedModel,
+    *,
+    ingested: IngestedRows,
+    features: tuple[FeatureSpec, ...],
+    statistics: Statistics,
+    metrics: Mapping[str, Any],
+    progress: Progress,
+    times: StageTimes,
+) -> tuple[Path, ParityProof]:
+    """Writes, proves and publishes the export.
+
+    Returns:
+        The version folder and the proof, which also lies in it.
+
+    Raises:
+        ExportError: The export scores a row otherwise than the trainer; nothing is published.
+    """
+    config = loaded.config
+    signature = raw_signature(model.plan)
+    split = "test" if "test" in ingested.splits else "valid"
+    ordinary = _first_rows(ingested.splits[split].files, list(signature), config.export.parity_rows)
+    version_folder = run.export / str(config.export.model_version)
+    with times.stage("export"):
+        progress.say("Writing the servable model")
+        exported = export_servable(
+            model=model.compiled.assign(model.dense.values),
+            preprocessing=build_preprocessing(model.plan, run.path),
+            column_types=signature,
+            row_blocks=_blocks(model.store),
+            num_rows=model.store.num_rows if model.store is not None else 0,
+            width=1 + config.model.embedding_dim,
+            version_folder=version_folder,
+            info=ModelCardInfo(
+                name=config.name,
+                architecture=config.model.name,
+                created=datetime.now(UTC),
+                training_rows=statistics.num_rows,
+                base_rate=statistics.label_rate,
+                metrics=metrics,
+                features=[_describe(feature) for feature in features],
+                missing_values=config.data.missing_values,
+            ),
+            warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
+        )
+    with times.stage("parity"):
+        progress.say("Proving that it scores as the trainer does")
+        hard = edge_rows(signature, ordinary=ordinary)
+        rows = pa.concat_tables([ordinary, hard])
+        try:
+            with tempfile.TemporaryDirectory(dir=run.path / "cache") as workspace:
+                proof = prove_parity(
+                    exported,
+                    rows,
+                    score_table(rows, run, model),
+                    workspace=Path(workspace),
+                    num_edge_rows=hard.num_rows,
+                    sensitive={feature.column for feature in features if feature.sensitive},
+                )
+        except BaseException:
+            discard_export(exported)
+            raise
+        return publish_export(exported), proof
+
+
+def _blocks(store: EmbeddingStore | None) -> Iterator[RowBlock]:
+    if store is not None:
+        for block in store.iterate_rows(_BLOCK_ROWS):
+            yield RowBlock(block.keys, block.values)
+
+
+def _first_rows(files: tuple[Path, ...], columns: list[str], num_rows: int) -> pa.Table:
+    """The first rows of some parts, texts as plain strings."""
+    found: list[pa.RecordBatch] = []
+    count = 0
+    for batch in read_batches(files, columns, num_rows):
+        found.append(batch)
+        count += batch.num_rows
+        if count >= num_rows:
+            break
+    table = pa.Table.from_batches(found).slice(0, num_rows)
+    types = [
+        pa.string() if pa.types.is_dictionary(field.type) else field.type for field in table.schema
+    ]
+    return table.cast(pa.schema(zip(table.column_names, types, strict=True))).combine_chunks()
+
+
+def _describe(feature: FeatureSpec) -> dict[str, Any]:
+    return {
+        "column": feature.column,
+        "type": feature.column_type.value,
+        "number": _chain(feature.number),
+        "id": _chain(feature.id),
+        "reason": feature.reason,
+    }
+
+
+def _chain(chain: tuple[Any, ...] | None) -> list[dict[str, Any]] | None:
+    return None if chain is None else [step.model_dump(mode="json") for step in chain]

@@ -1,0 +1,101 @@
+"""The plan of each feature in words and numbers, for the terminal and the report."""
+
+from collections.abc import Sequence
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.layout import plan_layout
+from ctr_pipeline.features import (
+    Bucketize,
+    FeatureSpec,
+    Hash,
+    LogRound,
+    Normalize,
+    RoundIdentity,
+    Standardize,
+    Transform,
+    Vocabulary,
+)
+from ctr_pipeline.pipeline.results import PlanRow
+from ctr_pipeline.pipeline.rows import segment_specs
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+
+
+def describe_plan(
+    config: Config, features: Sequence[FeatureSpec], plan: PreprocessingPlan | None
+) -> tuple[PlanRow, ...]:
+    """One row a feature.
+
+    Args:
+        config: The config.
+        features: In their order.
+        plan: Fitted transforms, which know the number of ids; None before the analysis.
+    """
+    row_bytes = plan_layout(segment_specs(config.model, config.train)).record_bytes
+    fitted = {field.column: field.num_ids for field in plan.fields} if plan is not None else {}
+    rows = []
+    for feature in features:
+        num_ids = None
+        if feature.id is not None:
+            num_ids = fitted.get(feature.column, ids_without_statistics(feature.id[-1]))
+        has_field = feature.id is not None
+        rows.append(
+            PlanRow(
+                feature=feature.column,
+                column_type=feature.column_type.value,
+                number=chain_text(feature.number),
+                id=chain_text(feature.id),
+                statistics=", ".join(statistics_used(feature)),
+                num_ids=num_ids,
+                dimension=config.model.embedding_dim if has_field else 0,
+                max_bytes=None if num_ids is None else num_ids * row_bytes,
+                reason=feature.reason,
+            )
+        )
+    return tuple(rows)
+
+
+def chain_text(chain: Sequence[Transform] | None) -> str:
+    """A chain as one would write it: `log → standardize(clip 5)`."""
+    return " → ".join(_step_text(step) for step in chain or ())
+
+
+def _step_text(step: Transform) -> str:
+    defaults = {name: field.default for name, field in type(step).model_fields.items()}
+    options = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in step.model_dump().items()
+        if name != "name" and value != defaults[name]
+    ]
+    return f"{step.name}({', '.join(options)})" if options else step.name
+
+
+def statistics_used(feature: FeatureSpec) -> list[str]:
+    """Names of the statistics that a feature's chains need."""
+    used: dict[str, None] = {}
+    for step in (*(feature.number or ()), *(feature.id or ())):
+        if isinstance(step, Standardize):
+            used |= dict.fromkeys(("mean", "standard deviation"))
+        elif isinstance(step, Normalize):
+            used |= dict.fromkeys(("minimum", "maximum"))
+        elif isinstance(step, Bucketize) and step.quantiles is not None:
+            used[f"{step.quantiles} quantiles"] = None
+        elif isinstance(step, Vocabulary):
+            used["values with counts"] = None
+    return list(used)
+
+
+def ids_without_statistics(step: Transform) -> int | None:
+    """Ids of a field, or a bound of them, before any statistics; None if it cannot be told."""
+    if isinstance(step, Hash):
+        return step.buckets + 1
+    if isinstance(step, RoundIdentity):
+        return step.num_buckets + 1
+    if isinstance(step, LogRound):
+        return step.num_bins + 1
+    if isinstance(step, Bucketize):
+        if step.boundaries is not None:
+            return len(step.boundaries) + 2
+        return None if step.quantiles is None else step.quantiles + 1
+    if isinstance(step, Vocabulary) and step.max_size is not None:
+        return step.max_size + step.oov_buckets + 1
+    return None

@@ -1,0 +1,139 @@
+"""Everything a run found out → `report.html`."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.evaluation.importance import ImportanceRow
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.export.parity import ParityProof
+from ctr_pipeline.pipeline.analysis_stage import Analysis
+from ctr_pipeline.pipeline.environment import describe_environment
+from ctr_pipeline.pipeline.plan_view import describe_plan
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.reporting import data as page
+from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.training.history import EpochRecord
+
+
+def run_report(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    analysis: Analysis,
+    model: TrainedModel,
+    *,
+    results: Mapping[str, EvaluationResult],
+    importance: tuple[ImportanceRow, ...],
+    export_folder: Path,
+    proof: ParityProof,
+    times: StageTimes,
+) -> None:
+    """Writes the report."""
+    with times.stage("report"):
+        config = loaded.config
+        sensitive = analysis.columns.sensitive
+        shown = page.ReportData(
+            name=config.name,
+            model=config.model.name,
+            created=datetime.now(UTC),
+            run_folder=str(run.path),
+            config_yaml=loaded.resolved_yaml(),
+            test=results.get("test"),
+            valid=results.get("valid"),
+            splits=tuple(
+                page.SplitSummary(
+                    name=name,
+                    num_rows=split.num_rows,
+                    label_rate=split.num_positive / split.num_rows,
+                )
+                for name, split in analysis.ingested.splits.items()
+            ),
+            history=_history(model.state.history, config.train.optimizer.learning_rate),
+            best_step=model.state.best_step,
+            statistics=analysis.statistics,
+            plan=tuple(
+                page.PlanRow(
+                    feature=row.feature,
+                    column_type=row.column_type,
+                    number=row.number or None,
+                    id=row.id or None,
+                    statistics_used=tuple(row.statistics.split(", ")) if row.statistics else (),
+                    vocabulary_size=_vocabulary_size(analysis, row.feature),
+                    num_ids=row.num_ids,
+                    dimension=row.dimension or None,
+                    num_bytes=row.max_bytes,
+                    reason=row.reason,
+                    sensitive=row.feature in sensitive,
+                )
+                for row in describe_plan(config, analysis.features, model.plan)
+            ),
+            left_out=tuple(
+                page.LeftOutColumn(column=decision.column, reason=decision.reason)
+                for decision in analysis.left_out
+            ),
+            bad_rows=_bad_rows(analysis.ingested.bad_rows),
+            timings=tuple(
+                page.StageTiming(stage=stage, seconds=seconds)
+                for stage, seconds in times.seconds.items()
+            ),
+            environment=describe_environment(),
+            importance=importance,
+            importance_num_rows=config.report.importance_rows if importance else None,
+            parity=page.ParityProof(
+                num_rows=proof.num_rows,
+                max_difference=max(proof.max_difference.values()),
+                tolerance=proof.tolerance,
+            ),
+            num_dense_parameters=model.compiled.num_parameters,
+            num_embedding_rows=model.store.num_rows if model.store is not None else 0,
+            export_path=str(export_folder),
+            notes=analysis.statistics.notes,
+        )
+        durable.write_text(run.report, render_report(shown))
+
+
+def _vocabulary_size(analysis: Analysis, column: str) -> int | None:
+    vocabulary = analysis.statistics.vocabularies.get(column)
+    return None if vocabulary is None else vocabulary.size
+
+
+def _history(history: Sequence[EpochRecord], learning_rate: float) -> tuple[page.HistoryRow, ...]:
+    rows, seconds = [], 0.0
+    for record in history:
+        seconds += record.seconds
+        rows.append(
+            page.HistoryRow(
+                epoch=record.epoch + 1,
+                step=record.step,
+                training_loss=record.train_logloss,
+                valid_logloss=record.valid_logloss,
+                valid_auc=record.valid_auc,
+                learning_rate=learning_rate * record.learning_rate_factor,
+                seconds=seconds,
+            )
+        )
+    return tuple(rows)
+
+
+def _bad_rows(bad: BadRows) -> tuple[page.BadRows, ...]:
+    return tuple(
+        page.BadRows(
+            reason=reason.value,
+            count=count,
+            examples=tuple(
+                page.BadRowExample(
+                    place=f"{example.file}:{example.row}",
+                    column=example.column,
+                    text=example.value or "(hidden)",
+                )
+                for example in bad.examples
+                if example.reason is reason
+            ),
+        )
+        for reason, count in bad.by_reason.items()
+    )

@@ -1,0 +1,232 @@
+"""The whole pipeline, and each of its stages on its own: same config, same run folder."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctr_pipeline import durable, interruption
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
+from ctr_pipeline.pipeline.encoding_stage import Encoding, run_encoding
+from ctr_pipeline.pipeline.environment import peak_memory_bytes
+from ctr_pipeline.pipeline.planted import planted_figures
+from ctr_pipeline.pipeline.results import PredictResult, RunResult
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import Statistics
+
+if TYPE_CHECKING:
+    from ctr_pipeline.pipeline.training_stage import TrainedModel
+
+_LOGGER = logging.getLogger("ctr_pipeline")
+
+
+def run_pipeline(
+    loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
+) -> RunResult:
+    """Check → analyze → train → evaluate → export → report.
+
+    Args:
+        loaded: The config.
+        resume: Go on from what an earlier, interrupted run of this folder reached.
+        overwrite: Replace results of another config in this folder.
+        progress: Who is told.
+
+    Raises:
+        CtrPipelineError: Something the user can mend; what was done before is kept.
+        Interrupted: By Ctrl-C or SIGTERM; `resume` goes on.
+    """
+    with _opened(loaded, resume=resume, overwrite=overwrite) as run:
+        times = StageTimes()
+        analysis, encoding = _prepare(loaded, run, progress, times)
+        # TensorFlow is imported by the stages below and by no earlier one.
+        from ctr_pipeline.pipeline.training_stage import run_training
+
+        model = run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
+        return _finish(loaded, run, analysis, encoding, model, progress, times)
+
+
+def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
+    """Reads the data and computes `statistics.json` and the vocabularies."""
+    _check_splits(loaded)
+    run = RunFolder(loaded.config.run_folder)
+    with run.locked(), _logged(run), interruption.handle_signals():
+        return run_analysis(loaded, run, progress, StageTimes()).statistics
+
+
+def train(
+    loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
+) -> RunResult:
+    """Everything up to and with training."""
+    with _opened(loaded, resume=resume, overwrite=overwrite) as run:
+        times = StageTimes()
+        analysis, encoding = _prepare(loaded, run, progress, times)
+        from ctr_pipeline.pipeline.training_stage import run_training
+
+        run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
+        return RunResult(run.path, {}, times.seconds, run.paths(), _num_rows(analysis))
+
+
+def evaluate(
+    loaded: LoadedConfig, *, data: str | None = None, progress: Progress
+) -> dict[str, Any]:
+    """Metrics of the trained model on the test rows, or on the labelled rows of `data`."""
+    with _opened(loaded, resume=True, overwrite=False) as run:
+        from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
+        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.unseen import evaluate_file
+
+        model = open_trained(loaded, run)
+        if data is not None:
+            return evaluate_file(loaded, run, model, data=data, progress=progress).to_metrics()
+        times = StageTimes()
+        analysis, encoding = _prepare(loaded, run, progress, times)
+        results = run_evaluation(
+            loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
+        )
+        return results["test" if "test" in results else "valid"].to_metrics()
+
+
+def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress) -> PredictResult:
+    """Probabilities of the rows of `data`, which need no label."""
+    with _opened(loaded, resume=True, overwrite=False) as run:
+        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.unseen import predict_file
+
+        model = open_trained(loaded, run)
+        return predict_file(loaded, run, model, data=data, output=output, progress=progress)
+
+
+def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
+    """Evaluates, exports and reports on what was trained before."""
+    with _opened(loaded, resume=True, overwrite=False) as run:
+        from ctr_pipeline.pipeline.training_stage import open_trained
+
+        model = open_trained(loaded, run)
+        times = StageTimes()
+        analysis, encoding = _prepare(loaded, run, progress, times)
+        return _finish(loaded, run, analysis, encoding, model, progress, times)
+
+
+def _prepare(
+    loaded: LoadedConfig, run: RunFolder, progress: Progress, times: StageTimes
+) -> tuple[Analysis, Encoding]:
+    analysis = run_analysis(loaded, run, progress, times)
+    return analysis, run_encoding(loaded, run, analysis, progress, times)
+
+
+def _finish(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    analysis: Analysis,
+    encoding: Encoding,
+    model: "TrainedModel",
+    progress: Progress,
+    times: StageTimes,
+) -> RunResult:
+    """The stages after training."""
+    from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, run_importance
+    from ctr_pipeline.pipeline.export_stage import run_export
+    from ctr_pipeline.pipeline.report_stage import run_report
+
+    results = run_evaluation(
+        loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
+    )
+    importance = ()
+    if loaded.config.report.importance:
+        split = "test" if "test" in results else "valid"
+        importance = run_importance(
+            loaded, encoding, model, split=split, progress=progress, times=times
+        )
+    metrics = {split: result.to_metrics() for split, result in results.items()}
+    export_folder, proof = run_export(
+        loaded,
+        run,
+        model,
+        ingested=analysis.ingested,
+        features=analysis.features,
+        statistics=analysis.statistics,
+        metrics=metrics,
+        progress=progress,
+        times=times,
+    )
+    progress.say("Writing the report")
+    run_report(
+        loaded,
+        run,
+        analysis,
+        model,
+        results=results,
+        importance=importance,
+        export_folder=export_folder,
+        proof=proof,
+        times=times,
+    )
+    state = model.state
+    best = next((r.epoch + 1 for r in state.history if r.step == state.best_step), None)
+    metrics |= {
+        "training": {
+            "epochs": len(state.history),
+            "best_epoch": best,
+            "steps": state.history[-1].step if state.history else 0,
+            "stopped_because": state.finished,
+            "embedding_rows": model.store.num_rows if model.store is not None else 0,
+            "embedding_bytes": model.store.memory_bytes() if model.store is not None else 0,
+            "dense_parameters": model.compiled.num_parameters,
+        },
+        "importance": [row.model_dump() for row in importance],
+        "planted": planted_figures(loaded.config),
+        "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
+        "num_rows": _num_rows(analysis),
+        "timings_seconds": dict(times.seconds),
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+    durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+    return RunResult(run.path, metrics, times.seconds, run.paths(), _num_rows(analysis))
+
+
+def _num_rows(analysis: Analysis) -> dict[str, int]:
+    return {name: split.num_rows for name, split in analysis.ingested.splits.items()}
+
+
+def _check_splits(loaded: LoadedConfig) -> None:
+    data = loaded.config.data
+    if data.valid is None and data.split.valid == 0:
+        raise ConfigError(
+            [
+                loaded.problem_at(
+                    "data.split.valid", "training needs validation rows, and this leaves none"
+                )
+            ]
+        )
+
+
+@contextmanager
+def _opened(loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> Iterator[RunFolder]:
+    """The run folder, locked and this config's own, its log open, signals handled."""
+    _check_splits(loaded)
+    run = RunFolder(loaded.config.run_folder)
+    with run.locked(), _logged(run), interruption.handle_signals():
+        run.adopt(loaded, resume=resume, overwrite=overwrite)
+        yield run
+
+
+@contextmanager
+def _logged(run: RunFolder) -> Iterator[None]:
+    """Writes what happens into `run.log`, errors with their traceback."""
+    handler = logging.FileHandler(run.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    previous = _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(min(previous or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(previous)
+        handler.close()
