@@ -1,0 +1,1 @@
+"""From data files to rows: inspection, ingestion, splits, order, and encoded rows on disk."""

@@ -1,0 +1,229 @@
+"""Rows that cannot be used: why, where, and how many of them are too many.
+
+A row is counted once, under the first reason found: wrong number of columns, then the columns in
+the order they are read. Rows are numbered from 1: in text files by the line the row starts in, as
+an editor shows it; in Parquet files by record.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from ctr_pipeline.errors import DataError
+
+EXAMPLES_PER_REASON = 5
+_SHOWN_CHARACTERS = 60
+
+
+class BadRowReason(StrEnum):
+    """Why a row cannot be used."""
+
+    WRONG_COLUMN_COUNT = "wrong number of columns"
+    BAD_UTF8 = "not UTF-8"
+    NOT_A_NUMBER = "not a number"
+    LABEL_MISSING = "label missing"
+    LABEL_NOT_BINARY = "label not 0 or 1"
+
+
+_REMEDIES = {
+    BadRowReason.WRONG_COLUMN_COUNT: "Check data.delimiter and data.quote, mend the row",
+    BadRowReason.BAD_UTF8: "Convert the file to UTF-8",
+    BadRowReason.NOT_A_NUMBER: "Mend the value, list it in data.missing_values, or use the column "
+    "as categorical",
+    BadRowReason.LABEL_MISSING: "Remove the row",
+    BadRowReason.LABEL_NOT_BINARY: "Make the label 0 or 1, or name another column in data.label",
+}
+
+
+class BadRow(BaseModel):
+    """One bad row.
+
+    Attributes:
+        file: The file it is in.
+        row: Its number, from 1.
+        column: The column at fault; None if the row as a whole is.
+        reason: What is wrong.
+        value: The value, shortened; None where values are kept out of messages.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    file: str
+    row: int
+    column: str | None
+    reason: BadRowReason
+    value: str | None
+
+    def as_error(self) -> DataError:
+        """The error that stops a run at this row."""
+        column = f", column '{self.column}'" if self.column is not None else ""
+        value = f": {self.value}" if self.value is not None else " (value not shown: sensitive)"
+        return DataError(
+            f"{self.reason}{value}",
+            place=f"{self.file}, row {self.row}{column}",
+            remedy=f"{_REMEDIES[self.reason]}, or set data.bad_rows: skip",
+        )
+
+
+class BadRows(BaseModel):
+    """All bad rows of a reading.
+
+    Attributes:
+        total: How many.
+        by_reason: How many of each reason.
+        examples: The first few of each reason, in the order of the files and rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    total: int = 0
+    by_reason: dict[BadRowReason, int] = {}
+    examples: tuple[BadRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One bad row of a block: its record in the block, and what is shown of it."""
+
+    record: int
+    reason: BadRowReason
+    column: str | None
+    value: str | None
+
+
+@dataclass
+class BlockFaults:
+    """The bad rows of one block, gathered column by column.
+
+    Args:
+        num_records: Records in the block, bad ones included.
+        sensitive: Columns whose values are never shown.
+    """
+
+    num_records: int
+    sensitive: Collection[str]
+    good: npt.NDArray[np.bool_] = field(init=False)
+    counts: Counter[BadRowReason] = field(default_factory=Counter)
+    faults: list[Fault] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.good = np.ones(self.num_records, dtype=np.bool_)
+
+    def condemn(
+        self,
+        records: npt.NDArray[np.int64],
+        reason: BadRowReason,
+        column: str | None,
+        show: Callable[[int], str],
+        note: Callable[[int], str] | None = None,
+    ) -> None:
+        """Marks records as bad; those already bad keep their first reason.
+
+        Args:
+            records: Ascending record numbers, from 0.
+            reason: What is wrong with them.
+            column: The column at fault, or None.
+            show: From the position in `records` to the text of the value.
+            note: From it to what may be told of a value that is not shown.
+        """
+
+        def describe(index: int) -> str | None:
+            parts = [note(index)] if note is not None else []
+            if not hidden:
+                parts.append(shorten(show(index)))
+            return ": ".join(parts) or None
+
+        fresh = np.flatnonzero(self.good[records])
+        self.good[records] = False
+        self.counts[reason] += len(fresh)
+        hidden = column in self.sensitive if column is not None else bool(self.sensitive)
+        self.faults.extend(
+            Fault(int(records[i]), reason, column, describe(int(i)))
+            for i in fresh[:EXAMPLES_PER_REASON]
+        )
+
+    def first(self) -> list[Fault]:
+        """The first few faults of each reason, by record; the very first fault is among them."""
+        taken: Counter[BadRowReason] = Counter()
+        chosen = []
+        for fault in sorted(self.faults, key=lambda fault: fault.record):
+            if taken[fault.reason] < EXAMPLES_PER_REASON:
+                taken[fault.reason] += 1
+                chosen.append(fault)
+        return chosen
+
+
+@dataclass
+class BadRowLedger:
+    """Counts bad rows over a whole reading and stops it where the config says so.
+
+    Args:
+        policy: `fail` stops at the first bad row, `skip` counts.
+        max_fraction: With `skip`, the largest share of bad rows that `close` lets pass.
+    """
+
+    policy: str
+    max_fraction: float
+    num_good: int = 0
+    _counts: Counter[BadRowReason] = field(default_factory=Counter)
+    _examples: dict[BadRowReason, list[BadRow]] = field(default_factory=dict)
+
+    def enter(
+        self,
+        file: Path,
+        num_good: int,
+        counts: Mapping[BadRowReason, int],
+        faults: Iterable[tuple[Fault, int]],
+    ) -> None:
+        """Adds the rows of one block; `faults` come with their row number in the file.
+
+        Raises:
+            DataError: There is a bad row and the policy is `fail`.
+        """
+        self.num_good += num_good
+        self._counts.update(counts)
+        for fault, row in faults:
+            bad = BadRow(
+                file=str(file), row=row, column=fault.column, reason=fault.reason, value=fault.value
+            )
+            if self.policy == "fail":
+                raise bad.as_error()
+            examples = self._examples.setdefault(fault.reason, [])
+            if len(examples) < EXAMPLES_PER_REASON:
+                examples.append(bad)
+
+    def close(self) -> BadRows:
+        """The sum.
+
+        Raises:
+            DataError: More rows are bad than the config allows.
+        """
+        total = self._counts.total()
+        bad = BadRows(
+            total=total,
+            by_reason={
+                reason: self._counts[reason] for reason in BadRowReason if self._counts[reason]
+            },
+            examples=tuple(row for rows in self._examples.values() for row in rows),
+        )
+        num_rows = total + self.num_good
+        if total and total > self.max_fraction * num_rows:
+            reasons = ", ".join(f"{reason}: {count}" for reason, count in bad.by_reason.items())
+            first = bad.examples[0]
+            raise DataError(
+                f"{total} of {num_rows} rows are bad ({total / num_rows:.2%}), more than the "
+                f"{self.max_fraction:.2%} of data.max_bad_fraction ({reasons})",
+                place=f"{first.file}, row {first.row}",
+                remedy=f"{_REMEDIES[first.reason]}, or raise data.max_bad_fraction",
+            )
+        return bad
+
+
+def shorten(value: str) -> str:
+    """`value` in quotes, control characters escaped, cut after 60 characters."""
+    cut = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "…"
+    return repr(cut)

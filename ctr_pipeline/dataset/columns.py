@@ -1,0 +1,184 @@
+"""Which columns are read and as what, and how their values are understood.
+
+Missing is what is empty, listed in `data.missing_values`, or NaN; it becomes NULL. A text is kept
+exactly as it stands in the file. A number is a float64 and may be written as `7`, `-0.5`, `.5`,
+`1e-05`, `inf` or `nan`, with a sign and surrounding blanks; digits beyond float64 are rounded.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
+from ctr_pipeline.features import ColumnType
+
+_NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
+
+ARROW_TYPES = {ColumnType.NUMBER: pa.float64(), ColumnType.TEXT: pa.string()}
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """What a reading takes from the files.
+
+    Attributes:
+        label: Column read as the label, int8; None if no label is needed.
+        types: The other columns, in the order of the output.
+        carried: Those of them that are only carried along: any type that has a text is fine.
+        missing_values: Texts that mean missing, the empty one among them.
+        sensitive: Columns whose values are never shown.
+    """
+
+    label: str | None
+    types: Mapping[str, ColumnType]
+    carried: frozenset[str]
+    missing_values: tuple[str, ...]
+    sensitive: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        """All columns, the label first."""
+        return [*([self.label] if self.label is not None else []), *self.types]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the tables that come out."""
+        label = [(self.label, pa.int8())] if self.label is not None else []
+        typed = [(name, ARROW_TYPES[kind]) for name, kind in self.types.items()]
+        return pa.schema([*label, *typed])
+
+
+def plan_columns(
+    data: DataConfig,
+    column_types: Mapping[str, ColumnType],
+    *,
+    label_required: bool,
+    carried: Sequence[str],
+    sensitive: Collection[str],
+) -> ColumnPlan:
+    """The label, then the typed columns, then those carried as text unless typed already."""
+    label = data.label if label_required else None
+    types = {name: kind for name, kind in column_types.items() if name != label}
+    extra = [name for name in dict.fromkeys(carried) if name not in types and name != label]
+    return ColumnPlan(
+        label=label,
+        types={**types, **dict.fromkeys(extra, ColumnType.TEXT)},
+        carried=frozenset(extra),
+        missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
+        sensitive=frozenset(sensitive),
+    )
+
+
+@dataclass(frozen=True)
+class ParsedBlock:
+    """The good rows of a block, and what was wrong with the others.
+
+    Attributes:
+        table: The good rows, by the plan's schema.
+        num_lines: Lines of a text block, records of a Parquet one.
+        counts: Bad rows by reason.
+        faults: The first bad rows, each with its row number in the block, from 1.
+    """
+
+    table: pa.Table
+    num_lines: int
+    counts: Mapping[BadRowReason, int]
+    faults: Sequence[tuple[Fault, int]]
+
+
+def is_binary_label(label: pa.ChunkedArray) -> bool:
+    """Whether every float64 label is present and 0 or 1."""
+    if label.null_count:
+        return False
+    values = label.to_numpy()
+    return bool(((values == 0) | (values == 1)).all())
+
+
+def nan_to_null(numbers: Any) -> Any:
+    """NaN becomes NULL; an array or chunked array of float64."""
+    is_nan = pc.is_nan(numbers)
+    if not pc.any(is_nan).as_py():
+        return numbers
+    return pc.if_else(is_nan, pa.scalar(None, pa.float64()), numbers)
+
+
+def missing_to_null(texts: Any, missing_values: Sequence[str]) -> Any:
+    """Texts that mean missing become NULL; an array or chunked array of strings."""
+    is_missing = pc.is_in(texts, value_set=pa.array(missing_values, pa.string()))
+    if not pc.any(is_missing).as_py():
+        return texts
+    return pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
+
+
+def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Numbers from texts, NULL where missing, and a mask of the texts that are no numbers."""
+    trimmed = missing_to_null(
+        pc.utf8_trim_whitespace(missing_to_null(texts, missing_values)), missing_values
+    )
+    is_number = pc.fill_null(pc.match_substring_regex(trimmed, _NUMBER), True)
+    invalid = pc.invert(is_number)
+    if pc.any(invalid).as_py():
+        trimmed = pc.if_else(is_number, trimmed, pa.scalar(None, pa.string()))
+    return nan_to_null(pc.cast(trimmed, pa.float64())), invalid
+
+
+def convert_texts(
+    texts: pa.Array,
+    column: str,
+    plan: ColumnPlan,
+    faults: BlockFaults,
+    records: npt.NDArray[np.int64],
+) -> pa.Array:
+    """One column of texts as the plan wants it; `records` are their numbers in the block.
+
+    Values that do not fit are condemned in `faults` and come out as NULL.
+    """
+
+    def show(positions: npt.NDArray[np.int64]) -> Any:
+        return lambda index: texts[int(positions[index])].as_py()
+
+    if column != plan.label and plan.types[column] is ColumnType.TEXT:
+        return missing_to_null(texts, plan.missing_values)
+    numbers, invalid = parse_numbers(texts, plan.missing_values)
+    wrong = np.flatnonzero(invalid.to_numpy(zero_copy_only=False))
+    if column == plan.label:
+        return convert_label(numbers, column, faults, records, wrong=wrong, show=show)
+    faults.condemn(records[wrong], BadRowReason.NOT_A_NUMBER, column, show(wrong))
+    return numbers
+
+
+def convert_label(
+    numbers: pa.Array,
+    column: str,
+    faults: BlockFaults,
+    records: npt.NDArray[np.int64],
+    *,
+    wrong: npt.NDArray[np.int64],
+    show: Any,
+) -> pa.Array:
+    """The label as int8 from float64; bad ones are condemned and come out as NULL.
+
+    Args:
+        numbers: NULL where the label is missing or no number.
+        column: The label's name.
+        faults: Where bad labels go.
+        records: Their numbers in the block.
+        wrong: Positions of those that are no numbers.
+        show: From positions to a function from their index to the text of the value.
+    """
+    is_present = pc.is_valid(numbers).to_numpy(zero_copy_only=False)
+    values = pc.fill_null(numbers, 0.0).to_numpy(zero_copy_only=False)
+    is_binary = (values == 0) | (values == 1)
+    is_wrong = is_present & ~is_binary
+    is_wrong[wrong] = True
+    is_missing = ~is_present & ~is_wrong
+    missing, not_binary = np.flatnonzero(is_missing), np.flatnonzero(is_wrong)
+    faults.condemn(records[missing], BadRowReason.LABEL_MISSING, column, lambda _: "")
+    faults.condemn(records[not_binary], BadRowReason.LABEL_NOT_BINARY, column, show(not_binary))
+    return pa.array(np.where(is_binary, values, 0).astype(np.int8), mask=is_wrong | is_missing)

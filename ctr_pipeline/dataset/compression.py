@@ -1,0 +1,107 @@
+"""Files as streams of plain bytes, whatever they are compressed with.
+
+The compression is told by the first bytes, not by the file's ending. Streams made of several gzip
+members or zstd frames are read to the end; a truncated one is an error, never a short file.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+import pyarrow as pa
+
+from ctr_pipeline.errors import DataError
+
+
+class Compression(StrEnum):
+    """How a text file is compressed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+_MAGIC = {b"\x1f\x8b": Compression.GZIP, b"\x28\xb5\x2f\xfd": Compression.ZSTD}
+_UNREADABLE = {
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ\x00": "compressed with xz",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"%PDF": "a PDF document",
+    b"ORC": "an ORC file",
+    b"Obj\x01": "an Avro file",
+}
+
+
+def detect_compression(path: Path, magic: bytes) -> Compression:
+    """The compression that a file's first bytes tell.
+
+    Raises:
+        DataError: They are those of a format that is not read.
+    """
+    for start, compression in _MAGIC.items():
+        if magic.startswith(start):
+            return compression
+    for start, what in _UNREADABLE.items():
+        if magic.startswith(start):
+            raise DataError(
+                f"is {what}, not text or Parquet",
+                place=str(path),
+                remedy="Convert it to UTF-8 CSV or TSV (plain, gzip or zstd) or to Parquet",
+            )
+    return Compression.NONE
+
+
+class PlainStream:
+    """Reads a file's uncompressed bytes, and knows how far it is in the file itself."""
+
+    def __init__(self, path: Path, raw: pa.NativeFile, stream: pa.NativeFile) -> None:
+        self._path = path
+        self._raw = raw
+        self._stream = stream
+
+    def read(self, num_bytes: int) -> bytes:
+        """Up to `num_bytes` bytes; fewer only at the end.
+
+        Raises:
+            DataError: The file is truncated or damaged.
+        """
+        try:
+            block: bytes = self._stream.read(num_bytes)
+        except OSError as error:
+            raise DataError(
+                f"is truncated or damaged ({error})",
+                place=str(self._path),
+                remedy="Copy or download the file again",
+            ) from error
+        return block
+
+    def position_bytes(self) -> int:
+        """Bytes of the (compressed) file read so far."""
+        return int(self._raw.tell())
+
+
+@contextmanager
+def open_plain(path: Path, compression: Compression) -> Iterator[PlainStream]:
+    """Opens a text file for reading from its start.
+
+    Raises:
+        DataError: The file cannot be opened.
+    """
+    try:
+        raw = pa.OSFile(str(path), "rb")
+    except OSError as error:
+        raise DataError(
+            f"cannot be read ({error.strerror or error})",
+            place=str(path),
+            remedy="Check the path and its permissions",
+        ) from error
+    with raw:
+        if compression is Compression.NONE:
+            yield PlainStream(path, raw, raw)
+            return
+        with pa.CompressedInputStream(raw, compression.value) as stream:
+            yield PlainStream(path, raw, stream)

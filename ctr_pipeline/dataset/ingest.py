@@ -1,0 +1,257 @@
+"""Ingestion: all files once, from text or Parquet to typed Parquet parts of each split.
+
+The parts are written into a temporary folder that takes its name at the end: an ingestion is whole
+or absent, and one that failed leaves the one before untouched.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
+from ctr_pipeline.dataset.ingested import (
+    IngestedRows,
+    SplitRows,
+    fingerprint_of,
+    load_ingested,
+    save_ingested,
+)
+from ctr_pipeline.dataset.parts import Part, PartsWriter, divide_parts
+from ctr_pipeline.dataset.rows import read_good_rows
+from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.splits import (
+    SPLITS,
+    Shares,
+    divide,
+    hash_places,
+    plan_order_ranges,
+    random_places,
+)
+from ctr_pipeline.dataset.text import BLOCK_BYTES
+from ctr_pipeline.durable import explain_os_error, sync_folder
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import ColumnType
+from ctr_pipeline.progress import Progress, ProgressTask
+
+
+def ingest(
+    data: DataConfig,
+    source: Source,
+    column_types: Mapping[str, ColumnType],
+    folder: Path,
+    *,
+    seed: int,
+    threads: int,
+    progress: Progress,
+    sensitive: Collection[str] = (),
+    block_bytes: int = BLOCK_BYTES,
+) -> IngestedRows:
+    """Reads all rows once and writes `folder/{train,valid,test}/part-00000.parquet` and so on.
+
+    A part has the label (int8), the columns of `column_types` (float64 or string, missing values
+    NULL) and the key columns, as text unless they have a type already. An ingestion of the same
+    files, config and types that is there already is taken as it is.
+
+    Args:
+        data: How the files are read and divided.
+        source: The files, inspected.
+        column_types: The columns to keep.
+        folder: Where the parts go; replaced as a whole.
+        seed: Of the random split.
+        threads: That parse and write.
+        progress: Is told the bytes read.
+        sensitive: Columns whose values are kept out of messages and examples.
+        block_bytes: Size of the blocks of text that are parsed at once; no result depends on it.
+
+    Raises:
+        DataError: A file is damaged, a row is bad and none may be skipped, too many are, or a split
+            has no rows or only one class.
+        RunFolderError: `folder` cannot be written.
+    """
+    started = time.monotonic()
+    source.require([name for name in column_types if name != data.label], "features")
+    fingerprint = fingerprint_of(data, source, column_types, seed=seed, sensitive=sensitive)
+    present = _load_if_same(folder, fingerprint)
+    if present is not None:
+        return present
+    by_hash = [data.split.column] if data.split.column is not None else []
+    plan = plan_columns(
+        data,
+        column_types,
+        label_required=True,
+        carried=[*data.key_columns, *by_hash],
+        sensitive=sensitive,
+    )
+    ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
+    total_bytes = sum(file.stat().st_size for files in source.files.values() for file in files)
+    with (
+        _whole_or_absent(folder) as temporary,
+        progress.task("read data", total=total_bytes, unit="bytes") as task,
+        ThreadPoolExecutor(threads, thread_name_prefix="ingest") as pool,
+    ):
+        try:
+            ingestion = _Ingestion(
+                data, source, plan, temporary, ledger, pool, task, seed, threads, block_bytes
+            )
+            parts = ingestion.run(kept=[*column_types, *data.key_columns])
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        bad_rows = ledger.close()
+        _check_splits(parts, ledger)
+        if (
+            fingerprint_of(data, source, column_types, seed=seed, sensitive=sensitive)
+            != fingerprint
+        ):
+            raise DataError(
+                "a data file changed while it was read", place="data", remedy="Run again"
+            )
+        rows = IngestedRows(
+            splits={
+                split: SplitRows(
+                    files=tuple(part.file for part in parts[split]),
+                    num_rows=sum(part.num_rows for part in parts[split]),
+                    num_positive=sum(part.num_positive for part in parts[split]),
+                )
+                for split in parts
+            },
+            bad_rows=bad_rows,
+            fingerprint=fingerprint,
+            seconds=time.monotonic() - started,
+        )
+        save_ingested(temporary, rows)
+    return load_ingested(folder)
+
+
+@dataclass(frozen=True)
+class _Ingestion:
+    data: DataConfig
+    source: Source
+    plan: ColumnPlan
+    folder: Path
+    ledger: BadRowLedger
+    pool: Executor
+    task: ProgressTask
+    seed: int
+    threads: int
+    block_bytes: int
+
+    def run(self, kept: Collection[str]) -> dict[str, list[Part]]:
+        """The parts of every split; `kept` are the columns to write beside the label."""
+        label = self.data.label
+        dropped = [name for name in self.plan.types if name not in kept]
+        shares = Shares(
+            valid=0.0 if self.data.valid is not None else self.data.split.valid,
+            test=0.0 if self.data.test is not None else self.data.split.test,
+        )
+        parts: dict[str, list[Part]] = {}
+        for split, files in self.source.files.items():
+            tables = read_good_rows(
+                self.source,
+                files,
+                self.plan,
+                self.ledger,
+                self.pool,
+                max_ahead=self.threads + 1,
+                on_bytes=self.task.advance,
+                block_bytes=self.block_bytes,
+            )
+            own = shares if split == "train" else Shares(0.0, 0.0)
+            if own.splits == ("train",):
+                writer = self._writer(self.folder / split)
+                for table in tables:
+                    writer.add(table.drop_columns(dropped))
+                parts[split] = writer.finish()
+            elif self.data.split.by == "order":
+                writer = self._writer(self.folder / "all")
+                for table in tables:
+                    writer.add(table.drop_columns(dropped))
+                rows = writer.finish()
+                ranges = plan_order_ranges(sum(part.num_rows for part in rows), own)
+                parts |= divide_parts(rows, ranges, self.folder, label)
+                shutil.rmtree(self.folder / "all")
+            else:
+                writers = {name: self._writer(self.folder / name) for name in own.splits}
+                first_row = 0
+                for table in tables:
+                    if self.data.split.column is not None:
+                        places = hash_places(table.column(self.data.split.column))
+                    else:
+                        places = random_places(first_row, table.num_rows, self.seed)
+                    first_row += table.num_rows
+                    for name, chosen in divide(table.drop_columns(dropped), places, own):
+                        writers[name].add(chosen)
+                parts |= {name: writer.finish() for name, writer in writers.items()}
+        return {split: parts[split] for split in SPLITS if split in parts}
+
+    def _writer(self, folder: Path) -> PartsWriter:
+        return PartsWriter(folder, self.data.label, self.pool, self.threads + 1)
+
+
+def _load_if_same(folder: Path, fingerprint: str) -> IngestedRows | None:
+    try:
+        rows = load_ingested(folder)
+    except DataError:
+        # Nothing usable there: what follows replaces it.
+        return None
+    return rows if rows.fingerprint == fingerprint else None
+
+
+def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None:
+    """Raises DataError for a split without rows or with one class only."""
+    for split, files in parts.items():
+        num_rows = sum(part.num_rows for part in files)
+        num_positive = sum(part.num_positive for part in files)
+        place = f"{split} rows"
+        if not num_rows:
+            raise DataError(
+                f"the {split} split has no rows ({ledger.num_good} good rows in all)",
+                place=place,
+                remedy="Give more rows, or change data.split",
+            )
+        if num_positive in {0, num_rows}:
+            only = 1 if num_positive else 0
+            raise DataError(
+                f"all {num_rows} labels of the {split} split are {only}; both classes are needed",
+                place=place,
+                remedy="Check data.label; if the rows are sorted by it, set data.split.by: random",
+            )
+
+
+@contextmanager
+def _whole_or_absent(folder: Path) -> Iterator[Path]:
+    """A temporary folder that replaces `folder` if the block ends well and vanishes if not."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    replaced = folder.with_name(f".{folder.name}.{os.getpid()}.old.tmp")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        temporary.mkdir()
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    try:
+        yield temporary
+        if folder.exists():
+            folder.rename(replaced)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    finally:
+        for path in (temporary, replaced):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes what a killed ingestion left: one process at a time holds the run folder."""
+    prefix = f".{folder.name}."
+    for path in list(folder.parent.iterdir()):
+        if path.name.startswith(prefix) and path.name.endswith(".tmp") and path.is_dir():
+            shutil.rmtree(path)

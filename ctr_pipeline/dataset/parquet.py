@@ -1,0 +1,227 @@
+"""Parquet files as blocks of records.
+
+A column used as a number may be of integers, floats, booleans, decimals or texts; one used as text
+may be of texts (dictionary-encoded or not), UTF-8 bytes, integers, booleans or decimals. Integers
+become their decimal digits. Floats as texts are refused: which digits to write would be arbitrary.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
+from ctr_pipeline.dataset.columns import (
+    ColumnPlan,
+    ParsedBlock,
+    convert_label,
+    convert_texts,
+    nan_to_null,
+)
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import ColumnType
+
+_BATCH_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """One Parquet file, as inspection found it.
+
+    Attributes:
+        path: The file.
+        schema: Of its columns.
+    """
+
+    path: Path
+    schema: pa.Schema
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Of all its columns, in its order."""
+        return tuple(self.schema.names)
+
+
+@dataclass(frozen=True)
+class RecordBlock:
+    """Some consecutive records of one file."""
+
+    path: Path
+    batch: pa.RecordBatch
+    position_bytes: int
+
+    def parse(self, plan: ColumnPlan) -> ParsedBlock:
+        """The block's rows."""
+        faults = BlockFaults(self.batch.num_rows, plan.sensitive)
+        records = np.arange(self.batch.num_rows, dtype=np.int64)
+        columns = [
+            _convert(self.batch.column(name), name, plan, faults, records) for name in plan.names
+        ]
+        table = pa.table(columns, schema=plan.schema)
+        if faults.counts.total():
+            table = table.filter(pa.array(faults.good))
+        return ParsedBlock(
+            table,
+            self.batch.num_rows,
+            dict(faults.counts),
+            [(fault, fault.record + 1) for fault in faults.first()],
+        )
+
+
+def read_schema(path: Path) -> tuple[pa.Schema, int]:
+    """A file's columns and how many rows it has.
+
+    Raises:
+        DataError: The file is no Parquet, or truncated.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.schema_arrow, file.metadata.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+
+
+def read_first_rows(path: Path, num_rows: int) -> pa.Table:
+    """The first rows of a file, all columns.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            batch = next(file.iter_batches(batch_size=num_rows), None)
+            schema = file.schema_arrow
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+    return schema.empty_table() if batch is None else pa.Table.from_batches([batch])
+
+
+def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
+    """A file's records, the wanted columns only.
+
+    Raises:
+        DataError: The file is damaged, or a column's type does not fit its use.
+    """
+    for name in plan.names:
+        _check_type(file, name, plan)
+    size_bytes = file.path.stat().st_size
+    try:
+        with pq.ParquetFile(file.path) as reader:
+            num_rows = reader.metadata.num_rows
+            done = 0
+            for batch in reader.iter_batches(batch_size=_BATCH_ROWS, columns=plan.names):
+                done += batch.num_rows
+                yield RecordBlock(file.path, batch, size_bytes * done // max(num_rows, 1))
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file.path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return DataError(
+        f"cannot be read as Parquet: truncated or damaged ({first_line})",
+        place=str(path),
+        remedy="Copy or write the file again",
+    )
+
+
+def column_type_of(kind: pa.DataType) -> ColumnType | None:
+    """What a Parquet column is read as by itself; None if it fits no feature."""
+    if pa.types.is_dictionary(kind):
+        return column_type_of(kind.value_type)
+    if (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    ):
+        return ColumnType.NUMBER
+    return ColumnType.TEXT if _is_text(kind) else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def _check_type(file: ParquetSource, name: str, plan: ColumnPlan) -> None:
+    """Raises DataError if a column's Parquet type does not fit its use."""
+    kind = file.schema.field(name).type
+    own = column_type_of(kind)
+    place = f"{file.path}, column '{name}'"
+    if own is None and not (name in plan.carried and not pa.types.is_nested(kind)):
+        raise DataError(
+            f"has the type {kind}, which is neither a number nor a text",
+            place=place,
+            remedy="Leave the column out of features, or write it as a number or a text",
+        )
+    is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
+    if is_text_use and pa.types.is_floating(_plain(kind)) and name not in plan.carried:
+        raise DataError(
+            f"has the type {kind} but is used as text, and floats have no unique text",
+            place=place,
+            remedy="Write it as an integer or a text (missing values make pandas turn integers "
+            "into floats), or use id: round_identity or bucketize",
+        )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _convert(
+    array: Any, name: str, plan: ColumnPlan, faults: BlockFaults, records: Any
+) -> pa.Array:
+    """One column as the plan wants it."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
+    if _is_text(array.type):
+        return convert_texts(_as_utf8(array, name, faults, records), name, plan, faults, records)
+    if is_text_use:
+        return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
+    numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
+    if name != plan.label:
+        return numbers
+    none = np.empty(0, dtype=np.int64)
+
+    def show(positions: Any) -> Any:
+        return lambda index: str(array[int(positions[index])])
+
+    return convert_label(numbers, name, faults, records, wrong=none, show=show)
+
+
+def _as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Array:
+    """Texts or bytes as valid UTF-8 strings; others are condemned and come out as NULL."""
+    raw = pc.cast(array, pa.binary())
+    try:
+        return pc.cast(raw, pa.string())
+    except pa.ArrowInvalid:
+        values = raw.to_pylist()
+    decoded = [None if value is None else value.decode("utf-8", "replace") for value in values]
+    invalid = np.array(
+        [
+            value is not None and text is not None and text.encode() != value
+            for value, text in zip(values, decoded, strict=True)
+        ]
+    )
+    wrong = np.flatnonzero(invalid)
+    faults.condemn(
+        records[wrong],
+        BadRowReason.BAD_UTF8,
+        name,
+        lambda index: values[int(wrong[index])].decode("utf-8", "backslashreplace"),
+    )
+    return pa.array(decoded, pa.string(), mask=invalid)

@@ -1,0 +1,69 @@
+"""From `data.train`, `data.valid` and `data.test` to files that exist."""
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from ctr_pipeline.errors import DataError
+
+
+def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:
+    """The files that a path, a list of paths or globs stand for.
+
+    A list keeps its order; the files of a glob are sorted by name. A file whose own name has glob
+    characters is taken as it is.
+
+    Args:
+        paths: As in the config.
+        key: The config key, for messages.
+
+    Raises:
+        DataError: A file is missing, a folder, or named twice; a glob matches nothing.
+    """
+    files: list[Path] = []
+    for item in (paths,) if isinstance(paths, str) else paths:
+        files.extend(_resolve_one(item, key))
+    if not files:
+        raise DataError("names no files", place=key, remedy="Name a file, a list or a glob")
+    for index, file in enumerate(files):
+        if file in files[:index]:
+            raise DataError(
+                f"'{file}' is named twice, its rows would count twice",
+                place=key,
+                remedy="Name it once",
+            )
+    return tuple(files)
+
+
+def _resolve_one(item: str, key: str) -> list[Path]:
+    if "://" in item:
+        raise DataError(
+            f"'{item}' is not a local path",
+            place=key,
+            remedy="Name local CSV, TSV or Parquet files",
+        )
+    path = Path(item).expanduser()
+    if path.exists():
+        if path.is_dir():
+            raise DataError(
+                f"'{path}' is a folder, not a file",
+                place=key,
+                remedy=f"Name its files with a glob such as '{path}/*.parquet'",
+            )
+        return [path]
+    if not glob.has_magic(item):
+        raise DataError(
+            f"no such file: '{path}'",
+            place=key,
+            remedy="Paths are relative to the folder the command runs in; check the spelling",
+        )
+    # Path.glob takes no absolute pattern.
+    matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
+    # As in Hadoop's folders, `_SUCCESS` and its like are no data.
+    hidden = (".", "_")
+    files = [match for match in matches if match.is_file() and not match.name.startswith(hidden)]
+    if not files:
+        raise DataError(
+            f"no file matches '{item}'", place=key, remedy="Check the pattern and the folder"
+        )
+    return files

@@ -1,0 +1,133 @@
+"""Where records begin and end in delimited text, quotes respected.
+
+The rules are those of Arrow's CSV parser, so that both always agree: a quote opens a quoted field
+only at the field's start, a doubled quote inside is one quote, and after the closing quote the
+field goes on as an unquoted one. Records end at LF, CR or CR LF outside quoted fields. Blank lines
+are no records.
+"""
+
+import csv
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = npt.NDArray[np.int64]
+_LF, _CR = 10, 13
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How fields are separated and quoted; each one ASCII character, or no quote."""
+
+    delimiter: str
+    quote: str | None
+
+
+def split_record(record: str, dialect: Dialect) -> list[str]:
+    """The fields of one record."""
+    if dialect.quote is None:
+        return record.rstrip("\r\n").split(dialect.delimiter)
+    rows = csv.reader([record], delimiter=dialect.delimiter, quotechar=dialect.quote)
+    return next(rows, [])
+
+
+def _active_quotes(block: bytes, dialect: Dialect) -> Positions:
+    """Positions of the quotes that open or close, alternating, from a block that starts a record.
+
+    A doubled quote closes and opens again, which leaves the alternation intact.
+    """
+    if dialect.quote is None or dialect.quote.encode() not in block:
+        return np.empty(0, dtype=np.int64)
+    bytes_ = np.frombuffer(block, dtype=np.uint8)
+    quotes = np.flatnonzero(bytes_ == ord(dialect.quote))
+    before = bytes_[quotes - 1]
+    at_start = (before == ord(dialect.delimiter)) | (before == _LF) | (before == _CR)
+    at_start[quotes == 0] = True
+    adjacent = np.zeros(len(quotes), dtype=np.bool_)
+    adjacent[1:] = np.diff(quotes) == 1
+    if bool((at_start | adjacent)[::2].all()):
+        return quotes
+    # Some quote stands inside an unquoted field, where it is an ordinary character: walk.
+    active: list[int] = []
+    inside = False
+    starts = at_start.tolist()
+    for index, position in enumerate(quotes.tolist()):
+        if inside:
+            inside = False
+        elif starts[index] or (active and active[-1] == position - 1):
+            inside = True
+        else:
+            continue
+        active.append(position)
+    return np.array(active, dtype=np.int64)
+
+
+def find_last_end(block: bytes, dialect: Dialect) -> int:
+    """The position after the last line feed outside quotes, 0 if there is none."""
+    quotes = _active_quotes(block, dialect)
+    if not len(quotes):
+        return block.rfind(b"\n") + 1
+    newlines = np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == _LF)
+    outside = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+def find_open_quote(block: bytes, dialect: Dialect) -> int | None:
+    """The position of a quote that is opened and not closed, None if all are closed."""
+    quotes = _active_quotes(block, dialect)
+    return int(quotes[-1]) if len(quotes) % 2 else None
+
+
+def find_first_end(block: bytes, dialect: Dialect) -> int | None:
+    """The position after the first record's line end, None if it has none."""
+    ends, nexts = _line_ends(block)
+    outside = np.searchsorted(_active_quotes(block, dialect), ends) % 2 == 0
+    return int(nexts[outside][0]) if outside.any() else None
+
+
+def count_lines(block: bytes) -> int:
+    """Line ends in the block: LF, CR LF, and CR alone."""
+    count = block.count(b"\n")
+    if b"\r" in block:
+        count += block.count(b"\r") - block.count(b"\r\n")
+    return count
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a block.
+
+    Attributes:
+        starts: Position of each record's first byte.
+        ends: Position after its last byte, line end left out.
+        lines: Lines of the block before the one it starts in.
+    """
+
+    starts: Positions
+    ends: Positions
+    lines: Positions
+
+
+def find_records(block: bytes, dialect: Dialect) -> Records:
+    """Every record of a block that starts at a record, blank lines left out."""
+    line_ends, line_nexts = _line_ends(block)
+    outside = np.searchsorted(_active_quotes(block, dialect), line_ends) % 2 == 0
+    ends = np.append(line_ends[outside], len(block))
+    starts = np.append(0, line_nexts[outside])
+    filled = starts < ends
+    starts, ends = starts[filled], ends[filled]
+    return Records(starts, ends, np.searchsorted(line_nexts, starts, side="right"))
+
+
+def _line_ends(block: bytes) -> tuple[Positions, Positions]:
+    """Positions of all line ends, quoted ones included, and the positions after them."""
+    bytes_ = np.frombuffer(block, dtype=np.uint8)
+    if b"\r" not in block:
+        feeds = np.flatnonzero(bytes_ == _LF)
+        return feeds, feeds + 1
+    ends = np.flatnonzero((bytes_ == _LF) | (bytes_ == _CR))
+    after_cr = (bytes_[ends] == _LF) & (ends > 0) & (bytes_[ends - 1] == _CR)
+    ends = ends[~after_cr]
+    follows = np.append(bytes_, 0)[ends + 1] == _LF
+    return ends, ends + 1 + ((bytes_[ends] == _CR) & follows)

@@ -1,0 +1,96 @@
+"""All good rows of some files, in order, parsed by several threads, in bounded memory."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from pathlib import Path
+
+import pyarrow as pa
+
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
+from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
+from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.text import BLOCK_BYTES, TextBlock, read_text_blocks
+
+Block = TextBlock | RecordBlock
+
+
+def read_good_rows(
+    source: Source,
+    files: Sequence[Path],
+    plan: ColumnPlan,
+    ledger: BadRowLedger,
+    pool: Executor,
+    *,
+    max_ahead: int,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[pa.Table]:
+    """The good rows of `files`, in tables of one block each; bad ones go to the ledger.
+
+    Args:
+        source: That the files are of.
+        files: In this order.
+        plan: What to read.
+        ledger: Counts bad rows.
+        pool: Parses.
+        max_ahead: Blocks parsed ahead of the one that is given out.
+        on_bytes: Told how many more bytes of the files are done.
+        block_bytes: Size of a block of text.
+
+    Raises:
+        DataError: A file is damaged, or the ledger refuses a bad row.
+    """
+    pending: deque[tuple[Block, Future[ParsedBlock]]] = deque()
+    lines = _LineCounter()
+
+    def take() -> pa.Table:
+        block, future = pending.popleft()
+        parsed = future.result()
+        before, num_bytes = lines.enter(block, parsed.num_lines)
+        ledger.enter(
+            block.path,
+            parsed.table.num_rows,
+            parsed.counts,
+            [(fault, before + row) for fault, row in parsed.faults],
+        )
+        on_bytes(num_bytes)
+        return parsed.table
+
+    try:
+        for file in files:
+            for block in _read_blocks(source, file, plan, block_bytes):
+                pending.append((block, pool.submit(block.parse, plan)))
+                if len(pending) > max_ahead:
+                    yield take()
+        while pending:
+            yield take()
+    finally:
+        for _, future in pending:
+            future.cancel()
+
+
+class _LineCounter:
+    """Lines and bytes of the current file before the next block."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lines = 0
+        self._bytes = 0
+
+    def enter(self, block: Block, num_lines: int) -> tuple[int, int]:
+        """Lines before the block, and how many bytes of the file it took."""
+        if block.path != self._path:
+            self._path, self._lines, self._bytes = block.path, 0, 0
+        before, num_bytes = self._lines, block.position_bytes - self._bytes
+        self._lines += num_lines
+        self._bytes = block.position_bytes
+        return before, num_bytes
+
+
+def _read_blocks(source: Source, file: Path, plan: ColumnPlan, block_bytes: int) -> Iterator[Block]:
+    opened = source.opened[file]
+    if isinstance(opened, ParquetSource):
+        return read_parquet_blocks(opened, plan)
+    return read_text_blocks(opened, block_bytes)

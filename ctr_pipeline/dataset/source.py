@@ -1,0 +1,367 @@
+"""What the data files are, from a bounded look at each: format, columns, types.
+
+Of the first file the first 4 MiB are read, of every other one 64 KiB, of Parquet files the footer.
+Files of one source must agree: the same columns, in text files without a header the same number,
+and the same kind of values in each. With a header the columns may stand in another order.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
+from ctr_pipeline.dataset.inference import infer_type, is_decimal, looks_like_identifier
+from ctr_pipeline.dataset.parquet import (
+    ParquetSource,
+    column_type_of,
+    read_first_rows,
+    read_schema,
+)
+from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.records import Dialect
+from ctr_pipeline.dataset.text import TextBlock, TextFile, texts_of_block
+from ctr_pipeline.dataset.text_head import (
+    TextHead,
+    check_dialect,
+    find_delimiter,
+    find_names,
+    look_at,
+)
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import ColumnType
+
+HEAD_BYTES = 4 << 20
+_OTHER_HEAD_BYTES = 64 << 10
+_HEAD_ROWS = 20_000
+_PARQUET_MAGIC = b"PAR1"
+
+SourceFile = TextFile | ParquetSource
+Format = Literal["csv", "tsv", "parquet"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The data files and what is in them.
+
+    Attributes:
+        files: Of each split that has paths of its own: `train`, and `valid` and `test` if given.
+        format: csv, tsv or parquet.
+        delimiter: Of text files.
+        has_header: Whether names come from the files.
+        column_names: All columns, in the order of the first file.
+        inferred_types: Of the columns that fit a feature; others (lists, timestamps) are absent.
+        head: The first rows, numbers as float64 and texts as strings, columns that fit no feature
+            as they are.
+        opened: How each file is read.
+    """
+
+    files: Mapping[str, tuple[Path, ...]]
+    format: Format
+    delimiter: str | None
+    has_header: bool
+    column_names: tuple[str, ...]
+    inferred_types: Mapping[str, ColumnType]
+    head: pa.Table
+    opened: Mapping[Path, SourceFile]
+
+    def require(self, names: Sequence[str], key: str) -> None:
+        """Raises DataError unless all columns exist.
+
+        Args:
+            names: Of columns.
+            key: The config key that names them.
+        """
+        for name in names:
+            if name not in self.column_names:
+                raise self._no_column(name, key)
+
+    def _no_column(self, name: str, key: str) -> DataError:
+        near = difflib.get_close_matches(name, self.column_names, n=3, cutoff=0.5)
+        shown = ", ".join(f"'{column}'" for column in self.column_names[:8])
+        dots = ", …" if len(self.column_names) > 8 else ""
+        if near:
+            remedy = "Did you mean " + " or ".join(f"'{column}'" for column in near) + "?"
+        elif self.has_header and self.format != "parquet":
+            remedy = (
+                "Name the right column; if the file has no header, list all its columns in "
+                "data.columns"
+            )
+        else:
+            remedy = "Name one of the columns"
+        first = next(iter(self.opened))
+        return DataError(
+            f"no column '{name}', which {key} names; there are {shown}{dots}",
+            place=str(first),
+            remedy=remedy,
+        )
+
+
+def inspect_source(data: DataConfig) -> Source:
+    """Resolves the files of a config and finds out what they hold.
+
+    Raises:
+        DataError: Files are missing, unreadable, empty, of another format, or do not agree; or a
+            column that the config names does not exist.
+    """
+    groups = {"train": data.train, "valid": data.valid, "test": data.test}
+    files = {
+        split: resolve_files(paths, f"data.{split}")
+        for split, paths in groups.items()
+        if paths is not None
+    }
+    source = inspect_files(data, files)
+    source.require([data.label], "data.label")
+    source.require(data.key_columns, "data.key_columns")
+    if data.split.column is not None:
+        source.require([data.split.column], "data.split.column")
+    return source
+
+
+def inspect_files(
+    data: DataConfig, files: Mapping[str, tuple[Path, ...]], *, may_lack_label: bool = False
+) -> Source:
+    """As `inspect_source`, for files that are resolved already.
+
+    Args:
+        data: How they are read.
+        files: By split.
+        may_lack_label: Files without a header may have all of `data.columns` but the label.
+
+    Raises:
+        DataError: As `inspect_source`, but for the columns that the config names.
+    """
+    all_files = [file for group in files.values() for file in group]
+    formats = {file: _format_of(file, data) for file in all_files}
+    first = all_files[0]
+    for file, kind in formats.items():
+        if (kind == "parquet") != (formats[first] == "parquet"):
+            raise DataError(
+                f"is {kind}, but '{first}' is {formats[first]}",
+                place=str(file),
+                remedy="Give files of one format",
+            )
+    if formats[first] == "parquet":
+        return _inspect_parquet(data, files, all_files, may_lack_label=may_lack_label)
+    return _inspect_text(data, files, all_files, may_lack_label=may_lack_label)
+
+
+def _format_of(file: Path, data: DataConfig) -> Format:
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            magic = stream.read(8)
+    except OSError as error:
+        raise DataError(
+            f"cannot be read ({error.strerror})",
+            place=str(file),
+            remedy="Check the file's permissions",
+        ) from error
+    if size == 0:
+        raise DataError("is empty", place=str(file), remedy="Leave it out, or write it again")
+    plain_name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
+    is_parquet = magic.startswith(_PARQUET_MAGIC)
+    wants_parquet = data.format == "parquet" or (
+        data.format == "auto" and plain_name.endswith((".parquet", ".pq"))
+    )
+    if is_parquet and data.format in {"csv", "tsv"}:
+        raise DataError(
+            f"is Parquet, but data.format is {data.format}",
+            place=str(file),
+            remedy="Set data.format: auto",
+        )
+    if is_parquet:
+        return "parquet"
+    if wants_parquet:
+        raise DataError(
+            "is not a Parquet file",
+            place=str(file),
+            remedy="Write it again, or set data.format to what it is",
+        )
+    if data.format != "auto":
+        return data.format
+    return "tsv" if plain_name.endswith((".tsv", ".tab")) else "csv"
+
+
+def _check_names(names: Sequence[str], file: Path) -> None:
+    for index, name in enumerate(names):
+        if not name:
+            raise DataError(
+                f"column {index + 1} has no name",
+                place=str(file),
+                remedy="Name every column in the header, or list the columns in data.columns if "
+                "the file has no header",
+            )
+        if name in names[:index]:
+            raise DataError(
+                f"two columns are named '{name}'",
+                place=str(file),
+                remedy="Rename one of them, or list the columns in data.columns if the file has "
+                "no header",
+            )
+
+
+def _check_same_names(names: Sequence[str], file: Path, others: Sequence[str], other: Path) -> None:
+    lacking = [name for name in others if name not in names]
+    added = [name for name in names if name not in others]
+    if not lacking and not added:
+        return
+    differences = [
+        f"{what} {', '.join(repr(name) for name in found[:5])}{', …' if len(found) > 5 else ''}"
+        for what, found in (("lacks", lacking), ("has in addition", added))
+        if found
+    ]
+    raise DataError(
+        f"has other columns than '{other}': it {' and '.join(differences)}",
+        place=str(file),
+        remedy="Give files with the same columns",
+    )
+
+
+def _inspect_parquet(
+    data: DataConfig,
+    files: Mapping[str, tuple[Path, ...]],
+    all_files: Sequence[Path],
+    *,
+    may_lack_label: bool,
+) -> Source:
+    first = all_files[0]
+    # New rows to predict may come in another format than the rows of training.
+    if data.columns is not None and not may_lack_label:
+        raise DataError(
+            "data.columns is for files without a header, and Parquet files have names",
+            place=str(first),
+            remedy="Remove data.columns",
+        )
+    schemas = {file: read_schema(file) for file in all_files}
+    schema = schemas[first][0]
+    _check_names(schema.names, first)
+    for file, (other, _) in schemas.items():
+        _check_names(other.names, file)
+        _check_same_names(other.names, file, schema.names, first)
+        for name in schema.names:
+            expected, found = schema.field(name).type, other.field(name).type
+            if column_type_of(expected) is not column_type_of(found) or (
+                column_type_of(found) is None and expected != found
+            ):
+                raise DataError(
+                    f"column '{name}' has the type {found}, but {expected} in '{first}'",
+                    place=str(file),
+                    remedy="Give files with the same types",
+                )
+    if sum(num_rows for _, num_rows in schemas.values()) == 0:
+        raise DataError("has no rows", place=str(first), remedy="Give files with rows")
+    head_file = next(file for file, (_, num_rows) in schemas.items() if num_rows)
+    return Source(
+        files=files,
+        format="parquet",
+        delimiter=None,
+        has_header=True,
+        column_names=tuple(schema.names),
+        inferred_types=_parquet_types(schema),
+        head=read_first_rows(head_file, _HEAD_ROWS).select(schema.names),
+        opened={file: ParquetSource(file, schemas[file][0]) for file in all_files},
+    )
+
+
+def _parquet_types(schema: pa.Schema) -> dict[str, ColumnType]:
+    """By the schema; but integers with an identifier's name are texts, as in text files."""
+    types = {}
+    for name in schema.names:
+        kind = schema.field(name).type
+        own = column_type_of(kind)
+        if own is not None:
+            is_id = pa.types.is_integer(kind) and looks_like_identifier(name)
+            types[name] = ColumnType.TEXT if is_id else own
+    return types
+
+
+def _inspect_text(
+    data: DataConfig,
+    files: Mapping[str, tuple[Path, ...]],
+    all_files: Sequence[Path],
+    *,
+    may_lack_label: bool,
+) -> Source:
+    check_dialect(data)
+    first = all_files[0]
+    opened: dict[Path, SourceFile] = {}
+    heads: dict[Path, pa.Table] = {}
+    delimiter: str | None = None
+    for file in all_files:
+        head = look_at(file, data, HEAD_BYTES if file == first else _OTHER_HEAD_BYTES)
+        if delimiter is None:
+            delimiter = find_delimiter(head, data)
+        dialect = Dialect(delimiter, data.quote)
+        names = find_names(head, dialect, data, may_lack_label=may_lack_label)
+        _check_names(names, file)
+        text_file = TextFile(file, head.compression, dialect, names, data.columns is None)
+        if file != first:
+            _check_same_names(names, file, opened[first].column_names, first)
+        opened[file] = text_file
+        heads[file] = _read_texts(text_file, head, data)
+    for file, table in heads.items():
+        _check_same_kinds(table, file, heads[first], first)
+    head_file = next((file for file, table in heads.items() if table.num_rows), None)
+    if head_file is None:
+        raise DataError(
+            "has a header but no rows" if data.columns is None else "has no rows that can be read",
+            place=str(first),
+            remedy="Give a file with rows; if its first line is a row, list the columns in "
+            "data.columns"
+            if data.columns is None
+            else "Check data.columns and data.delimiter",
+        )
+    texts = heads[head_file].select(opened[first].column_names)
+    types = {name: infer_type(name, texts.column(name)) for name in texts.column_names}
+    return Source(
+        files=files,
+        format="tsv" if delimiter == "\t" else "csv",
+        delimiter=delimiter,
+        has_header=data.columns is None,
+        column_names=opened[first].column_names,
+        inferred_types=types,
+        head=_typed(texts, types, data),
+        opened=opened,
+    )
+
+
+def _read_texts(file: TextFile, head: TextHead, data: DataConfig) -> pa.Table:
+    """The head's rows as texts, missing values NULL."""
+    body = head.records(file.dialect, has_header=file.has_header)
+    table = texts_of_block(TextBlock(file, body, 0, 0)).combine_chunks()
+    missing = ("", *data.missing_values)
+    return pa.table(
+        {name: missing_to_null(table.column(name), missing) for name in table.column_names}
+    )
+
+
+def _typed(texts: pa.Table, types: Mapping[str, ColumnType], data: DataConfig) -> pa.Table:
+    columns = {}
+    for name in texts.column_names:
+        column = texts.column(name).combine_chunks()
+        if types[name] is ColumnType.NUMBER:
+            column, _ = parse_numbers(column, ("", *data.missing_values))
+        columns[name] = column
+    return pa.table(columns)
+
+
+def _check_same_kinds(table: pa.Table, file: Path, expected: pa.Table, first: Path) -> None:
+    """Raises DataError if a number column of the first file holds mostly other texts in `file`."""
+    for name in expected.column_names:
+        if infer_type(name, expected.column(name)) is not ColumnType.NUMBER:
+            continue
+        column = table.column(name)
+        num_present = len(column) - column.null_count
+        num_decimal = pc.sum(is_decimal(column)).as_py() or 0
+        if num_decimal * 2 < num_present:
+            raise DataError(
+                f"column '{name}' holds texts that are no numbers, but numbers in '{first}'",
+                place=str(file),
+                remedy="Give files with the same columns in the same order",
+            )

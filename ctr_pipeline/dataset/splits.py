@@ -1,0 +1,102 @@
+"""Which split a row belongs to: pure functions of its number or of a value.
+
+By order, the first rows train, the next validate, the last test. At random, the row's number among
+the good rows and the seed decide. By hash, the fingerprint of one column's value decides alone, so
+that a value's rows stay together in every file and run; missing counts as one value.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SPLITS = ("train", "valid", "test")
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+_HASH_KEY = "ctrpipe-split-01"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The shares of the rows that validate and test; the rest trains."""
+
+    valid: float
+    test: float
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that get rows."""
+        shares = {"train": 1.0, "valid": self.valid, "test": self.test}
+        return tuple(split for split in SPLITS if shares[split] > 0)
+
+
+def plan_order_ranges(num_rows: int, shares: Shares) -> dict[str, tuple[int, int]]:
+    """The range of rows [first, after) of each split; shares are rounded to whole rows."""
+    num_valid, num_test = round(num_rows * shares.valid), round(num_rows * shares.test)
+    num_train = max(num_rows - num_valid - num_test, 0)
+    ends = {"train": num_train, "valid": num_train + num_valid, "test": num_rows}
+    ranges = {}
+    first = 0
+    for split in SPLITS:
+        ranges[split] = (first, ends[split])
+        first = ends[split]
+    return {split: ranges[split] for split in shares.splits}
+
+
+def random_places(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np.float64]:
+    """Uniform in [0, 1) for each row number from `first_row` on, a pure function of it and `seed`.
+
+    SplitMix64 (Steele, Lea, Flood 2014), whose state at any step can be computed directly.
+    """
+    start = int(_mix(np.array([seed & _WORD], dtype=np.uint64))[0])
+    rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)
+    return _as_places(_mix(np.uint64(start) + (rows + np.uint64(1)) * np.uint64(_GOLDEN)))
+
+
+def hash_places(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Uniform in [0, 1) for each value of a text or float64 column, equal for equal values.
+
+    SipHash of the UTF-8 bytes, of numbers of their shortest decimal form.
+    """
+    import pandas as pd
+
+    texts = pc.cast(values, pa.string()) if pa.types.is_floating(values.type) else values
+    encoded = texts.combine_chunks().dictionary_encode(null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    distinct = encoded.dictionary.to_pylist()
+    # No text of a file is empty, an empty one is missing: so it can stand for missing here.
+    objects = np.array([text or "" for text in distinct], dtype=object)
+    if not len(objects):
+        return np.empty(0, dtype=np.float64)
+    hashes = pd.util.hash_array(objects, encoding="utf8", hash_key=_HASH_KEY, categorize=False)
+    places = _as_places(_mix(hashes))
+    return np.take(places, np.asarray(encoded.indices))
+
+
+def divide(
+    table: pa.Table, places: npt.NDArray[np.float64], shares: Shares
+) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each split, in their order."""
+    train_end, valid_end = 1.0 - shares.valid - shares.test, 1.0 - shares.test
+    masks: Mapping[str, npt.NDArray[np.bool_]] = {
+        "train": places < train_end,
+        "valid": (places >= train_end) & (places < valid_end),
+        "test": places >= valid_end,
+    }
+    for split in shares.splits:
+        yield split, table.filter(pa.array(masks[split]))
+
+
+def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(state ^ (state >> np.uint64(31)), dtype=np.uint64)
+
+
+def _as_places(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53

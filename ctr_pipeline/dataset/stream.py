@@ -1,0 +1,61 @@
+"""New rows as record batches, for prediction and evaluation, without writing them anywhere."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.columns import plan_columns
+from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.rows import read_good_rows
+from ctr_pipeline.dataset.source import inspect_files
+from ctr_pipeline.features import ColumnType
+
+
+def stream_rows(
+    data: DataConfig,
+    paths: str | Sequence[str],
+    column_types: Mapping[str, ColumnType],
+    *,
+    label_required: bool,
+    extra_columns: Sequence[str] = (),
+    sensitive: Collection[str] = (),
+    ledger: BadRowLedger | None = None,
+    threads: int = 2,
+) -> Iterator[pa.RecordBatch]:
+    """The good rows of new files, in order, read by the rules of `data` as ingestion reads them.
+
+    A batch has the label (int8, if required), the columns of `column_types` (float64 or string)
+    and the extra columns as text. Files without a header may lack the label if it is not required.
+
+    Args:
+        data: How the files are read.
+        paths: A file, a list or a glob.
+        column_types: The columns to give.
+        label_required: Whether the label is read; a row without it is bad then.
+        extra_columns: Carried along as text unless typed already.
+        sensitive: Columns whose values are kept out of messages.
+        ledger: Counts bad rows, for the caller to look at after the last batch.
+        threads: That parse.
+
+    Raises:
+        DataError: As `inspect_source` and `ingest` do.
+    """
+    files = resolve_files(paths, "--data")
+    source = inspect_files(data, {"new": files}, may_lack_label=not label_required)
+    ledger = ledger or BadRowLedger(data.bad_rows, data.max_bad_fraction)
+    plan = plan_columns(
+        data,
+        column_types,
+        label_required=label_required,
+        carried=extra_columns,
+        sensitive=sensitive,
+    )
+    source.require(plan.names, "the model")
+    with ThreadPoolExecutor(threads, thread_name_prefix="stream") as pool:
+        tables = read_good_rows(source, files, plan, ledger, pool, max_ahead=threads)
+        for table in tables:
+            yield from table.combine_chunks().to_batches()
+    ledger.close()

@@ -1,0 +1,333 @@
+"""Delimited text as blocks of whole records, and blocks as tables.
+
+A block first takes the fast path: Arrow's CSV parser straight into the wanted types. If anything in
+it does not fit, that block alone takes the exact path, which reads texts, finds every bad row and
+its line, and gives the good ones.
+"""
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
+from ctr_pipeline.dataset.columns import (
+    ARROW_TYPES,
+    ColumnPlan,
+    ParsedBlock,
+    convert_texts,
+    is_binary_label,
+    nan_to_null,
+)
+from ctr_pipeline.dataset.compression import Compression, PlainStream, open_plain
+from ctr_pipeline.dataset.records import (
+    Dialect,
+    Records,
+    count_lines,
+    find_first_end,
+    find_last_end,
+    find_open_quote,
+    find_records,
+    split_record,
+)
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import ColumnType
+
+BLOCK_BYTES = 4 << 20
+"""Stays in the processor's caches: blocks of 16 MiB take almost three times as long to parse."""
+
+MAX_RECORD_BYTES = 64 << 20
+"""A longer record is a quote that is never closed, or no text."""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One text file, as inspection found it.
+
+    Attributes:
+        path: The file.
+        compression: Of the file.
+        dialect: Delimiter and quote.
+        column_names: Of all its columns, in its order.
+        has_header: Whether the first record holds the names.
+    """
+
+    path: Path
+    compression: Compression
+    dialect: Dialect
+    column_names: tuple[str, ...]
+    has_header: bool
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Whole records of one file.
+
+    Attributes:
+        file: Where they are from.
+        data: Their bytes.
+        position_bytes: Bytes of the (compressed) file read so far.
+        num_lines_skipped: Lines before the block that belong to no block: the header's.
+    """
+
+    file: TextFile
+    data: bytes
+    position_bytes: int
+    num_lines_skipped: int
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.file.path
+
+    def parse(self, plan: ColumnPlan) -> ParsedBlock:
+        """The block's rows."""
+        return _parse_fast(self, plan) or _parse_exact(self, plan)
+
+
+def read_head(path: Path, compression: Compression, num_bytes: int) -> tuple[bytes, bool]:
+    """The first bytes of the plain text without byte order mark, and whether they are all of it.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    with open_plain(path, compression) as stream:
+        head = _read_fully(stream, num_bytes + 1)
+    return head[:num_bytes].removeprefix(codecs.BOM_UTF8), len(head) <= num_bytes
+
+
+def read_text_blocks(file: TextFile, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+    """A file's records after the header, in blocks of about `block_bytes`.
+
+    Raises:
+        DataError: The file is damaged, or a record does not end.
+    """
+    num_lines = 0
+    skipped = 0
+    header_pending = file.has_header
+    with open_plain(file.path, file.compression) as stream:
+        carry = b""
+        is_first = True
+        while chunk := _read_fully(stream, block_bytes):
+            data = carry + chunk if carry else chunk
+            if is_first:
+                data, is_first = data.removeprefix(codecs.BOM_UTF8), False
+            if header_pending:
+                data, lines = _skip_header(data, file.dialect)
+                header_pending = lines == 0
+                skipped += lines
+                if header_pending:
+                    carry = data
+                    _check_record_length(file, carry, num_lines)
+                    continue
+            cut = find_last_end(data, file.dialect)
+            carry = data[cut:]
+            if cut:
+                block = data[:cut]
+                yield TextBlock(file, block, stream.position_bytes(), skipped)
+                num_lines += count_lines(block) + skipped
+                skipped = 0
+            _check_record_length(file, carry, num_lines)
+        if carry and not header_pending:
+            position = find_open_quote(carry, file.dialect)
+            if position is not None:
+                raise _unclosed(file, num_lines + count_lines(carry[:position]) + 1)
+            yield TextBlock(file, carry, stream.position_bytes(), skipped)
+
+
+def _read_fully(stream: PlainStream, num_bytes: int) -> bytes:
+    """As many bytes as asked for unless the file ends: a decompressor may give fewer at once."""
+    block = stream.read(num_bytes)
+    if not block or len(block) == num_bytes:
+        return block
+    parts, missing = [block], num_bytes - len(block)
+    while missing and (block := stream.read(missing)):
+        parts.append(block)
+        missing -= len(block)
+    return b"".join(parts)
+
+
+def _skip_header(data: bytes, dialect: Dialect) -> tuple[bytes, int]:
+    """The bytes after the first record and the lines before them, 0 lines if it does not end."""
+    start = len(data) - len(data.lstrip(b"\r\n"))
+    end = find_first_end(data[start:], dialect)
+    if end is None:
+        return data, 0
+    return data[start + end :], count_lines(data[: start + end])
+
+
+def _check_record_length(file: TextFile, carry: bytes, num_lines: int) -> None:
+    if len(carry) <= MAX_RECORD_BYTES:
+        return
+    position = find_open_quote(carry, file.dialect)
+    if position is not None:
+        raise _unclosed(file, num_lines + count_lines(carry[:position]) + 1)
+    raise DataError(
+        f"a row is longer than {MAX_RECORD_BYTES >> 20} MiB",
+        place=f"{file.path}, row {num_lines + 1}",
+        remedy="Check that this is delimited text with one row per line",
+    )
+
+
+def _unclosed(file: TextFile, line: int) -> DataError:
+    return DataError(
+        f"a quote ({file.dialect.quote}) is opened here and never closed",
+        place=f"{file.path}, row {line}",
+        remedy="Mend the row, or set data.quote: null if quotes are plain characters",
+    )
+
+
+def _read_csv(
+    block: bytes,
+    file: TextFile,
+    convert: pa_csv.ConvertOptions,
+    invalid_row_handler: Any = None,
+) -> pa.Table:
+    quote = file.dialect.quote
+    is_quoted = quote is not None and quote.encode() in block
+    return pa_csv.read_csv(
+        pa.BufferReader(block),
+        read_options=pa_csv.ReadOptions(
+            use_threads=False, block_size=len(block) + 1, column_names=list(file.column_names)
+        ),
+        parse_options=pa_csv.ParseOptions(
+            delimiter=file.dialect.delimiter,
+            quote_char=quote if is_quoted else False,
+            newlines_in_values=is_quoted,
+            invalid_row_handler=invalid_row_handler,
+        ),
+        convert_options=convert,
+    )
+
+
+def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
+    """The block's rows if all of them are good, else None."""
+    types = {name: ARROW_TYPES[kind] for name, kind in plan.types.items()}
+    if plan.label is not None:
+        types[plan.label] = pa.float64()
+    convert = pa_csv.ConvertOptions(
+        column_types=types,
+        include_columns=plan.names,
+        null_values=list(plan.missing_values),
+        strings_can_be_null=True,
+    )
+    try:
+        table = _read_csv(block.data, block.file, convert)
+    except pa.ArrowInvalid:
+        return None
+    for index, name in enumerate(plan.names):
+        column = table.column(index)
+        if name == plan.label:
+            if not is_binary_label(column):
+                return None
+            table = table.set_column(index, name, column.cast(pa.int8()))
+        elif plan.types[name] is ColumnType.NUMBER:
+            numbers = nan_to_null(column)
+            if numbers is not column:
+                table = table.set_column(index, name, numbers)
+    return ParsedBlock(table, count_lines(block.data) + block.num_lines_skipped, {}, ())
+
+
+def _parse_exact(block: TextBlock, plan: ColumnPlan) -> ParsedBlock:
+    """The block's good rows, and every bad one."""
+    records = find_records(block.data, block.file.dialect)
+    faults = BlockFaults(len(records.starts), plan.sensitive)
+    data, mangled = _repair_utf8(block.data, records)
+    wrong_counts: dict[int, Any] = {}
+
+    def note_wrong_count(row: Any) -> str:
+        wrong_counts[row.number - 1] = row
+        return "skip"
+
+    convert = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(plan.names, pa.string()),
+        include_columns=plan.names,
+        null_values=[],
+        strings_can_be_null=False,
+    )
+    table = _read_csv(data, block.file, convert, note_wrong_count).combine_chunks()
+    wrong = np.array(sorted(wrong_counts), dtype=np.int64)
+
+    def count_columns(index: int) -> str:
+        row = wrong_counts[int(wrong[index])]
+        return f"{row.actual_columns} instead of {row.expected_columns}"
+
+    def show_row(index: int) -> str:
+        return str(wrong_counts[int(wrong[index])].text)
+
+    faults.condemn(wrong, BadRowReason.WRONG_COLUMN_COUNT, None, show_row, count_columns)
+    kept = np.flatnonzero(faults.good)
+    if len(kept) != table.num_rows:
+        raise AssertionError(
+            f"{block.path}: {len(kept)} records by position, {table.num_rows} by the parser"
+        )
+    _condemn_mangled(block, records, mangled, plan, faults)
+    columns = []
+    for name in plan.names:
+        chunks = table.column(name).combine_chunks()
+        texts = chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
+        columns.append(convert_texts(texts, name, plan, faults, kept))
+    result = pa.table(columns, schema=plan.schema)
+    if faults.counts.total():
+        result = result.filter(pa.array(faults.good[kept]))
+    skipped = block.num_lines_skipped
+    return ParsedBlock(
+        result,
+        count_lines(block.data) + skipped,
+        dict(faults.counts),
+        [(fault, int(records.lines[fault.record]) + skipped + 1) for fault in faults.first()],
+    )
+
+
+def _repair_utf8(data: bytes, records: Records) -> tuple[bytes, list[int]]:
+    """The block with U+FFFD for what is not UTF-8, and the records that were repaired."""
+    view = memoryview(data)
+    mangled: list[int] = []
+    position = 0
+    while position < len(data):
+        try:
+            codecs.utf_8_decode(view[position:], "strict", True)
+        except UnicodeDecodeError as error:
+            record = int(np.searchsorted(records.starts, position + error.start, side="right")) - 1
+            mangled.append(record)
+            position = int(records.ends[record])
+        else:
+            break
+    return (data.decode("utf-8", "replace").encode() if mangled else data), mangled
+
+
+def _condemn_mangled(
+    block: TextBlock, records: Records, mangled: list[int], plan: ColumnPlan, faults: BlockFaults
+) -> None:
+    """Condemns the repaired records in which a wanted column is not UTF-8."""
+    wanted = [(block.file.column_names.index(name), name) for name in plan.names]
+    for record in mangled:
+        if not faults.good[record]:
+            continue
+        raw = block.data[records.starts[record] : records.ends[record]].decode("latin-1")
+        fields = split_record(raw, block.file.dialect)
+        for index, name in wanted:
+            value = fields[index].encode("latin-1")
+            shown = value.decode("utf-8", "backslashreplace")
+            if shown.encode() != value:
+                faults.condemn(np.array([record]), BadRowReason.BAD_UTF8, name, [shown].__getitem__)
+                break
+
+
+def texts_of_block(block: TextBlock) -> pa.Table:
+    """All columns as texts, rows with a wrong number of columns left out, for a first look."""
+    records = find_records(block.data, block.file.dialect)
+    data, _ = _repair_utf8(block.data, records)
+    convert = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(block.file.column_names, pa.string()),
+        null_values=[],
+        strings_can_be_null=False,
+    )
+    if not len(records.starts):
+        return pa.table({name: pa.array([], pa.string()) for name in block.file.column_names})
+    return _read_csv(data, block.file, convert, lambda _: "skip")
