@@ -5,11 +5,11 @@ from typing import IO
 
 import numpy as np
 
+from ctr_pipeline.embeddings import update_kernels
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
 from ctr_pipeline.embeddings.specs import OptimizerSpec
-from ctr_pipeline.embeddings.update_kernels import update_vector
 from ctr_pipeline.errors import CheckpointError
 
 _MAGIC = b"CTRDENS1"
@@ -29,9 +29,15 @@ class DenseParameters:
                 f"values of shape {values.shape}, type {values.dtype}, not float32 [n]"
             )
         self.optimizer = optimizer
-        self._rule = rule_of(optimizer)
-        self.values: Float32Array = np.array(values, np.float32)
-        self.slots: Float32Array = self._rule.initial_slots(len(values), optimizer)
+        slots = rule_of(optimizer).initial_slots(len(values), optimizer)
+        # One record without a header, so that the kernels of rows serve it.
+        self._record_1R: Float32Array = np.concatenate([values, slots])[None]
+        self.values: Float32Array = self._record_1R[0, : len(values)]
+        self.slots: Float32Array = self._record_1R[0, len(values) :]
+        self._plan_SP = np.zeros((1, update_kernels.NUM_PLAN_COLUMNS), np.uint64)
+        self._plan_SP[0, update_kernels.PLAN_RULE] = rule_of(optimizer).code
+        self._plan_SP[0, update_kernels.PLAN_DIM] = len(values)
+        self._plan_SP[0, update_kernels.PLAN_SLOTS] = len(values)
 
     def update(
         self, gradient: Float32Array, *, step: int, learning_rate_factor: float = 1.0
@@ -51,8 +57,9 @@ class DenseParameters:
         constants = step_constants(
             self.optimizer, step=step, learning_rate_factor=learning_rate_factor
         )
-        update_vector(
-            self._rule.code, self.values, self.slots, np.ascontiguousarray(gradient), constants
+        # The kernel only ever writes the gradient to scale it, which a scale of 1 does not.
+        update_kernels.update_vector(
+            self._record_1R, np.ascontiguousarray(gradient), self._plan_SP, constants[None]
         )
 
     def save(self, file: IO[bytes]) -> None:

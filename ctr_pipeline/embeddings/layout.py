@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.embeddings import update_kernels as kernels
-from ctr_pipeline.embeddings.arrays import Float32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import Float32Array, UInt64Array
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
 from ctr_pipeline.embeddings.specs import SegmentSpec
 
@@ -26,7 +26,7 @@ class RowLayout:
         segments: The parts of a row, in order.
         width: Values in a row.
         record_floats: Float32 places in a record, header and padding included.
-        plan_SP: int64 [segments, NUM_PLAN_COLUMNS], what the update kernels read.
+        plan_SP: uint64 [segments, NUM_PLAN_COLUMNS], what the update kernels read.
         fresh_record: float32 [record_floats], a record with zero values and initial slots.
         initial_range_W: float32 [width], the bound of each fresh value.
     """
@@ -34,7 +34,7 @@ class RowLayout:
     segments: tuple[SegmentSpec, ...]
     width: int
     record_floats: int
-    plan_SP: Int64Array
+    plan_SP: UInt64Array
     fresh_record: Float32Array
     initial_range_W: Float32Array
 
@@ -81,20 +81,19 @@ def plan_layout(segments: Sequence[SegmentSpec]) -> RowLayout:
         raise ValueError(f"a row needs segments of distinct names, not {names}")
     rules = [rule_of(segment.optimizer) for segment in segments]
     width = sum(segment.dim for segment in segments)
-    plan_SP = np.zeros((len(segments), kernels.NUM_PLAN_COLUMNS), np.int64)
-    start, slot_start = 0, kernels.HEADER_WORDS + width
+    plan_SP = np.zeros((len(segments), kernels.NUM_PLAN_COLUMNS), np.uint64)
+    first, slot_start = 0, kernels.HEADER_WORDS + width
     initial_slots = []
     for plan, segment, rule in zip(plan_SP, segments, rules, strict=True):
-        num_slots = rule.num_slots(segment.dim)
         plan[kernels.PLAN_RULE] = rule.code
-        plan[kernels.PLAN_START] = start
+        plan[kernels.PLAN_FIRST] = first
         plan[kernels.PLAN_DIM] = segment.dim
-        plan[kernels.PLAN_SLOT_START] = slot_start
-        plan[kernels.PLAN_SLOT_COUNT] = num_slots
+        plan[kernels.PLAN_START] = kernels.HEADER_WORDS + first
+        plan[kernels.PLAN_SLOTS] = slot_start
         plan[kernels.PLAN_COUNT_POWER] = segment.l2_count_power
         initial_slots.append(rule.initial_slots(segment.dim, segment.optimizer))
-        start += segment.dim
-        slot_start += num_slots
+        first += segment.dim
+        slot_start += rule.num_slots(segment.dim)
     record_floats = -(-slot_start // _ALIGNMENT_FLOATS) * _ALIGNMENT_FLOATS
     fresh_record = np.zeros(record_floats, np.float32)
     fresh_record[kernels.HEADER_WORDS + width : slot_start] = np.concatenate(initial_slots)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
 from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.prefetch import prefetch
 from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
@@ -28,6 +29,12 @@ _EMPTY = np.uint64(0)
 _ID_MASK = (1 << ID_BITS) - 1
 _UNIFORM_SCALE = np.float32(2.0**-24)
 _BLOCK = 64
+_ZERO = np.float32(0)
+_NONE = np.uint64(0)
+_LINE_FLOATS = np.uint64(16)
+_PLACES_AHEAD = np.uint64(24)
+# Unsigned, as places in inner loops are: see `update_kernels`.
+_FIRST_VALUE = np.uint64(HEADER_WORDS)
 
 
 @kernel
@@ -36,18 +43,6 @@ def _mix(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> _SHIFT_30)) * _MULTIPLIER_1
     value = (value ^ (value >> _SHIFT_27)) * _MULTIPLIER_2
     return value ^ (value >> _SHIFT_31)
-
-
-@kernel
-def _copy(target: Float32Array, source: Float32Array) -> None:
-    for i in range(target.shape[0]):
-        target[i] = source[i]
-
-
-@kernel
-def _clear(target: Float32Array) -> None:
-    for i in range(target.shape[0]):
-        target[i] = np.float32(0)
 
 
 @kernel
@@ -184,33 +179,42 @@ def gather_occurrences(
     rows_U: Int32Array,
     inverse_P: Int32Array,
     out_PW: Float32Array,
-    first: int,
-    last: int,
+    begin: int,
+    end: int,
 ) -> None:
     """Copies the values of each occurrence's row; zeros where there is no row."""
-    width = out_PW.shape[1]
-    for p in range(first, last):
-        u = inverse_P[p]
-        row = -1
-        if u >= 0:
-            row = rows_U[u]
-        out = out_PW[p]
+    width = np.uint64(out_PW.shape[1])
+    last = np.uint64(end)
+    for p in range(np.uint64(begin), last):
+        ahead = p + _PLACES_AHEAD
+        if ahead < last and inverse_P[ahead] >= 0:
+            row = rows_U[np.uint64(inverse_P[ahead])]
+            if row >= 0:
+                for column in range(_NONE, width + _FIRST_VALUE, _LINE_FLOATS):
+                    prefetch(records_NR, np.uint64(row), column)
+        row = np.int32(-1)
+        if inverse_P[p] >= 0:
+            row = rows_U[np.uint64(inverse_P[p])]
         if row >= 0:
-            _copy(out, records_NR[row, HEADER_WORDS : HEADER_WORDS + width])
+            source = np.uint64(row)
+            for i in range(width):
+                out_PW[p, i] = records_NR[source, _FIRST_VALUE + i]
         else:
-            _clear(out)
+            for i in range(width):
+                out_PW[p, i] = _ZERO
 
 
 @kernel
 def gather_rows(
-    records_NR: Float32Array, rows_U: Int32Array, out_UW: Float32Array, first: int, last: int
+    records_NR: Float32Array, rows_U: Int32Array, out_UW: Float32Array, begin: int, end: int
 ) -> None:
     """Copies the values of each row; zeros where it is -1."""
-    width = out_UW.shape[1]
-    for u in range(first, last):
-        row = rows_U[u]
-        out = out_UW[u]
-        if row >= 0:
-            _copy(out, records_NR[row, HEADER_WORDS : HEADER_WORDS + width])
+    width = np.uint64(out_UW.shape[1])
+    for u in range(np.uint64(begin), np.uint64(end)):
+        if rows_U[u] >= 0:
+            source = np.uint64(rows_U[u])
+            for i in range(width):
+                out_UW[u, i] = records_NR[source, _FIRST_VALUE + i]
         else:
-            _clear(out)
+            for i in range(width):
+                out_UW[u, i] = _ZERO

@@ -1,17 +1,22 @@
-"""Optimizer arithmetic on float32 slices, and its application to rows and dense vectors.
+"""Optimizer arithmetic on float32 records, for rows and dense vectors alike.
 
-One implementation for both. Rules follow Keras 3, so that touched rows move exactly as the rows of
-a Keras variable would; `rowwise_adagrad` keeps the mean of a row's squared gradients instead of one
-accumulator a value. Constants arrive as one float32 vector (see the `CONSTANT_` indices), so that
-nothing here is promoted to float64.
+Rules follow Keras 3, so that touched rows move exactly as the rows of a Keras variable would;
+`rowwise_adagrad` keeps the mean of a row's squared gradients instead of one accumulator a value.
+Constants arrive as one float32 vector (see the `CONSTANT_` indices), so that nothing here is
+promoted to float64.
+
+Rules work on `records_NR[row, start + i]` and not on slices: a slice in a loop costs two atomic
+operations on its reference count, more than the arithmetic of a row. Places are unsigned, because
+a signed one may be negative, and the check for that keeps a loop from being vectorised.
 """
 
 # ruff: noqa: PLR0917 -- kernels take arrays by position; compiled functions have no keywords
 
 import numpy as np
 
-from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, UInt64Array
 from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.prefetch import prefetch
 
 SGD = 0
 ADAGRAD = 1
@@ -34,10 +39,10 @@ NUM_CONSTANTS = 10
 
 # Columns of a segment's plan.
 PLAN_RULE = 0
-PLAN_START = 1  # of the values, counted from the first value
+PLAN_FIRST = 1  # of the values, counted from the first value
 PLAN_DIM = 2
-PLAN_SLOT_START = 3  # counted from the start of the record
-PLAN_SLOT_COUNT = 4
+PLAN_START = 3  # of the values, counted from the start of the record
+PLAN_SLOTS = 4  # of the slots, counted from the start of the record
 PLAN_COUNT_POWER = 5
 NUM_PLAN_COLUMNS = 6
 
@@ -47,186 +52,198 @@ HEADER_LAST_SEEN = 1
 HEADER_WORDS = 2
 
 _ZERO = np.float32(0)
+_UNIT = np.float32(1)
+_NONE = np.uint64(0)
+_NEXT = np.uint64(1)
+_LINE_FLOATS = np.uint64(16)
+_ROWS_AHEAD = np.uint64(12)
+_GRADIENTS_AHEAD = np.uint64(24)
 
 
 @kernel
-def _copy(target: Float32Array, source: Float32Array) -> None:
-    for i in range(target.shape[0]):
-        target[i] = source[i]
-
-
-@kernel
-def _add(total: Float32Array, addend: Float32Array) -> None:
-    # Its own function: the same loop written out among its callers is three times slower, since
-    # the compiler then no longer sees that both are contiguous and of one length.
-    for i in range(total.shape[0]):
-        total[i] += addend[i]
-
-
-@kernel
-def _scale(gradient: Float32Array, scale: np.float32) -> None:
-    for i in range(gradient.shape[0]):
-        gradient[i] *= scale
-
-
-@kernel
-def _shrink_and_scale(
-    gradient: Float32Array, values: Float32Array, shrink: np.float32, scale: np.float32
+def _prefetch_row(
+    records_NR: Float32Array, rows_U: Int32Array, u: np.uint64, end: np.uint64
 ) -> None:
-    for i in range(gradient.shape[0]):
-        gradient[i] = (gradient[i] + shrink * values[i]) * scale
+    if u < end and rows_U[u] >= 0:
+        row = np.uint64(rows_U[u])
+        for column in range(_NONE, np.uint64(records_NR.shape[1]), _LINE_FLOATS):
+            prefetch(records_NR, row, column)
 
 
 @kernel
-def _sgd(values: Float32Array, gradient: Float32Array, rate: np.float32) -> None:
-    for i in range(values.shape[0]):
-        values[i] -= rate * gradient[i]
+def _prefetch_gradient(gradients_PW: Float32Array, occurrences: Int32Array, k: np.uint64) -> None:
+    if k < np.uint64(occurrences.shape[0]):
+        place = np.uint64(occurrences[k])
+        width = np.uint64(gradients_PW.shape[1])
+        for column in range(_NONE, width, _LINE_FLOATS):
+            prefetch(gradients_PW, place, column)
+        prefetch(gradients_PW, place, width - _NEXT)
+
+
+@kernel
+def _sgd(
+    records_NR: Float32Array,
+    row: np.uint64,
+    start: np.uint64,
+    dim: np.uint64,
+    gradient: Float32Array,
+    first: np.uint64,
+    constants_SC: Float32Array,
+    segment: np.uint64,
+) -> None:
+    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
+    for i in range(dim):
+        records_NR[row, start + i] -= rate * gradient[first + i]
 
 
 @kernel
 def _adagrad(
-    values: Float32Array,
-    accumulator: Float32Array,
+    records_NR: Float32Array,
+    row: np.uint64,
+    start: np.uint64,
+    slots: np.uint64,
+    dim: np.uint64,
     gradient: Float32Array,
-    rate: np.float32,
-    epsilon: np.float32,
+    first: np.uint64,
+    constants_SC: Float32Array,
+    segment: np.uint64,
 ) -> None:
-    for i in range(values.shape[0]):
-        square_sum = accumulator[i] + gradient[i] * gradient[i]
-        accumulator[i] = square_sum
-        values[i] -= rate * gradient[i] / np.sqrt(square_sum + epsilon)
+    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
+    epsilon = constants_SC[segment, CONSTANT_EPSILON]
+    for i in range(dim):
+        g = gradient[first + i]
+        square_sum = records_NR[row, slots + i] + g * g
+        records_NR[row, slots + i] = square_sum
+        records_NR[row, start + i] -= rate * g / np.sqrt(square_sum + epsilon)
 
 
 @kernel
 def _rowwise_adagrad(
-    values: Float32Array,
-    accumulator: Float32Array,
+    records_NR: Float32Array,
+    row: np.uint64,
+    start: np.uint64,
+    slots: np.uint64,
+    dim: np.uint64,
     gradient: Float32Array,
-    rate: np.float32,
-    epsilon: np.float32,
+    first: np.uint64,
+    constants_SC: Float32Array,
+    segment: np.uint64,
 ) -> None:
-    dim = values.shape[0]
+    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
+    epsilon = constants_SC[segment, CONSTANT_EPSILON]
     square_sum = _ZERO
     for i in range(dim):
-        square_sum += gradient[i] * gradient[i]
-    total = accumulator[0] + square_sum / np.float32(dim)
-    accumulator[0] = total
+        g = gradient[first + i]
+        square_sum += g * g
+    total = records_NR[row, slots] + square_sum / np.float32(dim)
+    records_NR[row, slots] = total
     root = np.sqrt(total + epsilon)
     for i in range(dim):
-        values[i] -= rate * gradient[i] / root
+        records_NR[row, start + i] -= rate * gradient[first + i] / root
 
 
 @kernel
 def _adam(
-    values: Float32Array,
-    momentum: Float32Array,
-    velocity: Float32Array,
+    records_NR: Float32Array,
+    row: np.uint64,
+    start: np.uint64,
+    slots: np.uint64,
+    dim: np.uint64,
     gradient: Float32Array,
-    constants: Float32Array,
+    first: np.uint64,
+    constants_SC: Float32Array,
+    segment: np.uint64,
 ) -> None:
-    rate = constants[CONSTANT_ADAM_RATE]
-    keep_1 = constants[CONSTANT_ONE_MINUS_BETA_1]
-    keep_2 = constants[CONSTANT_ONE_MINUS_BETA_2]
-    epsilon = constants[CONSTANT_EPSILON]
-    for i in range(values.shape[0]):
-        m = momentum[i] + (gradient[i] - momentum[i]) * keep_1
-        v = velocity[i] + (gradient[i] * gradient[i] - velocity[i]) * keep_2
-        momentum[i] = m
-        velocity[i] = v
-        values[i] -= m * rate / (np.sqrt(v) + epsilon)
+    rate = constants_SC[segment, CONSTANT_ADAM_RATE]
+    share_1 = constants_SC[segment, CONSTANT_ONE_MINUS_BETA_1]
+    share_2 = constants_SC[segment, CONSTANT_ONE_MINUS_BETA_2]
+    epsilon = constants_SC[segment, CONSTANT_EPSILON]
+    velocities = slots + dim
+    for i in range(dim):
+        g = gradient[first + i]
+        m = records_NR[row, slots + i]
+        v = records_NR[row, velocities + i]
+        m += (g - m) * share_1
+        v += (g * g - v) * share_2
+        records_NR[row, slots + i] = m
+        records_NR[row, velocities + i] = v
+        records_NR[row, start + i] -= m * rate / (np.sqrt(v) + epsilon)
 
 
 @kernel
 def _ftrl(
-    values: Float32Array,
-    accumulator: Float32Array,
-    linear: Float32Array,
+    records_NR: Float32Array,
+    row: np.uint64,
+    start: np.uint64,
+    slots: np.uint64,
+    dim: np.uint64,
     gradient: Float32Array,
-    constants: Float32Array,
+    first: np.uint64,
+    constants_SC: Float32Array,
+    segment: np.uint64,
 ) -> None:
-    inverse_rate = constants[CONSTANT_INVERSE_RATE]
-    l1 = constants[CONSTANT_L1]
-    two_l2 = constants[CONSTANT_TWO_L2]
-    for i in range(values.shape[0]):
-        old_root = np.sqrt(accumulator[i])
-        square_sum = accumulator[i] + gradient[i] * gradient[i]
+    inverse_rate = constants_SC[segment, CONSTANT_INVERSE_RATE]
+    l1 = constants_SC[segment, CONSTANT_L1]
+    two_l2 = constants_SC[segment, CONSTANT_TWO_L2]
+    linears = slots + dim
+    for i in range(dim):
+        g = gradient[first + i]
+        old_sum = records_NR[row, slots + i]
+        square_sum = old_sum + g * g
         root = np.sqrt(square_sum)
-        accumulator[i] = square_sum
-        z = linear[i] + gradient[i] - (root - old_root) * inverse_rate * values[i]
-        linear[i] = z
+        records_NR[row, slots + i] = square_sum
+        change = (root - np.sqrt(old_sum)) * inverse_rate * records_NR[row, start + i]
+        z = records_NR[row, linears + i] + (g - change)
+        records_NR[row, linears + i] = z
         clipped = min(max(z, -l1), l1)
         quadratic = root * inverse_rate + two_l2
-        # Without a gradient, accumulator and L2 there is nothing to divide and nothing to move.
+        # Without a gradient, accumulator and L2 there is nothing to divide and nothing to move;
+        # NaN is no such case.
         if not quadratic <= _ZERO:
-            values[i] = (clipped - z) / quadratic
+            records_NR[row, start + i] = (clipped - z) / quadratic
 
 
 @kernel
-def _apply_rule(
-    rule: int,
-    values: Float32Array,
-    slots: Float32Array,
+def _step_segment(
+    records_NR: Float32Array,
+    row: np.uint64,
+    num_occurrences: np.float64,
+    count: np.float64,
     gradient: Float32Array,
-    constants: Float32Array,
-) -> None:
-    dim = values.shape[0]
-    if rule == SGD:
-        _sgd(values, gradient, constants[CONSTANT_LEARNING_RATE])
-    elif rule == ADAGRAD:
-        _adagrad(
-            values,
-            slots,
-            gradient,
-            constants[CONSTANT_LEARNING_RATE],
-            constants[CONSTANT_EPSILON],
-        )
-    elif rule == ROWWISE_ADAGRAD:
-        _rowwise_adagrad(
-            values,
-            slots,
-            gradient,
-            constants[CONSTANT_LEARNING_RATE],
-            constants[CONSTANT_EPSILON],
-        )
-    elif rule == ADAM:
-        _adam(values, slots[:dim], slots[dim:], gradient, constants)
-    elif constants[CONSTANT_LEARNING_RATE] > _ZERO:
-        # FTRL divides by the rate; a schedule that has reached 0 leaves the row as it is.
-        _ftrl(values, slots[:dim], slots[dim:], gradient, constants)
-
-
-@kernel
-def _step_row(
-    record: Float32Array,
-    header: Int32Array,
-    sum_W: Float32Array,
-    num_occurrences: int,
-    plan_SP: Int64Array,
+    plan_SP: UInt64Array,
     constants_SC: Float32Array,
-    step: int,
+    segment: np.uint64,
 ) -> None:
-    """Moves one row by its summed gradient, which is overwritten with the reduced one."""
-    count = max(np.float64(header[HEADER_COUNT]), 1.0)
-    for s in range(plan_SP.shape[0]):
-        start = plan_SP[s, PLAN_START]
-        dim = plan_SP[s, PLAN_DIM]
-        slot_start = plan_SP[s, PLAN_SLOT_START]
-        constants = constants_SC[s]
-        gradient = sum_W[start : start + dim]
-        values = record[HEADER_WORDS + start : HEADER_WORDS + start + dim]
-        slots = record[slot_start : slot_start + plan_SP[s, PLAN_SLOT_COUNT]]
-        scale = constants[CONSTANT_GRADIENT_SCALE]
-        strength = constants[CONSTANT_L2_STRENGTH]
-        if strength > _ZERO:
-            power = plan_SP[s, PLAN_COUNT_POWER]
-            weight = np.float64(strength) * num_occurrences
-            for _ in range(power):
-                weight /= count
-            _shrink_and_scale(gradient, values, np.float32(weight), scale)
-        elif scale != np.float32(1):
-            _scale(gradient, scale)
-        _apply_rule(plan_SP[s, PLAN_RULE], values, slots, gradient, constants)
-    header[HEADER_LAST_SEEN] = step
+    """Adds L2 to a row's summed gradient, in place, scales it and moves one segment by it."""
+    rule = plan_SP[segment, PLAN_RULE]
+    first = plan_SP[segment, PLAN_FIRST]
+    dim = plan_SP[segment, PLAN_DIM]
+    start = plan_SP[segment, PLAN_START]
+    slots = plan_SP[segment, PLAN_SLOTS]
+    scale = constants_SC[segment, CONSTANT_GRADIENT_SCALE]
+    strength = constants_SC[segment, CONSTANT_L2_STRENGTH]
+    if strength > _ZERO:
+        weight = np.float64(strength) * num_occurrences
+        for _ in range(plan_SP[segment, PLAN_COUNT_POWER]):
+            weight /= count
+        shrink = np.float32(weight)
+        for i in range(dim):
+            total = gradient[first + i] + shrink * records_NR[row, start + i]
+            gradient[first + i] = total * scale
+    elif scale != _UNIT:
+        for i in range(dim):
+            gradient[first + i] *= scale
+    if rule == ADAM:
+        _adam(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+    elif rule == ADAGRAD:
+        _adagrad(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+    elif rule == SGD:
+        _sgd(records_NR, row, start, dim, gradient, first, constants_SC, segment)
+    elif rule == ROWWISE_ADAGRAD:
+        _rowwise_adagrad(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+    elif constants_SC[segment, CONSTANT_LEARNING_RATE] > _ZERO:
+        # FTRL divides by the rate; a schedule that has reached 0 leaves the row as it is.
+        _ftrl(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
 
 
 @kernel
@@ -237,24 +254,40 @@ def update_rows_by_occurrence(
     offsets: Int32Array,
     occurrences: Int32Array,
     gradients_PW: Float32Array,
-    plan_SP: Int64Array,
+    plan_SP: UInt64Array,
     constants_SC: Float32Array,
     step: int,
-    first: int,
-    last: int,
+    begin: int,
+    end: int,
 ) -> None:
     """Sums each unique row's gradients in the order of its occurrences and updates the row."""
+    width = np.uint64(gradients_PW.shape[1])
+    num_segments = np.uint64(plan_SP.shape[0])
     sum_W = np.empty(gradients_PW.shape[1], np.float32)
-    for u in range(first, last):
-        row = rows_U[u]
-        if row < 0:
+    last = np.uint64(end)
+    for u in range(np.uint64(begin), last):
+        _prefetch_row(records_NR, rows_U, u + _ROWS_AHEAD, last)
+        if rows_U[u] < 0:
             continue
-        begin = offsets[u]
-        end = offsets[u + 1]
-        _copy(sum_W, gradients_PW[occurrences[begin]])
-        for k in range(begin + 1, end):
-            _add(sum_W, gradients_PW[occurrences[k]])
-        _step_row(records_NR[row], headers_NR[row], sum_W, end - begin, plan_SP, constants_SC, step)
+        row = np.uint64(rows_U[u])
+        earliest = np.uint64(offsets[u])
+        after = np.uint64(offsets[u + _NEXT])
+        place = np.uint64(occurrences[earliest])
+        _prefetch_gradient(gradients_PW, occurrences, earliest + _GRADIENTS_AHEAD)
+        for i in range(width):
+            sum_W[i] = gradients_PW[place, i]
+        for k in range(earliest + _NEXT, after):
+            place = np.uint64(occurrences[k])
+            _prefetch_gradient(gradients_PW, occurrences, k + _GRADIENTS_AHEAD)
+            for i in range(width):
+                sum_W[i] += gradients_PW[place, i]
+        num_occurrences = np.float64(after - earliest)
+        count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
+        for segment in range(num_segments):
+            _step_segment(
+                records_NR, row, num_occurrences, count, sum_W, plan_SP, constants_SC, segment
+            )
+        headers_NR[row, HEADER_LAST_SEEN] = step
 
 
 @kernel
@@ -264,37 +297,39 @@ def update_rows_by_sum(
     rows_U: Int32Array,
     num_occurrences_U: Int32Array,
     sums_UW: Float32Array,
-    plan_SP: Int64Array,
+    plan_SP: UInt64Array,
     constants_SC: Float32Array,
     step: int,
-    first: int,
-    last: int,
+    begin: int,
+    end: int,
 ) -> None:
     """Updates rows by gradients that are summed already."""
+    width = np.uint64(sums_UW.shape[1])
+    num_segments = np.uint64(plan_SP.shape[0])
     sum_W = np.empty(sums_UW.shape[1], np.float32)
-    for u in range(first, last):
-        row = rows_U[u]
-        if row < 0:
+    last = np.uint64(end)
+    for u in range(np.uint64(begin), last):
+        _prefetch_row(records_NR, rows_U, u + _ROWS_AHEAD, last)
+        if rows_U[u] < 0:
             continue
-        _copy(sum_W, sums_UW[u])
-        _step_row(
-            records_NR[row],
-            headers_NR[row],
-            sum_W,
-            num_occurrences_U[u],
-            plan_SP,
-            constants_SC,
-            step,
-        )
+        row = np.uint64(rows_U[u])
+        for i in range(width):
+            sum_W[i] = sums_UW[u, i]
+        num_occurrences = np.float64(num_occurrences_U[u])
+        count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
+        for segment in range(num_segments):
+            _step_segment(
+                records_NR, row, num_occurrences, count, sum_W, plan_SP, constants_SC, segment
+            )
+        headers_NR[row, HEADER_LAST_SEEN] = step
 
 
 @kernel
 def update_vector(
-    rule: int,
-    values: Float32Array,
-    slots: Float32Array,
+    record_1R: Float32Array,
     gradient: Float32Array,
-    constants: Float32Array,
+    plan_SP: UInt64Array,
+    constants_SC: Float32Array,
 ) -> None:
-    """Updates a dense vector by its gradient."""
-    _apply_rule(rule, values, slots, gradient, constants)
+    """Updates a dense vector, one record of one segment; the gradient is overwritten."""
+    _step_segment(record_1R, np.uint64(0), 1.0, 1.0, gradient, plan_SP, constants_SC, np.uint64(0))
