@@ -18,17 +18,21 @@ def load_vocabulary(path: Path) -> pa.Array:
     Raises:
         PreprocessingError: The file is missing or unreadable, or repeats a value.
     """
+    remedy = "Run 'ctrpipe analyze' again"
     try:
         if path.suffix == ".parquet":
-            column = pq.read_table(path, columns=["value"]).column("value")
+            with pq.ParquetFile(path) as file:
+                if "value" not in file.schema_arrow.names:
+                    raise PreprocessingError(
+                        "the vocabulary has no column 'value'", place=str(path), remedy=remedy
+                    )
+                column = file.read(columns=["value"]).column("value")
             values = column.cast(pa.large_binary()).combine_chunks()
         else:
             values = pa.array(path.read_bytes().splitlines(), pa.large_binary())
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise PreprocessingError(
-            f"the vocabulary cannot be read ({error})",
-            place=str(path),
-            remedy="Run 'ctrpipe analyze' again",
+            f"the vocabulary cannot be read ({error})", place=str(path), remedy=remedy
         ) from error
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)

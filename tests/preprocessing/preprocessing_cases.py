@@ -1,0 +1,190 @@
+"""Inputs that break things, and plans over them, shared by this folder's tests."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_pipeline.features import (
+    TRANSFORMS,
+    AnyTransform,
+    Bucketize,
+    Clip,
+    ColumnType,
+    FeatureSpec,
+    Fill,
+    Hash,
+    Log,
+    LogRound,
+    Normalize,
+    RoundIdentity,
+    Standardize,
+    TransformKind,
+    Vocabulary,
+    expression_key,
+)
+from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics, VocabularyStatistics
+
+MAX = float(np.finfo(np.float64).max)
+TINY = float(np.finfo(np.float64).tiny)
+
+HOSTILE_NUMBERS = np.array(
+    [
+        *(np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -5e-324, TINY / 2, -TINY / 2, TINY, -TINY),
+        *(1e-40, -1e-40, 1e-30, 1.0, -1.0, -2.0, -3.0, 2.0, np.nextafter(2.0, 3.0), 0.5, 1.5, 2.5),
+        *(-0.5, -0.4999, 3.0, 4.0, 7.0, 8.0, 31.0, 100.0, 1e6, 2.0**31, 2.0**53, 2.0**63, 2.0**64),
+        *(1e15, 1e18, -1e18, 3.4e38, 3.5e38, -3.5e38, 1e300, -1e300, MAX, -MAX),
+        *(np.e, np.e**0.5, np.e**1.5, np.exp(2.5), np.sqrt(2), 2**1.5, 2**2.5, np.exp(np.sqrt(2))),
+    ]
+)
+
+HOSTILE_TEXTS: list[bytes | None] = [
+    None,
+    b"",
+    b" ",
+    b"\x00",
+    b"a\x00",
+    b"a",
+    b"0",
+    b"00012",
+    b"32813e21",
+    b"-1",
+    b"nan",
+    b"line\nbreak",
+    b"tab\t",
+    "é".encode(),
+    "日本語テキスト".encode(),
+    "👍🏽".encode(),
+    b"\xff\xfe not UTF-8",
+    *(bytes(range(65, 65 + n % 26)) * (n // max(1, n % 26) + 1) for n in range(1, 40)),
+    *(b"x" * n for n in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000)),
+]
+
+VOCABULARY = ["a", "line\nbreak", "é", "日本語テキスト", "00012", "x" * 65, " "]
+
+EXAMPLES: dict[str, tuple[AnyTransform, ...]] = {
+    "log": (Log(),),
+    "standardize": (Standardize(), Standardize(clip=None)),
+    "normalize": (Normalize(),),
+    "clip": (Clip(minimum=-1.0), Clip(maximum=1e20), Clip(minimum=0.1, maximum=0.7)),
+    "fill": (Fill(value=-1.25),),
+    "log_round": (
+        LogRound(num_bins=8),
+        LogRound(num_bins=50, base=2.0, default_value=3),
+        LogRound(num_bins=2000, base=1.5),
+    ),
+    "round_identity": (RoundIdentity(num_buckets=8), RoundIdentity(num_buckets=2**30)),
+    "bucketize": (
+        Bucketize(boundaries=(-1.0, 0.0, 0.5, 2.0, 1e18)),
+        Bucketize(boundaries=(5e-324,)),
+        Bucketize(quantiles=4),
+        Bucketize(ln2=True),
+    ),
+    "hash": (Hash(buckets=1), Hash(buckets=3), Hash(buckets=1_000_003)),
+    "vocabulary": (Vocabulary(), Vocabulary(oov_buckets=5)),
+}
+assert EXAMPLES.keys() == TRANSFORMS.keys()
+
+
+def number_spec(
+    column: str,
+    *,
+    number: Sequence[AnyTransform] | None = None,
+    id: Sequence[AnyTransform] | None = None,
+) -> FeatureSpec:
+    return FeatureSpec(
+        column=column,
+        column_type=ColumnType.NUMBER,
+        number=None if number is None else tuple(number),
+        id=None if id is None else tuple(id),
+    )
+
+
+def text_spec(column: str, *chain: AnyTransform) -> FeatureSpec:
+    return FeatureSpec(column=column, column_type=ColumnType.TEXT, id=chain)
+
+
+def example_specs() -> list[FeatureSpec]:
+    """Every transform alone, and number transforms before each that gives an id."""
+    specs = []
+    for name, examples in EXAMPLES.items():
+        for n, transform in enumerate(examples):
+            if transform.kind is TransformKind.NUMBER_TO_NUMBER:
+                specs.append(number_spec(f"{name}_{n}", number=[transform]))
+            elif transform.kind is TransformKind.NUMBER_TO_ID:
+                specs.append(number_spec(f"{name}_{n}", id=[transform]))
+                if transform != RoundIdentity(num_buckets=2**30):
+                    for before in ((Log(),), (Fill(value=2.0), Log(), Standardize())):
+                        column = f"{name}_{n}_after_{len(before)}"
+                        specs.append(number_spec(column, id=[*before, transform]))
+            else:
+                specs.append(text_spec(f"{name}_{n}", transform))
+    specs.append(number_spec("both", number=[Log(), Standardize()], id=[Bucketize(quantiles=4)]))
+    specs.append(number_spec("raw", number=[]))
+    return specs
+
+
+def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
+    """Statistics that every chain of `specs` finds what it needs in."""
+    moments = Moments(
+        count=9, mean=1.7, standard_deviation=0.3, minimum=-0.25, maximum=2.75, skew=0.1
+    )
+    (folder / "vocabularies").mkdir(exist_ok=True)
+    columns, derived, boundaries, vocabularies = {}, {}, {}, {}
+    for spec in specs:
+        columns[spec.column] = ColumnStatistics(
+            column=spec.column,
+            column_type=spec.column_type,
+            count=9,
+            num_missing=0,
+            num_distinct=9,
+            moments=moments if spec.column_type is ColumnType.NUMBER else None,
+        )
+        for chain in (spec.number or (), spec.id or ()):
+            for length, transform in enumerate(chain):
+                key = expression_key(spec.column, chain[:length])
+                derived[key] = moments
+                boundaries[key] = {"4": (-0.5, float(np.log1p(3.0)), 2.0)}
+                if isinstance(transform, Vocabulary):
+                    vocabularies[spec.column] = write_vocabulary(spec.column, transform, folder)
+    return Statistics(
+        fingerprint="f",
+        num_rows=9,
+        label_rate=0.5,
+        columns=columns,
+        derived_moments=derived,
+        boundaries=boundaries,
+        vocabularies=vocabularies,
+    )
+
+
+def write_vocabulary(column: str, transform: Vocabulary, folder: Path) -> VocabularyStatistics:
+    file = f"vocabularies/{column}.parquet"
+    pq.write_table(
+        pa.table({"value": pa.array(VOCABULARY), "count": pa.array(range(len(VOCABULARY)))}),
+        folder / file,
+    )
+    return VocabularyStatistics(
+        column=column,
+        min_count=transform.min_count,
+        max_size=transform.max_size,
+        file=file,
+        size=len(VOCABULARY),
+        num_excluded_values=0,
+        num_excluded_rows=0,
+    )
+
+
+def batch_for(
+    specs: Sequence[FeatureSpec], numbers: np.ndarray, texts: Sequence[bytes | None]
+) -> pa.RecordBatch:
+    """The same numbers and texts in every column, NaN as NULL in every other column."""
+    columns = {}
+    for n, spec in enumerate(specs):
+        if spec.column_type is ColumnType.TEXT:
+            columns[spec.column] = pa.array(texts, pa.large_binary())
+        else:
+            columns[spec.column] = pa.array(numbers, pa.float64(), from_pandas=n % 2 == 0)
+    return pa.record_batch(columns)

@@ -1,0 +1,277 @@
+"""The columnar face against the TensorFlow face, over every transform and hostile values."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preprocessing_cases import (
+    HOSTILE_NUMBERS,
+    HOSTILE_TEXTS,
+    VOCABULARY,
+    batch_for,
+    example_specs,
+    number_spec,
+    statistics_for,
+    text_spec,
+)
+
+from ctr_pipeline.errors import PreprocessingError
+from ctr_pipeline.features import (
+    Bucketize,
+    Clip,
+    ColumnType,
+    Fill,
+    Hash,
+    Log,
+    Standardize,
+    Vocabulary,
+)
+from ctr_pipeline.preprocessing.build import build_preprocessing
+from ctr_pipeline.preprocessing.encode import ColumnEncoder
+from ctr_pipeline.preprocessing.fitted import FittedLog, raw_signature
+from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
+from ctr_pipeline.preprocessing.plan import plan_preprocessing
+
+
+@pytest.fixture(scope="module")
+def specs():
+    return example_specs()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def plan(specs, folder):
+    return plan_preprocessing(specs, statistics_for(specs, folder), folder)
+
+
+@pytest.fixture(scope="module")
+def encoder(plan, folder):
+    return ColumnEncoder(plan, folder)
+
+
+@pytest.fixture(scope="module")
+def module(plan, folder):
+    return build_preprocessing(plan, folder)
+
+
+@pytest.fixture(scope="module")
+def serve(plan, module):
+    dtypes = {"string": tf.string, "double": tf.float64}
+    signature = {
+        column: tf.TensorSpec([None], dtypes[kind], name=column)
+        for column, kind in raw_signature(plan).items()
+    }
+    # A graph: the rewriter runs, and threads flush subnormal numbers.
+    return tf.function(module, input_signature=[signature])
+
+
+def tensors_of(specs, numbers, texts):
+    text = tf.constant([value or b"" for value in texts], tf.string)
+    number = tf.constant(numbers, tf.float64)
+    return {s.column: text if s.column_type is ColumnType.TEXT else number for s in specs}
+
+
+def pad(numbers, texts):
+    length = max(len(numbers), len(texts))
+    return np.resize(numbers, length), [texts[n % len(texts)] for n in range(length)]
+
+
+def assert_equal_faces(plan, encoded, served):
+    ids, numbers = (tensor.numpy() for tensor in served)
+    assert encoded.ids.dtype == np.int32
+    assert encoded.numbers.dtype == np.float32
+    assert encoded.ids.flags.c_contiguous
+    assert encoded.numbers.flags.c_contiguous
+    for f, field in enumerate(plan.fields):
+        np.testing.assert_array_equal(encoded.ids[:, f], ids[:, f], err_msg=field.name)
+        assert encoded.ids[:, f].min(initial=0) >= 0
+        assert encoded.ids[:, f].max(initial=0) < field.num_ids
+    assert np.isfinite(encoded.numbers).all()
+    for d, number in enumerate(plan.numbers):
+        exact = not any(isinstance(step, FittedLog) for step in number.steps)
+        # Logarithms agree to 1e-14, which standardizing by a deviation of 0.3 enlarges.
+        np.testing.assert_allclose(
+            encoded.numbers[:, d],
+            numbers[:, d],
+            rtol=0 if exact else 2e-7,
+            atol=0 if exact else 1e-7,
+            err_msg=number.name,
+        )
+
+
+def test_both_faces_are_equal_on_hostile_values(specs, plan, encoder, module, serve):
+    numbers, texts = pad(HOSTILE_NUMBERS, HOSTILE_TEXTS)
+    encoded = encoder.encode(batch_for(specs, numbers, texts))
+    columns = tensors_of(specs, numbers, texts)
+    assert_equal_faces(plan, encoded, serve(columns))
+    assert_equal_faces(plan, encoded, module(columns))
+
+
+ANY_NUMBER = st.one_of(
+    st.floats(width=64), st.integers(-(2**63), 2**64).map(float), st.floats(-10, 10)
+)
+ANY_TEXT = st.one_of(
+    st.none(), st.binary(max_size=90), st.text(max_size=20).map(str.encode),
+    st.sampled_from([value.encode() for value in VOCABULARY]),
+)  # fmt: skip
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    numbers=st.lists(ANY_NUMBER, min_size=1, max_size=30),
+    texts=st.lists(ANY_TEXT, min_size=1, max_size=30),
+)
+def test_both_faces_are_equal_on_any_values(numbers, texts, specs, plan, encoder, serve):
+    numbers, texts = pad(np.array(numbers), texts)
+    encoded = encoder.encode(batch_for(specs, numbers, texts))
+    assert_equal_faces(plan, encoded, serve(tensors_of(specs, numbers, texts)))
+
+
+def test_both_faces_are_equal_next_to_every_threshold(specs, plan, encoder, serve):
+    thresholds = np.concatenate(
+        [np.array(f.step.thresholds) for f in plan.fields if f.step.kind == "intervals"]
+    )
+    thresholds = np.unique(thresholds[np.isfinite(thresholds)])[:6000]
+    numbers = np.concatenate(
+        [thresholds, np.nextafter(thresholds, -np.inf), np.nextafter(thresholds, np.inf)]
+    )
+    texts = [b"a"] * len(numbers)
+    encoded = encoder.encode(batch_for(specs, numbers, texts))
+    assert_equal_faces(plan, encoded, serve(tensors_of(specs, numbers, texts)))
+
+
+def test_no_rows(specs, plan, encoder, serve):
+    encoded = encoder.encode(batch_for(specs, np.zeros(0), []))
+    assert encoded.ids.shape == (0, len(plan.fields))
+    assert_equal_faces(plan, encoded, serve(tensors_of(specs, np.zeros(0), [])))
+
+
+def test_saved_model_round_trip(specs, plan, encoder, module, serve, tmp_path):
+    tf.saved_model.save(module, tmp_path / "saved", signatures=None)
+    assert (tmp_path / "saved" / "saved_model.pb").exists()
+    holder = tf.Module()
+    holder.preprocessing = module
+    holder.serve = serve
+    tf.saved_model.save(holder, tmp_path / "served")
+    loaded = tf.saved_model.load(tmp_path / "served")
+    numbers, texts = pad(HOSTILE_NUMBERS, HOSTILE_TEXTS)
+    encoded = encoder.encode(batch_for(specs, numbers, texts))
+    assert_equal_faces(plan, encoded, loaded.serve(tensors_of(specs, numbers, texts)))
+
+
+def test_dictionary_batches_and_slices_give_the_same(specs, encoder):
+    numbers, texts = pad(HOSTILE_NUMBERS, [t for t in HOSTILE_TEXTS if t != HOSTILE_TEXTS[16]])
+    plain = batch_for(specs, numbers, texts)
+    expected = encoder.encode(plain)
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        columns = {
+            name: column.cast(pa.string()).cast(kind)
+            if pa.types.is_large_binary(column.type)
+            else column
+            for name, column in zip(plain.schema.names, plain.columns, strict=True)
+        }
+        batch = pa.record_batch(columns)
+        np.testing.assert_array_equal(encoder.encode(batch).ids, expected.ids)
+        part = encoder.encode(batch.slice(7, 20))
+        np.testing.assert_array_equal(part.ids, expected.ids[7:27])
+        np.testing.assert_array_equal(part.numbers, expected.numbers[7:27])
+
+
+def test_threads_share_an_encoder(specs, encoder):
+    numbers, texts = pad(HOSTILE_NUMBERS, HOSTILE_TEXTS)
+    batches = [batch_for(specs, np.roll(numbers, n), texts) for n in range(8)]
+    alone = [encoder.encode(batch) for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for expected, got in zip(alone, pool.map(encoder.encode, batches * 4), strict=False):
+            np.testing.assert_array_equal(got.ids, expected.ids)
+            np.testing.assert_array_equal(got.numbers, expected.numbers)
+
+
+def encode_numbers(chain, values, folder):
+    spec = number_spec("x", number=chain)
+    plan = plan_preprocessing([spec], statistics_for([spec], folder), folder)
+    return ColumnEncoder(plan, folder).encode(pa.record_batch({"x": values})).numbers[:, 0]
+
+
+def test_numbers_by_hand(tmp_path):
+    values = pa.array([1.0, None, np.inf, -np.inf, np.nan])
+    z = np.float32((np.log1p(1.0) - 1.7) / 0.3)
+    encoded = encode_numbers([Log(), Standardize()], values, tmp_path)
+    np.testing.assert_allclose(encoded, [z, 0, 5, -5, 0], rtol=1e-6)
+    limit = np.float32(NUMBER_LIMIT)
+    encoded = encode_numbers([Standardize(clip=None)], values, tmp_path)
+    np.testing.assert_allclose(encoded, [-0.7 / 0.3, 0, limit, -limit, 0], rtol=1e-6)
+    encoded = encode_numbers([Fill(value=3.0), Clip(maximum=2.0)], values, tmp_path)
+    assert encoded.tolist() == [1, 2, 2, -limit, 2]
+
+
+def test_numbers_of_other_types(tmp_path):
+    for kind in (pa.int64(), pa.float32(), pa.uint8(), pa.null()):
+        values = pa.array([3, None] if kind != pa.null() else [None, None], kind)
+        expected = [3, 0] if kind != pa.null() else [0, 0]
+        assert encode_numbers([], values, tmp_path).tolist() == expected
+
+
+def test_ids_by_hand(tmp_path):
+    specs = [
+        number_spec("b", id=[Bucketize(boundaries=(0.0, 1.0))]),
+        text_spec("h", Hash(buckets=3)),
+        text_spec("v", Vocabulary()),
+    ]
+    plan = plan_preprocessing(specs, statistics_for(specs, tmp_path), tmp_path)
+    batch = pa.record_batch(
+        {
+            "ignored": pa.array([0, 0, 0, 0]),
+            "v": ["é", "unseen", "", None],
+            "b": pa.array([-1.0, 0.0, 1.0, None]),
+            "h": ["A", "B", "E", None],
+        }
+    )
+    ids = ColumnEncoder(plan, tmp_path).encode(batch).ids
+    assert ids.tolist() == [[0, 1, 2], [1, 0, 7], [2, 2, 8], [3, 3, 8]]
+
+
+def test_wrong_columns_are_refused_by_name(tmp_path):
+    specs = [number_spec("x", number=[Log()]), text_spec("t", Hash(buckets=3))]
+    plan = plan_preprocessing(specs, statistics_for(specs, tmp_path), tmp_path)
+    encoder = ColumnEncoder(plan, tmp_path)
+    good = {"x": pa.array([1.0]), "t": pa.array(["a"])}
+    with pytest.raises(PreprocessingError, match="'x' is not among"):
+        encoder.encode(pa.record_batch({"t": good["t"]}))
+    with pytest.raises(PreprocessingError, match="'x' is more than once among"):
+        encoder.encode(pa.record_batch([good["x"]] * 2 + [good["t"]], names=["x", "x", "t"]))
+    with pytest.raises(PreprocessingError, match="'x' holds string"):
+        encoder.encode(pa.record_batch({**good, "x": pa.array(["1"])}))
+    with pytest.raises(PreprocessingError, match="'t' holds double"):
+        encoder.encode(pa.record_batch({**good, "t": pa.array([1.0])}))
+    numbers = pa.array([1]).dictionary_encode()
+    with pytest.raises(PreprocessingError, match="'t' holds int64"):
+        encoder.encode(pa.record_batch({**good, "t": numbers}))
+
+
+def test_another_vocabulary_than_the_fitted_one_is_refused(tmp_path):
+    specs = [text_spec("t", Vocabulary())]
+    plan = plan_preprocessing(specs, statistics_for(specs, tmp_path), tmp_path)
+    step = plan.fields[0].step.model_copy(update={"size": 3})
+    other = plan.model_copy(update={"fields": (plan.fields[0].model_copy(update={"step": step}),)})
+    with pytest.raises(PreprocessingError, match="7 values, the plan was fitted with 3"):
+        ColumnEncoder(other, tmp_path)
+
+
+def test_kernels_load_no_tensorflow():
+    code = (
+        "import sys, ctr_pipeline.preprocessing.encode, ctr_pipeline.preprocessing.plan, "
+        "ctr_pipeline.preprocessing.build, ctr_pipeline.preprocessing.chains\n"
+        "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

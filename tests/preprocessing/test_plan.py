@@ -1,0 +1,212 @@
+"""Fitting plans: parameters, sizes, and what is refused."""
+
+import numpy as np
+import pytest
+from preprocessing_cases import example_specs, number_spec, statistics_for, text_spec
+
+from ctr_pipeline.errors import PreprocessingError, StatisticsError
+from ctr_pipeline.features import (
+    TRANSFORMS,
+    Bucketize,
+    ColumnType,
+    Fill,
+    Hash,
+    Log,
+    LogRound,
+    Normalize,
+    RoundIdentity,
+    Standardize,
+    TransformKind,
+    Vocabulary,
+)
+from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
+from ctr_pipeline.preprocessing.fitted import (
+    PLAN_FILE,
+    FittedIntervals,
+    load_plan,
+    raw_signature,
+)
+from ctr_pipeline.preprocessing.plan import ID_FITS, NUMBER_FITS, plan_preprocessing
+
+
+def plan_of(folder, *specs):
+    return plan_preprocessing(specs, statistics_for(specs, folder), folder)
+
+
+def test_every_transform_can_be_fitted_and_has_two_faces(tmp_path):
+    assert set(NUMBER_FITS) == {
+        t for t in TRANSFORMS.values() if t.kind is TransformKind.NUMBER_TO_NUMBER
+    }
+    assert {*NUMBER_FITS, *ID_FITS} == set(TRANSFORMS.values())
+    plan = plan_of(tmp_path, *example_specs())
+    assert {s.kind for number in plan.numbers for s in number.steps} == NUMBER_FACES.keys()
+    assert {field.step.kind for field in plan.fields} == ID_FACES.keys()
+
+
+def test_json_round_trip(tmp_path):
+    plan = plan_of(tmp_path, *example_specs())
+    assert any(
+        np.inf in field.step.thresholds
+        for field in plan.fields
+        if isinstance(field.step, FittedIntervals)
+    )
+    plan.save(tmp_path / PLAN_FILE)
+    assert load_plan(tmp_path / PLAN_FILE) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("{", "damaged"),
+        ('{"version": 9, "fields": [], "numbers": []}', "9"),
+    ],
+)
+def test_unusable_plan_files_are_refused(tmp_path, text, message):
+    path = tmp_path / PLAN_FILE
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(PreprocessingError, match=message) as caught:
+        load_plan(path)
+    assert str(path) in str(caught.value)
+
+
+def test_sizes_and_missing_ids(tmp_path):
+    specs = [
+        number_spec("b", id=[Bucketize(boundaries=(0.0, 1.0))]),
+        number_spec("q", id=[Log(), Bucketize(quantiles=4)]),
+        number_spec("l", id=[LogRound(num_bins=9)]),
+        number_spec("r", id=[RoundIdentity(num_buckets=6)]),
+        number_spec("ln2", id=[Bucketize(ln2=True)]),
+        text_spec("h", Hash(buckets=10)),
+        text_spec("v", Vocabulary(oov_buckets=3)),
+    ]
+    plan = plan_of(tmp_path, *specs)
+    sizes = {field.name: field.num_ids for field in plan.fields}
+    assert sizes == {"b": 4, "q": 5, "l": 10, "r": 7, "ln2": 1913, "h": 11, "v": 11}
+    assert all(field.missing_id == field.num_ids - 1 for field in plan.fields)
+    assert plan.fields[-1].vocabulary_file == "vocabularies/v.parquet"
+    assert plan.fields[0].vocabulary_file is None
+    assert plan.fields[1].transforms == ("log", "bucketize")
+
+
+def test_filled_values_are_not_missing(tmp_path):
+    chain = [Fill(value=0.5), Bucketize(boundaries=(0.0, 1.0))]
+    (field,) = plan_of(tmp_path, number_spec("x", id=chain)).fields
+    assert (field.missing_id, field.num_ids) == (1, 4)
+
+
+def test_raw_signature(tmp_path):
+    specs = [number_spec("x", number=[Log()], id=[RoundIdentity(num_buckets=3)])]
+    plan = plan_of(tmp_path, *specs, text_spec("t", Hash(buckets=3)))
+    assert raw_signature(plan) == {"x": "double", "t": "string"}
+
+
+def change_column(statistics, **changes):
+    column = statistics.columns["x"].model_copy(update=changes)
+    return statistics.model_copy(update={"columns": {"x": column}})
+
+
+def change_moments(statistics, **changes):
+    moments = statistics.columns["x"].moments.model_copy(update=changes)
+    return change_column(statistics, moments=moments)
+
+
+def test_constant_and_empty_columns(tmp_path):
+    spec = number_spec("x", number=[Standardize(), Normalize()])
+    statistics = statistics_for([spec], tmp_path)
+    constant = change_moments(
+        statistics, mean=5.0, standard_deviation=0.0, minimum=5.0, maximum=5.0
+    )
+    (number,) = plan_preprocessing([spec], constant, tmp_path).numbers
+    assert (number.steps[0].mean, number.steps[0].standard_deviation) == (5.0, 1.0)
+    nothing = dict.fromkeys(["mean", "standard_deviation", "minimum", "maximum"])
+    empty = change_moments(statistics, count=0, **nothing)
+    (number,) = plan_preprocessing([spec], empty, tmp_path).numbers
+    assert (number.steps[0].mean, number.steps[0].standard_deviation) == (0.0, 1.0)
+    only_normalize = number_spec("x", number=[Normalize()])
+    (number,) = plan_preprocessing([only_normalize], constant, tmp_path).numbers
+    assert (number.steps[0].subtractor, number.steps[0].divisor) == (5.0, 1.0)
+
+
+def test_no_quantiles_of_a_column_without_values(tmp_path):
+    spec = number_spec("x", id=[Bucketize(quantiles=4)])
+    statistics = statistics_for([spec], tmp_path).model_copy(
+        update={"boundaries": {"x": {"4": ()}}}
+    )
+    (field,) = plan_preprocessing([spec], statistics, tmp_path).fields
+    assert field.num_ids == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "change", "message"),
+    [
+        (
+            number_spec("x", number=[Standardize()]),
+            lambda s: change_column(s, moments=None),
+            "no moments after no transform",
+        ),
+        (
+            number_spec("x", number=[Log(), Standardize()]),
+            lambda s: s.model_copy(update={"derived_moments": {}}),
+            "no moments after log",
+        ),
+        (
+            number_spec("x", id=[Log(), Bucketize(quantiles=4)]),
+            lambda s: s.model_copy(update={"boundaries": {}}),
+            "no 4-quantiles after log",
+        ),
+        (
+            text_spec("x", Vocabulary()),
+            lambda s: s.model_copy(update={"vocabularies": {}}),
+            "no vocabulary in the statistics",
+        ),
+        (
+            number_spec("x", number=[Standardize()]),
+            lambda s: change_moments(s, standard_deviation=np.inf),
+            "moments overflow",
+        ),
+        (
+            number_spec("x", number=[Normalize()]),
+            lambda s: change_moments(s, minimum=-1e308, maximum=1e308),
+            "moments overflow",
+        ),
+        (
+            number_spec("x", number=[Log()]),
+            lambda s: change_column(s, column_type=ColumnType.TEXT),
+            "another type in the statistics",
+        ),
+        (
+            number_spec("x", id=[LogRound(num_bins=10**9, base=1.0000001)]),
+            lambda s: s,
+            "cut points",
+        ),
+    ],
+)
+def test_missing_or_unfit_statistics_are_errors(tmp_path, spec, change, message):
+    statistics = change(statistics_for([spec], tmp_path))
+    with pytest.raises(PreprocessingError, match=message) as caught:
+        plan_preprocessing([spec], statistics, tmp_path)
+    assert "feature 'x'" in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_column_without_statistics_is_an_error(tmp_path):
+    statistics = statistics_for([number_spec("x", number=[Log()])], tmp_path)
+    with pytest.raises(StatisticsError, match="no statistics for column 'y'"):
+        plan_preprocessing([number_spec("y", number=[Log()])], statistics, tmp_path)
+
+
+def test_a_stale_vocabulary_is_an_error(tmp_path):
+    statistics = statistics_for([text_spec("x", Vocabulary())], tmp_path)
+    with pytest.raises(PreprocessingError, match="another min_count"):
+        plan_preprocessing([text_spec("x", Vocabulary(min_count=9))], statistics, tmp_path)
+    (tmp_path / "vocabularies/x.parquet").unlink()
+    with pytest.raises(PreprocessingError, match="lacks its vocabulary file"):
+        plan_preprocessing([text_spec("x", Vocabulary())], statistics, tmp_path)
+
+
+def test_wrong_chains_and_repeated_columns_are_refused_together(tmp_path):
+    specs = [number_spec("x", id=[Log()]), number_spec("x", number=[Log()])]
+    with pytest.raises(PreprocessingError, match=r"ends in 'log'[^\n]*\nfeature 'x': named more"):
+        plan_of(tmp_path, *specs)
