@@ -120,14 +120,14 @@ def _view(
 ) -> FeatureView:
     column = None if statistics is None else statistics.columns.get(row.feature)
     chains = tuple(
-        (kind, shorten(chain, 300))
+        (kind, shorten(chain, 120))
         for kind, chain in (("dense", row.number), ("id", row.id))
         if chain is not None
     )
     shown = column is not None and not row.sensitive and statistics is not None
     base = statistics.label_rate if statistics is not None else 0.0
     return FeatureView(
-        name=shorten(row.feature, 80),
+        name=shorten(row.feature, 60),
         kind=row.column_type,
         sensitive=row.sensitive,
         missing="–" if column is None else percent_text(column.num_missing / max(column.count, 1)),

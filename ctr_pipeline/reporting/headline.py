@@ -15,6 +15,7 @@ from ctr_pipeline.reporting.formats import (
     metric_text,
     percent_text,
     short_count,
+    shorten,
 )
 
 MODEL_TITLES = {
@@ -65,7 +66,7 @@ def held_out(data: ReportData) -> tuple[str, EvaluationResult | None]:
 def summary_sentence(data: ReportData) -> str:
     """What the run achieved, in words."""
     name, result = held_out(data)
-    title = MODEL_TITLES.get(data.model, data.model)
+    title = MODEL_TITLES.get(data.model) or shorten(data.model, 40)
     train = next((split for split in data.splits if split.name == "train"), None)
     learned = f"{title} learned from {count_text(train.num_rows)} rows" if train else title
     if result is None:
@@ -149,7 +150,7 @@ def _size_cards(data: ReportData) -> list[Card]:
             Card(
                 "Time",
                 duration_text(seconds),
-                f"{longest.stage} {duration_text(longest.seconds)}",
+                f"{shorten(longest.stage, 24)} {duration_text(longest.seconds)}",
             )
         )
     return cards
