@@ -1,0 +1,60 @@
+# One entry for people and for CI. A recipe needs Python 3.11 and make, and nothing else.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ROWS ?= 200000
+SEED ?= 1
+DEMO := runs/demo
+DATA ?= data/sample/train.txt
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+.PHONY: setup
+setup: $(STAMP) ## Make the virtual environment
+
+.PHONY: demo
+demo: $(STAMP) ## Sample rows to a served model; DATA=path/to/train.txt for real Criteo rows
+ifeq ($(DATA),data/sample/train.txt)
+	@test -f $(DATA) && test "$$(wc -l < $(DATA))" = "$(ROWS)" || \
+		$(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
+endif
+	$(BIN)/ctrpipe run configs/criteo_deepfm.yaml --overwrite --set data.train=$(DATA) --set output=$(DEMO)
+
+.PHONY: check
+check: $(STAMP) ## Lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: fmt
+fmt: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+.PHONY: test
+test: $(STAMP) ## All tests but the slow ones
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: e2e
+e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
+	$(BIN)/python -m pytest -m 'slow and not cluster'
+
+.PHONY: bench
+bench: $(STAMP) ## Every benchmark in its quick form; see benchmarks/README.md for the full one
+	$(BIN)/python benchmarks/startup.py --quick
+	$(BIN)/python benchmarks/store_speed.py
+	$(BIN)/python benchmarks/train_speed.py --quick
+	$(BIN)/python benchmarks/whole_job.py --quick

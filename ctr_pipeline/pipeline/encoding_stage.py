@@ -57,8 +57,8 @@ def run_encoding(
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
         num_ids = [field.num_ids for field in plan.fields]
         counts = _load_counts(run, num_ids, fingerprint)
-        for split in folders:
-            meta = load_meta(folders[split])
+        for split, folder in folders.items():
+            meta = load_meta(folder)
             done = meta is not None and meta.fingerprint == fingerprint
             if done and (split != "train" or counts is not None):
                 continue
@@ -68,7 +68,7 @@ def run_encoding(
                     f"Encoding {split}", total=analysis.ingested.splits[split].num_rows
                 ) as task,
                 EncodedWriter(
-                    folders[split],
+                    folder,
                     num_fields=len(plan.fields),
                     num_numbers=len(plan.numbers),
                     fingerprint=fingerprint,

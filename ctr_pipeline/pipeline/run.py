@@ -48,7 +48,7 @@ def run_pipeline(
         from ctr_pipeline.pipeline.training_stage import run_training
 
         model = run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
-        return _finish(loaded, run, analysis, encoding, model, progress, times)
+        return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
 
 
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
@@ -110,7 +110,7 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
         model = open_trained(loaded, run)
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
-        return _finish(loaded, run, analysis, encoding, model, progress, times)
+        return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
 
 
 def _prepare(
@@ -125,6 +125,7 @@ def _finish(
     run: RunFolder,
     analysis: Analysis,
     encoding: Encoding,
+    *,
     model: "TrainedModel",
     progress: Progress,
     times: StageTimes,
