@@ -2,5 +2,12 @@
 
 from ctr_pipeline.analysis.aggregates import StatisticsPlan, plan_statistics
 from ctr_pipeline.analysis.collect import collect_statistics
+from ctr_pipeline.analysis.decide import ColumnDecision, decide_features
 
-__all__ = ["StatisticsPlan", "collect_statistics", "plan_statistics"]
+__all__ = [
+    "ColumnDecision",
+    "StatisticsPlan",
+    "collect_statistics",
+    "decide_features",
+    "plan_statistics",
+]

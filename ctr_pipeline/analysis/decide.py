@@ -1,0 +1,194 @@
+"""`features: auto`: which columns are used and what becomes of each, from the statistics alone.
+
+Reasons are sentences for a person. They tell counts, shares and ratios, never values of the data,
+since a column may be sensitive.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ctr_pipeline.analysis.leaks import describe_leak
+from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.features import (
+    AnyTransform,
+    Bucketize,
+    ColumnType,
+    FeatureSpec,
+    Log,
+    Standardize,
+    Vocabulary,
+)
+from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
+
+NUM_QUANTILES = 30
+MIN_COUNT = 2
+MAX_VOCABULARY = 2_000_000
+
+HEAVY_SKEW = 2.0
+"""An exponential distribution has this skew."""
+HEAVY_RATIO = 20.0
+"""Largest value over median, from which a tail is heavy whatever the skew."""
+SMALLEST_LOG_MAXIMUM = 3.0
+"""Below this, log(1 + x) is nearly a straight line and changes nothing."""
+NEGATIVE_SHARE = 0.01
+"""log takes numbers below 0 as 0; they may lie this far below it, in parts of the 95 % quantile."""
+
+
+@dataclass(frozen=True)
+class ColumnDecision:
+    """Whether a column is used.
+
+    Attributes:
+        column: The column's name.
+        used: Whether it became a feature.
+        reason: Why, one sentence without a full stop.
+    """
+
+    column: str
+    used: bool
+    reason: str
+
+
+def decide_features(
+    columns: Mapping[str, ColumnType],
+    statistics: Statistics,
+    *,
+    label: str,
+    exclude: Collection[str],
+) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
+    """Decides each column's transforms.
+
+    Args:
+        columns: How each column is read, in the order of the data.
+        statistics: Of the training rows, with the profile of every column.
+        label: Name of the label column, about which there is nothing to decide.
+        exclude: Columns that are not to be used, such as keys.
+
+    Returns:
+        The features, and a decision for every column except the label.
+
+    Raises:
+        StatisticsError: A column has no statistics, or they are not those of its type.
+    """
+    features: list[FeatureSpec] = []
+    decisions: list[ColumnDecision] = []
+    for column, column_type in columns.items():
+        if column == label:
+            continue
+        feature, reason = _decide_column(column, column_type, statistics, exclude)
+        if feature is not None:
+            features.append(feature)
+        decisions.append(ColumnDecision(column, feature is not None, reason))
+    return tuple(features), tuple(decisions)
+
+
+def _decide_column(
+    column: str, column_type: ColumnType, statistics: Statistics, exclude: Collection[str]
+) -> tuple[FeatureSpec | None, str]:
+    if column in exclude:
+        return None, "it is kept out by the config"
+    known = statistics.column(column)
+    if known.column_type is not column_type:
+        raise StatisticsError(
+            f"the statistics are those of a {known.column_type.value} column, "
+            f"and it is read as {column_type.value}",
+            place=f"column '{column}'",
+            remedy="Run 'ctrpipe analyze' again",
+        )
+    problem = _unusable(known) or describe_leak(known, statistics.label_rate)
+    if problem is not None:
+        return None, problem
+    if column_type is ColumnType.TEXT:
+        return _decide_text(known)
+    return _decide_number(known)
+
+
+def _unusable(column: ColumnStatistics) -> str | None:
+    num_present = column.count - column.num_missing
+    if num_present == 0:
+        return f"all its {_rows(column.count)} are missing"
+    if column.num_distinct == 1 and column.num_missing == 0:
+        return f"it has the same value in all {_rows(column.count)}"
+    if column.column_type is ColumnType.TEXT and column.num_distinct == num_present > 1:
+        return (
+            f"each of its {num_present:,} values occurs once, "
+            f"so nothing can be learned about any of them"
+        )
+    return None
+
+
+def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
+    reason = (
+        f"text with {_values(column.num_distinct)}{_missing(column)}: "
+        f"a vocabulary of those seen at least {MIN_COUNT} times"
+    )
+    max_size = None
+    if column.num_distinct > MAX_VOCABULARY:
+        max_size = MAX_VOCABULARY
+        reason += f", the {MAX_VOCABULARY:,} most frequent"
+    vocabulary = Vocabulary(min_count=MIN_COUNT, max_size=max_size)
+    feature = FeatureSpec(
+        column=column.column, column_type=ColumnType.TEXT, id=(vocabulary,), reason=reason
+    )
+    return feature, reason
+
+
+def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
+    buckets = Bucketize(quantiles=NUM_QUANTILES)
+    kind = f"number with {_values(column.num_distinct)}{_missing(column)}"
+    moments = column.moments
+    if moments is None:
+        raise StatisticsError(
+            "the statistics have no profile of it",
+            place=f"column '{column.column}'",
+            remedy="Run 'ctrpipe analyze' again",
+        )
+    number: tuple[AnyTransform, ...] | None
+    if not moments.standard_deviation:
+        number = None
+        reason = f"{kind}, the finite ones all equal: only whether and where it is there can tell"
+    else:
+        tail = _describe_tail(column, moments)
+        number = (Standardize(),) if tail is None else (Log(), Standardize())
+        shape = f"skew {moments.skew:.1f}" if moments.skew is not None else "no skew"
+        chain = "standardized" if tail is None else "log, then standardized"
+        reason = (
+            f"{kind}, {shape}{f', {tail}' if tail else ''}: {chain}, "
+            f"and an id for each of up to {NUM_QUANTILES} equally full intervals"
+        )
+    feature = FeatureSpec(
+        column=column.column,
+        column_type=ColumnType.NUMBER,
+        number=number,
+        id=(buckets,),
+        reason=reason,
+    )
+    return feature, reason
+
+
+def _describe_tail(column: ColumnStatistics, moments: Moments) -> str | None:
+    """What makes the logarithm better than the number itself, or None if it is not."""
+    minimum, maximum, skew = moments.minimum, moments.maximum, moments.skew
+    if minimum is None or maximum is None or skew is None:
+        return None
+    if maximum < SMALLEST_LOG_MAXIMUM or minimum < -NEGATIVE_SHARE * column.quantiles["0.95"]:
+        return None
+    median = column.quantiles["0.5"]
+    if median > 0 and maximum > HEAVY_RATIO * median:
+        return f"the largest {maximum / median:,.0f} times the median"
+    return "a heavy tail" if skew > HEAVY_SKEW else None
+
+
+def _missing(column: ColumnStatistics) -> str:
+    if column.num_missing == 0:
+        return ""
+    share = column.num_missing / column.count
+    return f" and {share:.1%} missing" if share >= 0.001 else " and under 0.1% missing"
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count:,} different values"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"

@@ -1,0 +1,41 @@
+"""Columns that give the label away, told from their statistics alone."""
+
+from ctr_pipeline.statistics import ColumnStatistics
+
+MIN_ROWS_PER_VALUE = 10
+"""With fewer rows a value, rows of one label only come about by chance."""
+
+
+def describe_leak(column: ColumnStatistics, label_rate: float) -> str | None:
+    """Why the column alone tells the label of every training row, or None if it does not.
+
+    Looks at columns of which all values are among the top values, and at whether a value is there
+    at all, as with the time of a purchase.
+
+    Args:
+        column: Its statistics, top values included.
+        label_rate: Mean of the label over the training rows.
+    """
+    if label_rate in {0.0, 1.0}:
+        return None
+    num_present = column.count - column.num_missing
+    missing_rate = column.missing_label_rate
+    if num_present and missing_rate in {0.0, 1.0}:
+        clicks_present = round(label_rate * column.count) - missing_rate * column.num_missing
+        if clicks_present == (0 if missing_rate == 1.0 else num_present):
+            meaning = "clicked" if missing_rate == 0.0 else "not clicked"
+            return f"it has a value exactly where the row is {meaning}, so it gives the label away"
+    top_values = column.top_values
+    enough_rows = column.num_distinct <= 2 or num_present >= MIN_ROWS_PER_VALUE * len(top_values)
+    if (
+        top_values
+        and len(top_values) == column.num_distinct
+        and enough_rows
+        and all(top.label_rate in {0.0, 1.0} for top in top_values)
+        and missing_rate in {None, 0.0, 1.0}
+    ):
+        return (
+            f"each of its {column.num_distinct} values occurs with one label only, "
+            f"so it gives the label away"
+        )
+    return None
