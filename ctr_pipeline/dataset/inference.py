@@ -71,14 +71,14 @@ def is_decimal(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _DECIMAL)
 
 
+def is_numeric(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which texts are decimals, infinite or NaN; NULL stays NULL."""
+    not_finite = pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _NOT_FINITE)
+    return pc.or_(is_decimal(texts), not_finite)
+
+
 def infer_type(name: str, texts: pa.ChunkedArray) -> ColumnType:
     """The type of a column of texts in which missing values are NULL."""
-    if looks_like_identifier(name):
+    if looks_like_identifier(name) or not pc.any(is_decimal(texts)).as_py():
         return ColumnType.TEXT
-    decimal = is_decimal(texts)
-    if not pc.any(decimal).as_py():
-        return ColumnType.TEXT
-    not_finite = pc.match_substring_regex(pc.utf8_trim_whitespace(texts), _NOT_FINITE)
-    if pc.all(pc.or_(decimal, not_finite)).as_py():
-        return ColumnType.NUMBER
-    return ColumnType.TEXT
+    return ColumnType.NUMBER if pc.all(is_numeric(texts)).as_py() else ColumnType.TEXT

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
-from ctr_pipeline.dataset.inference import infer_type, is_decimal, looks_like_identifier
+from ctr_pipeline.dataset.inference import infer_type, is_numeric, looks_like_identifier
 from ctr_pipeline.dataset.parquet import (
     ParquetSource,
     column_type_of,
@@ -24,12 +24,10 @@ from ctr_pipeline.dataset.parquet import (
     read_schema,
 )
 from ctr_pipeline.dataset.paths import resolve_files
-from ctr_pipeline.dataset.records import Dialect
 from ctr_pipeline.dataset.text import TextBlock, TextFile, texts_of_block
 from ctr_pipeline.dataset.text_head import (
     TextHead,
     check_dialect,
-    find_delimiter,
     find_names,
     look_at,
 )
@@ -294,19 +292,23 @@ def _inspect_text(
     heads: dict[Path, pa.Table] = {}
     delimiter: str | None = None
     for file in all_files:
-        head = look_at(file, data, HEAD_BYTES if file == first else _OTHER_HEAD_BYTES)
-        if delimiter is None:
-            delimiter = find_delimiter(head, data)
-        dialect = Dialect(delimiter, data.quote)
-        names = find_names(head, dialect, data, may_lack_label=may_lack_label)
+        num_bytes = HEAD_BYTES if file == first else _OTHER_HEAD_BYTES
+        head = look_at(file, data, num_bytes, delimiter)
+        delimiter = head.dialect.delimiter
+        dialect = head.dialect
+        names = find_names(head, data, may_lack_label=may_lack_label)
         _check_names(names, file)
         text_file = TextFile(file, head.compression, dialect, names, data.columns is None)
         if file != first:
             _check_same_names(names, file, opened[first].column_names, first)
         opened[file] = text_file
         heads[file] = _read_texts(text_file, head, data)
-    for file, table in heads.items():
-        _check_same_kinds(table, file, heads[first], first)
+    kinds = {
+        name: infer_type(name, heads[first].column(name)) for name in heads[first].schema.names
+    }
+    numbers = [name for name, kind in kinds.items() if kind is ColumnType.NUMBER]
+    for file in all_files[1:]:
+        _check_same_kinds(heads[file], file, numbers, first)
     head_file = next((file for file, table in heads.items() if table.num_rows), None)
     if head_file is None:
         raise DataError(
@@ -333,7 +335,7 @@ def _inspect_text(
 
 def _read_texts(file: TextFile, head: TextHead, data: DataConfig) -> pa.Table:
     """The head's rows as texts, missing values NULL."""
-    body = head.records(file.dialect, has_header=file.has_header)
+    body = head.records(has_header=file.has_header)
     table = texts_of_block(TextBlock(file, body, 0, 0)).combine_chunks()
     missing = ("", *data.missing_values)
     return pa.table(
@@ -351,15 +353,13 @@ def _typed(texts: pa.Table, types: Mapping[str, ColumnType], data: DataConfig) -
     return pa.table(columns)
 
 
-def _check_same_kinds(table: pa.Table, file: Path, expected: pa.Table, first: Path) -> None:
+def _check_same_kinds(table: pa.Table, file: Path, numbers: Sequence[str], first: Path) -> None:
     """Raises DataError if a number column of the first file holds mostly other texts in `file`."""
-    for name in expected.column_names:
-        if infer_type(name, expected.column(name)) is not ColumnType.NUMBER:
-            continue
+    for name in numbers:
         column = table.column(name)
         num_present = len(column) - column.null_count
-        num_decimal = pc.sum(is_decimal(column)).as_py() or 0
-        if num_decimal * 2 < num_present:
+        num_numeric = pc.sum(is_numeric(column)).as_py() or 0
+        if num_numeric * 2 < num_present:
             raise DataError(
                 f"column '{name}' holds texts that are no numbers, but numbers in '{first}'",
                 place=str(file),

@@ -23,6 +23,7 @@ class TextHead:
     Attributes:
         path: The file.
         compression: Of the file.
+        dialect: Its delimiter and quote.
         first_record: Its first record, without line end.
         data: Its bytes from there on, up to where the look ended.
         first_end: Position in them after the first record.
@@ -31,23 +32,31 @@ class TextHead:
 
     path: Path
     compression: Compression
+    dialect: Dialect
     first_record: str
     data: bytes
     first_end: int
     is_whole: bool
 
-    def records(self, dialect: Dialect, *, has_header: bool) -> bytes:
+    def records(self, *, has_header: bool) -> bytes:
         """The whole records in it, the header left out."""
         body = self.data[self.first_end :]
-        rows = body if self.is_whole else body[: find_last_end(body, dialect)]
+        rows = body if self.is_whole else body[: find_last_end(body, self.dialect)]
         return rows if has_header else self.data[: self.first_end] + rows
 
 
-def look_at(path: Path, data: DataConfig, num_bytes: int) -> TextHead:
+def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None) -> TextHead:
     """Reads the head of a text file.
 
+    Args:
+        path: The file.
+        data: How it is read.
+        num_bytes: How much of it, or more if its first record is longer.
+        delimiter: That of the files before it; None to find it.
+
     Raises:
-        DataError: The file is empty, damaged, binary, or its first record does not end.
+        DataError: The file is empty, damaged, binary, has no delimiter in its first record, or that
+            does not end.
     """
     with path.open("rb") as stream:
         compression = detect_compression(path, stream.read(8))
@@ -58,7 +67,8 @@ def look_at(path: Path, data: DataConfig, num_bytes: int) -> TextHead:
         _check_text(head, path)
         start = len(head) - len(head.lstrip(b"\r\n"))
         head = head[start:]
-        end = _end_of_first(head, data)
+        dialect = Dialect(delimiter or _choose_delimiter(path, head, data), data.quote)
+        end = find_first_end(head, dialect)
         if end is None and is_whole:
             end = len(head)
         if end is not None:
@@ -79,19 +89,8 @@ def look_at(path: Path, data: DataConfig, num_bytes: int) -> TextHead:
             place=f"{path}, row 1",
             remedy="Convert the file to UTF-8",
         ) from error
-    return TextHead(path, compression, first, head, end, is_whole)
-
-
-def _end_of_first(head: bytes, data: DataConfig) -> int | None:
-    """Where the first record ends.
-
-    Quotes open only beside the delimiter, so without the right one a quoted line end would look
-    like the record's own: of the usual delimiters, the one that sees the longest record is right.
-    """
-    candidates = _DELIMITERS if data.delimiter is None else (data.delimiter,)
-    ends = [find_first_end(head, Dialect(delimiter, data.quote)) for delimiter in candidates]
-    known = [end for end in ends if end is not None]
-    return max(known) if known else None
+    _check_delimiter(path, first, dialect.delimiter)
+    return TextHead(path, compression, dialect, first, head, end, is_whole)
 
 
 def _check_text(head: bytes, path: Path) -> None:
@@ -116,38 +115,19 @@ def check_dialect(data: DataConfig) -> None:
             )
 
 
-def find_delimiter(head: TextHead, data: DataConfig) -> str:
-    """The field separator: from the config, else by format, ending and first record.
-
-    Raises:
-        DataError: There is none in the first record.
-    """
-    record = head.first_record
+def _choose_delimiter(path: Path, head: bytes, data: DataConfig) -> str:
+    """From the config, else by format, ending and first line."""
     if data.delimiter is not None:
-        delimiter = data.delimiter
-    elif data.format == "tsv":
-        delimiter = "\t"
-    else:
-        delimiter = _guess_delimiter(head, data)
-    if delimiter not in record:
-        found = {other: record.count(other) for other in _DELIMITERS if other in record}
-        counts = ", ".join(f"{count} {_DELIMITER_NAMES[other]}" for other, count in found.items())
-        raise DataError(
-            f"the first row has no {_DELIMITER_NAMES.get(delimiter, repr(delimiter))} to separate "
-            f"columns{f', but {counts}' if counts else ''}",
-            place=f"{head.path}, row 1",
-            remedy="Set data.delimiter to the character that separates columns",
-        )
-    return delimiter
-
-
-def _guess_delimiter(head: TextHead, data: DataConfig) -> str:
-    name = head.path.name.lower().removesuffix(".gz").removesuffix(".zst")
+        return data.delimiter
+    if data.format == "tsv":
+        return "\t"
+    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     preferred = "\t" if name.endswith((".tsv", ".tab")) else ","
     has_preference = name.endswith((".tsv", ".tab", ".csv")) or data.format == "csv"
+    first_line = re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8", "replace")
 
     def num_fields(delimiter: str) -> int:
-        return len(split_record(head.first_record, Dialect(delimiter, data.quote)))
+        return len(split_record(first_line, Dialect(delimiter, data.quote)))
 
     if has_preference and num_fields(preferred) > 1:
         return preferred
@@ -155,15 +135,26 @@ def _guess_delimiter(head: TextHead, data: DataConfig) -> str:
     return best if num_fields(best) > 1 else preferred
 
 
-def find_names(
-    head: TextHead, dialect: Dialect, data: DataConfig, *, may_lack_label: bool
-) -> tuple[str, ...]:
+def _check_delimiter(path: Path, record: str, delimiter: str) -> None:
+    if delimiter in record:
+        return
+    found = {other: record.count(other) for other in _DELIMITERS if other in record}
+    counts = ", ".join(f"{count} {_DELIMITER_NAMES[other]}" for other, count in found.items())
+    raise DataError(
+        f"the first row has no {_DELIMITER_NAMES.get(delimiter, repr(delimiter))} to separate "
+        f"columns{f', but {counts}' if counts else ''}",
+        place=f"{path}, row 1",
+        remedy="Set data.delimiter to the character that separates columns",
+    )
+
+
+def find_names(head: TextHead, data: DataConfig, *, may_lack_label: bool) -> tuple[str, ...]:
     """The columns of a file, from its header or from `data.columns`.
 
     Raises:
         DataError: `data.columns` does not fit the first row, or repeats it.
     """
-    fields = tuple(field.strip() for field in split_record(head.first_record, dialect))
+    fields = tuple(field.strip() for field in split_record(head.first_record, head.dialect))
     if data.columns is None:
         return fields
     if len(fields) == len(data.columns):

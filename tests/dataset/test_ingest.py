@@ -1,5 +1,6 @@
 import csv
 import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -358,7 +359,7 @@ def test_splits_are_disjoint_complete_and_do_not_depend_on_blocks(tmp_path, by):
         result = run(data, {"n": NUMBER}, tmp_path / str(block_bytes), block_bytes=block_bytes)
         found.append({name: rows_of(result, name)["n"] for name in result.splits})
     assert found[0] == found[1]
-    assert sorted(sum(found[0].values(), [])) == list(range(4000))
+    assert sorted(itertools.chain(*found[0].values())) == list(range(4000))
     assert all(values == sorted(values) for values in found[0].values())
     assert len(found[0]["train"]) == pytest.approx(2400, abs=100 if by == "random" else 600)
 

@@ -1,0 +1,320 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_pipeline.config.models import DataConfig, SplitConfig
+from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import ColumnType
+
+NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
+GOOD = b"label,price,city\n0,1.5,rome\n1,2,oslo\n"
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def write_parquet(path: Path, **columns) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def inspect(*paths, **options):
+    files = [str(path) for path in paths]
+    return inspect_source(
+        DataConfig(train=files[0] if len(files) == 1 else tuple(files), **options)
+    )
+
+
+def refusal(*paths, **options) -> DataError:
+    with pytest.raises(DataError) as caught:
+        inspect(*paths, **options)
+    assert caught.value.place
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_a_csv_file_with_header(tmp_path):
+    source = inspect(write(tmp_path / "a.csv", GOOD))
+    assert (source.format, source.delimiter, source.has_header) == ("csv", ",", True)
+    assert source.column_names == ("label", "price", "city")
+    assert source.inferred_types == {"label": NUMBER, "price": NUMBER, "city": TEXT}
+    assert source.head.to_pydict() == {
+        "label": [0.0, 1.0],
+        "price": [1.5, 2.0],
+        "city": ["rome", "oslo"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter", "found"),
+    [
+        ("a.csv", ",", ("csv", ",")),
+        ("a.csv", ";", ("csv", ";")),
+        ("a.tsv", "\t", ("tsv", "\t")),
+        ("a.tsv.gz", "\t", ("tsv", "\t")),
+        ("a.txt", "\t", ("tsv", "\t")),
+        ("a.txt", "|", ("csv", "|")),
+        ("a", ";", ("csv", ";")),
+        ("a.tsv", ",", ("csv", ",")),
+    ],
+)
+def test_the_delimiter_is_found(tmp_path, name, delimiter, found):
+    content = GOOD.replace(b",", delimiter.encode())
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    source = inspect(path)
+    assert (source.format, source.delimiter) == found
+    assert source.column_names == ("label", "price", "city")
+
+
+def test_a_delimiter_of_hive(tmp_path):
+    path = write(tmp_path / "a.txt", GOOD.replace(b",", b"\x01"))
+    assert inspect(path, delimiter="\x01").head.num_rows == 2
+
+
+def test_quoted_names_may_hold_anything(tmp_path):
+    path = write(tmp_path / "a.csv", b'label,"a,\n""b"""," c "\n0,1,2\n1,3,4\n')
+    assert inspect(path).column_names == ("label", 'a,\n"b"', "c")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
+    assert inspect(write(tmp_path / "a.csv", b"\xef\xbb\xbf" + GOOD)).column_names[0] == "label"
+
+
+def test_globs_are_sorted_and_lists_keep_their_order(tmp_path):
+    paths = [write(tmp_path / f"{name}.csv", GOOD) for name in "bac"]
+    write(tmp_path / "_SUCCESS.csv", b"")
+    assert inspect(tmp_path / "*.csv").files["train"] == tuple(sorted(paths))
+    assert inspect(*paths).files["train"] == tuple(paths)
+
+
+def test_valid_and_test_files(tmp_path):
+    path, other = write(tmp_path / "a.csv", GOOD), write(tmp_path / "b.csv", GOOD)
+    data = DataConfig(train=str(path), test=str(other))
+    assert inspect_source(data).files == {"train": (path,), "test": (other,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "is empty"),
+        ("a.csv", b"\n\n", "is empty"),
+        ("a.csv", gzip.compress(b""), "is empty"),
+        ("a.csv", b"label,a\n", "has a header but no rows"),
+        ("a.csv", b"\x00\x01\x02" * 100, "is not text"),
+        ("a.csv", bytes(range(1, 9)) * 100, "is not text"),
+        ("a.xlsx", b"PK\x03\x04rest", "a ZIP archive or an Excel workbook"),
+        ("a.csv", "label,a\n0,1\n".encode("utf-16"), "UTF-16"),
+        ("a.csv.bz2", b"BZh9", "bzip2"),
+        ("a.csv", b"label,caf\xe9\n0,1\n", "the first row is not UTF-8"),
+        ("a.csv", b"label\n0\n", "the first row has no commas"),
+        ("a.csv.gz", gzip.compress(GOOD)[:-12], "is truncated or damaged"),
+        ("a.parquet", GOOD, "is not a Parquet file"),
+        ("a.parquet", b"PAR1 and no more", "truncated or damaged"),
+        ("a.csv", b"label,a,a\n0,1,2\n", "two columns are named 'a'"),
+        ("a.csv", b"label,,a\n0,1,2\n", "column 2 has no name"),
+        ("a.csv", b"click,a\n0,1\n", "no column 'label', which data.label names"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, name, content, message):
+    path = write(tmp_path / name, content)
+    error = refusal(path)
+    assert message in error.message
+    assert str(path) in error.place
+
+
+def test_a_row_that_does_not_end(tmp_path):
+    path = write(tmp_path / "a.csv", b'label,"a\n' + b"0,1\n" * 5_000_000)
+    assert "does not end" in refusal(path).message
+
+
+def test_paths_that_do_not_exist(tmp_path):
+    assert "no such file" in refusal(tmp_path / "a.csv").message
+    assert "no file matches" in refusal(tmp_path / "*.csv").message
+    assert "is a folder" in refusal(tmp_path).message
+    assert "is not a local path" in refusal("s3://bucket/a.csv").message
+    path = write(tmp_path / "a.csv", GOOD)
+    assert "named twice" in refusal(path, path).message
+    with pytest.raises(DataError, match="names no files"):
+        inspect_source(DataConfig(train=()))
+
+
+def test_an_unreadable_file(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.csv", GOOD)
+
+    def refuse(*_args, **_options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert "cannot be read (Permission denied)" in refusal(path).message
+
+
+def test_near_names_are_suggested(tmp_path):
+    path = write(tmp_path / "a.csv", b"Label,clicked,price\n0,1,2\n1,2,3\n")
+    assert "'Label'" in refusal(path).remedy
+    assert "'price'" in refusal(path, label="Label", key_columns=("prices",)).remedy
+    split = SplitConfig(by="hash", column="user")
+    assert "data.split.column" in refusal(path, label="Label", split=split).message
+
+
+def test_columns_of_files_without_header(tmp_path):
+    path = write(tmp_path / "a.csv", b"0,1,x\n1,2,y\n")
+    source = inspect(path, columns=("label", "n", "t"))
+    assert source.column_names == ("label", "n", "t")
+    assert source.head.num_rows == 2
+    error = refusal(path, columns=("label", "n"))
+    assert error.message == "the first row has 3 columns, but data.columns names 2"
+    header = write(tmp_path / "b.csv", GOOD)
+    assert "has a header" in refusal(header, columns=("label", "price", "city")).message
+    assert "two columns" in refusal(path, columns=("label", "n", "n")).message
+    parquet = write_parquet(tmp_path / "a.parquet", label=[0, 1], n=[1, 2])
+    assert "Parquet files have names" in refusal(parquet, columns=("label", "n")).message
+
+
+def test_a_wrong_delimiter(tmp_path):
+    path = write(tmp_path / "a.csv", GOOD)
+    error = refusal(path, delimiter=";")
+    assert error.message == "the first row has no semicolons to separate columns, but 2 commas"
+    assert "line end" in refusal(path, delimiter="\n").remedy
+    assert "'é' cannot separate" in refusal(path, delimiter="é").message
+    assert "data.quote" in refusal(path, quote="»").place
+
+
+def test_formats_must_be_what_they_say(tmp_path):
+    text = write(tmp_path / "a.csv", GOOD)
+    parquet = write_parquet(tmp_path / "a.parquet", label=[0, 1], n=[1, 2])
+    assert "is Parquet, but" in refusal(parquet, format="csv").message
+    assert "is not a Parquet file" in refusal(text, format="parquet").message
+    assert "is parquet, but" in refusal(text, parquet).message
+    assert inspect(text, format="csv").format == "csv"
+
+
+# --- differences ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (b"label,price\n0,1\n", "it lacks 'city'"),
+        (b"label,price,city,x\n0,1,a,b\n", "it has in addition 'x'"),
+        (b"label,price,town\n0,1,a\n", "it lacks 'city' and has in addition 'town'"),
+        (b"label,price,city\n0,rome,1\n1,oslo,2\n", "column 'price' holds texts"),
+    ],
+)
+def test_differences_between_text_files_name_both(tmp_path, other, message):
+    first, second = write(tmp_path / "a.csv", GOOD), write(tmp_path / "b.csv", other)
+    error = refusal(tmp_path / "*.csv")
+    assert message in error.message
+    assert str(first) in error.message
+    assert str(second) in error.place
+
+
+def test_another_order_with_a_header_is_fine(tmp_path):
+    first = write(tmp_path / "a.csv", GOOD)
+    second = write(tmp_path / "b.csv", b"city,label,price\nrome,0,1\n")
+    assert inspect(first, second).column_names == ("label", "price", "city")
+
+
+def test_a_swapped_order_without_header_is_seen(tmp_path):
+    first = write(tmp_path / "a.csv", b"0,1,rome\n1,2,oslo\n")
+    second = write(tmp_path / "b.csv", b"0,rome,1\n1,oslo,2\n")
+    error = refusal(first, second, columns=("label", "price", "city"))
+    assert "column 'price' holds texts that are no numbers" in error.message
+    third = write(tmp_path / "c.csv", b"0,1\n")
+    assert "2 columns" in refusal(first, third, columns=("label", "price", "city")).message
+
+
+def test_differences_between_parquet_files_name_both(tmp_path):
+    first = write_parquet(tmp_path / "a.parquet", label=[0, 1], x=[1, 2])
+    second = write_parquet(tmp_path / "b.parquet", label=[0, 1], x=["a", "b"])
+    error = refusal(first, second)
+    assert error.message == f"column 'x' has the type string, but int64 in '{first}'"
+    assert error.place == str(second)
+    third = write_parquet(tmp_path / "c.parquet", label=[0, 1], y=[1, 2])
+    assert "lacks 'x'" in refusal(first, third).message
+    fine = write_parquet(tmp_path / "d.parquet", x=[1.5, 2.5], label=[0, 1])
+    assert inspect(first, fine).column_names == ("label", "x")
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("price", ["1", "2.5", "-3", "+4", "0.0", ".5", "5."], NUMBER),
+        ("price", ["1.5e10", "1.5E-3", "1e-05", "1e+20"], NUMBER),
+        ("price", ["1", "", " 2 "], NUMBER),
+        ("price", ["1", "nan", "-inf"], NUMBER),
+        ("price", ["nan", "inf"], TEXT),
+        ("code", ["1", "007"], TEXT),
+        ("code", ["32813e21"], TEXT),
+        ("code", ["12", "abc"], TEXT),
+        ("code", ["0x12"], TEXT),
+        ("code", ["1_000"], TEXT),
+        ("code", ["1,000"], TEXT),
+        ("code", ["", ""], TEXT),
+        ("0", ["0", "-0", "00"], TEXT),
+        *((name, ["1", "2"], TEXT) for name in ("id", "ID", "user_id", "userId", "UserID", "ip2")),
+        *(
+            (name, ["1", "2"], TEXT)
+            for name in ("uuid", "cookie_hash", "zip", "device.ip", "phone")
+        ),
+        *((name, ["1", "2"], NUMBER) for name in ("paid", "bid", "tip", "valid", "id_count", "I1")),
+    ],
+)
+def test_types_are_inferred_from_values_and_name(tmp_path, name, values, expected):
+    rows = "".join(f'{i % 2},"{value}"\n' for i, value in enumerate(values))
+    path = write(tmp_path / "a.csv", f"label,{name}\n{rows}".encode())
+    assert inspect(path).inferred_types[name] is expected
+
+
+def test_missing_values_do_not_make_a_number_a_text(tmp_path):
+    path = write(tmp_path / "a.csv", b"label,n\n0,NA\n1,3\n")
+    assert inspect(path).inferred_types["n"] is TEXT
+    source = inspect(path, missing_values=("NA",))
+    assert source.inferred_types["n"] is NUMBER
+    assert source.head["n"].to_pylist() == [None, 3.0]
+
+
+def test_parquet_types_come_from_the_schema(tmp_path):
+    path = write_parquet(
+        tmp_path / "a.parquet",
+        label=pa.array([True, False]),
+        i=pa.array([1, 2], pa.uint8()),
+        f=pa.array([1, 2], pa.float32()),
+        d=pa.array([1, 2], pa.decimal128(5, 2)),
+        s=["a", "b"],
+        c=pa.array(["a", "b"]).dictionary_encode(),
+        user_id=[1, 2],
+        t=pa.array([1, 2], pa.timestamp("s")),
+        l=[[1], [2]],
+    )
+    source = inspect(path)
+    numbers = dict.fromkeys(["label", "i", "f", "d"], NUMBER)
+    assert source.inferred_types == {**numbers, **dict.fromkeys(["s", "c", "user_id"], TEXT)}
+    assert source.head.num_rows == 2
+    assert source.column_names[-2:] == ("t", "l")
+
+
+def test_parquet_without_rows(tmp_path):
+    empty = pa.table({"label": pa.array([], pa.int8()), "n": pa.array([], pa.int8())})
+    pq.write_table(empty, tmp_path / "a.parquet")
+    assert "has no rows" in refusal(tmp_path / "a.parquet").message
+
+
+def test_a_large_file_is_looked_at_in_part(tmp_path):
+    path = tmp_path / "a.csv"
+    with path.open("wb") as stream:
+        stream.write(b"label,n\n")
+        for block in range(12):
+            stream.write(b"".join(b"%d,%d\n" % (i % 2, block) for i in range(100_000)))
+    source = inspect(path)
+    assert source.head.num_rows == pytest.approx(4 * 2**20 / 4, rel=0.01)
+    assert np.all(source.head["n"].to_numpy() < 12)

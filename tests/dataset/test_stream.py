@@ -1,0 +1,79 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.stream import stream_rows
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import ColumnType
+
+TYPES = {"n": ColumnType.NUMBER, "t": ColumnType.TEXT}
+
+
+def stream(data, path, **options):
+    batches = list(stream_rows(data, str(path), TYPES, **options))
+    return pa.Table.from_batches(batches).to_pydict()
+
+
+def test_new_rows_without_label(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("t,key,n\n007,k1,1\n,k2,\n")
+    data = DataConfig(train="unused.csv")
+    assert stream(data, path, label_required=False, extra_columns=["key"]) == {
+        "n": [1.0, None],
+        "t": ["007", None],
+        "key": ["k1", "k2"],
+    }
+    with pytest.raises(DataError, match="no column 'label', which the model names"):
+        stream(data, path, label_required=True)
+
+
+def test_new_rows_with_label(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("label,t,n\n1,a,1\n0,b,2\n")
+    data = DataConfig(train="unused.csv")
+    assert stream(data, path, label_required=True)["label"] == [1, 0]
+    assert "label" not in stream(data, path, label_required=False)
+
+
+@pytest.mark.parametrize("content", ["1,a,5\n0,b,6\n", "a,5\nb,6\n"])
+def test_a_file_without_header_may_lack_the_label(tmp_path, content):
+    path = tmp_path / "new.csv"
+    path.write_text(content)
+    data = DataConfig(train="unused.csv", columns=("label", "t", "n"))
+    assert stream(data, path, label_required=False) == {"n": [5.0, 6.0], "t": ["a", "b"]}
+
+
+def test_another_format_than_that_of_training(tmp_path):
+    path = tmp_path / "new.parquet"
+    pq.write_table(pa.table({"n": [1, 2], "t": ["a", "b"]}), path)
+    data = DataConfig(train="unused.csv", columns=("label", "t", "n"))
+    assert stream(data, path, label_required=False) == {"n": [1.0, 2.0], "t": ["a", "b"]}
+
+
+def test_bad_rows_stop_or_are_counted(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("t,n\n" + "a,1\n" * 200 + "a,x\n")
+    with pytest.raises(DataError, match="not a number: 'x'") as caught:
+        stream(DataConfig(train="unused.csv"), path, label_required=False)
+    assert "row 202" in caught.value.place
+    ledger = BadRowLedger("skip", 0.01)
+    found = stream(DataConfig(train="unused.csv"), path, label_required=False, ledger=ledger)
+    assert len(found["n"]) == ledger.num_good == 200
+    assert ledger.close().total == 1
+    with pytest.raises(DataError, match="max_bad_fraction"):
+        stream(
+            DataConfig(train="unused.csv"),
+            path,
+            label_required=False,
+            ledger=BadRowLedger("skip", 0.001),
+        )
+
+
+def test_a_reader_that_stops_early_leaves_nothing_running(tmp_path):
+    path = tmp_path / "new.csv"
+    path.write_text("t,n\n" + "a,1\n" * 3_000_000)
+    rows = stream_rows(DataConfig(train="unused.csv"), str(path), TYPES, label_required=False)
+    assert next(rows).num_rows > 0
+    rows.close()
