@@ -114,8 +114,8 @@ def print_check(result: "CheckResult") -> None:
         dimension = str(row.dimension) if row.dimension else ""
         table.add_row(*map(escape, cells), num_ids, dimension, size, escape(row.reason))
     console.print(table)
-    size = result.max_embedding_bytes
-    memory = "unknown before the analysis" if size is None else f"at most {spoken_bytes(size)}"
+    bound = result.max_embedding_bytes
+    memory = "unknown before the analysis" if bound is None else f"at most {spoken_bytes(bound)}"
     console.print(
         f"{result.num_fields} embedded fields, {result.num_numbers} dense inputs; "
         f"embeddings with optimizer state: {memory}"

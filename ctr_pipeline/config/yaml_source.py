@@ -208,3 +208,16 @@ def dump_yaml(values: Mapping[str, Any]) -> str:
         default_flow_style=None,
         width=100,
     )
+
+
+def flow_yaml(value: Any) -> str:
+    """A value on one line, as it can stand behind a key: `{columns: I1, id: [vocabulary]}`."""
+    text: str = yaml.dump(
+        value,
+        Dumper=ConfigDumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=float("inf"),
+    )
+    return text.removesuffix("\n").removesuffix("\n...")

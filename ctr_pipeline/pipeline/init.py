@@ -1,0 +1,200 @@
+"""`ctrpipe init`: from a look at the data to a commented config that runs as it is."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline import durable
+from ctr_pipeline.config import config_from_mapping
+from ctr_pipeline.config.models import ModelConfig, TrainConfig
+from ctr_pipeline.config.yaml_source import flow_yaml
+from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.features import FeatureSpec, Transform
+from ctr_pipeline.pipeline.preview import Preview, preview_features
+from ctr_pipeline.progress import Progress
+
+_COMMENT_COLUMN = 60
+"""Comments begin here, unless the line is longer."""
+
+
+@dataclass(frozen=True)
+class InitResult:
+    """A config that was written.
+
+    Attributes:
+        output: Its file.
+        label: The label column.
+        label_rate: Share of label 1 in the rows that were looked at.
+        num_columns: Columns of the data.
+        num_features: Columns that became features.
+        num_rows_seen: Rows that were looked at, from the head of the data.
+        left_out: Columns without a feature, with the reason.
+    """
+
+    output: Path
+    label: str
+    label_rate: float
+    num_columns: int
+    num_features: int
+    num_rows_seen: int
+    left_out: tuple[tuple[str, str], ...]
+
+
+def init_config(
+    data: str,
+    *,
+    label: str = "label",
+    output: Path,
+    columns: Sequence[str] | None = None,
+    overwrite: bool = False,
+    progress: Progress,
+) -> InitResult:
+    """Profiles the head of the data and writes a commented config.
+
+    Args:
+        data: A file or a glob.
+        label: The column to predict.
+        output: The config to write.
+        columns: Names of a file without a header; ranges such as I1..I13 are fine.
+        overwrite: Replace a file that stands at `output`.
+        progress: Who is told.
+
+    Raises:
+        RunFolderError: There is a file at `output` already, or it cannot be written.
+        DataError: The data cannot be read, or the label is not 0 or 1.
+        ConfigError: The columns are no names.
+    """
+    if output.exists() and not overwrite:
+        raise RunFolderError(
+            "exists already", place=str(output), remedy="Give --overwrite or another --output"
+        )
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", output.stem).strip("-") or "model"
+    section: dict[str, Any] = {"train": data, "label": label}
+    if columns is not None:
+        section["columns"] = list(columns)
+    loaded = config_from_mapping({"name": slug, "data": section, "output": f"runs/{slug}"})
+    progress.say("Looking at the head of the data")
+    source = inspect_source(loaded.config.data)
+    label_rate = label_rate_of(source, label)
+    preview = preview_features(loaded)
+    text = render_config(slug, section, preview)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise durable.explain_os_error(error, output.parent) from error
+    durable.write_text(output, text)
+    return InitResult(
+        output=output,
+        label=label,
+        label_rate=label_rate,
+        num_columns=len(source.column_names),
+        num_features=len(preview.features),
+        num_rows_seen=source.head.num_rows,
+        left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
+    )
+
+
+def label_rate_of(source: Source, label: str) -> float:
+    """The share of label 1 in the head of the data.
+
+    Raises:
+        DataError: A label is neither 0 nor 1, or all are missing.
+    """
+    values = source.head.column(label)
+    present = values.drop_null()
+    try:
+        numbers = pc.cast(present, pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # Text: all of it is shown as wrong but what reads as 0 or 1.
+        numbers = None
+    place = f"{next(iter(source.opened))}, column '{label}'"
+    if len(present) == 0:
+        raise DataError(
+            "has no label in the rows looked at", place=place, remedy="Use another column"
+        )
+    texts = pc.cast(present, pa.string())
+    wrong = (
+        pc.invert(pc.is_in(texts, pa.array(["0", "1"])))
+        if numbers is None
+        else pc.invert(pc.is_in(numbers, pa.array([0.0, 1.0])))
+    )
+    if pc.any(wrong).as_py():
+        example = pc.filter(texts, wrong)[0].as_py()
+        raise DataError(
+            f"holds '{str(example)[:40]}'; a label is 0 or 1",
+            place=place,
+            remedy="Name the label column with --label, or turn its values into 0 and 1",
+        )
+    return float(pc.mean(numbers if numbers is not None else pc.equal(texts, "1")).as_py())
+
+
+def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
+    """The text of the config."""
+    source = preview.source
+    model, train = ModelConfig(), TrainConfig()
+    lines = [
+        "# Written by ctrpipe init from the head of the data. 'ctrpipe check' shows the plan,",
+        "# 'ctrpipe run' trains; 'ctrpipe schema' explains every key to your editor.",
+        f"name: {flow_yaml(name)}",
+        "data:",
+        _line(f"  train: {flow_yaml(data['train'])}", "a file, a list or a glob"),
+        f"  format: {source.format}",
+    ]
+    if source.format != "parquet" and source.delimiter not in {",", "\t", None}:
+        lines.append(f"  delimiter: {flow_yaml(source.delimiter)}")
+    if "columns" in data:
+        lines.append(f"  columns: {flow_yaml(data['columns'])}")
+    elif not source.has_header and source.format != "parquet":
+        lines.append(f"  columns: {flow_yaml(list(source.column_names))}")
+    lines += [
+        _line(f"  label: {flow_yaml(data['label'])}", "0 or 1"),
+        _line("  split: {valid: 0.1, test: 0.1, by: order}", "order | random | hash of a column"),
+        "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
+    ]
+    lines += [_feature_line(feature) for feature in preview.features]
+    lines += [
+        f"  # left out: {flow_yaml(decision.column)}, because {decision.reason}"
+        for decision in preview.left_out
+    ]
+    hidden = flow_yaml(list(model.hidden_units))
+    lines += [
+        "model:",
+        _line(f"  name: {model.name}", "deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | custom"),
+        _line(f"  embedding_dim: {model.embedding_dim}", "numbers an id is described by"),
+        _line(f"  hidden_units: {hidden}", "widths of the deep part's layers"),
+        "train:",
+        _line(f"  epochs: {train.epochs}", "at most; early stopping ends it before"),
+        _line(f"  batch_size: {train.batch_size}", "rows a step"),
+        _line(f"output: {flow_yaml(f'runs/{name}')}", "the run folder"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<{_COMMENT_COLUMN}} # {comment}"
+
+
+def _feature_line(feature: FeatureSpec) -> str:
+    entry: dict[str, Any] = {"columns": feature.column}
+    for key, chain in (("number", feature.number), ("id", feature.id)):
+        if chain is not None:
+            entry[key] = [_transform(step) for step in chain]
+    reason = " ".join(feature.reason.split())
+    return _line(f"  - {flow_yaml(entry)}", reason)
+
+
+def _transform(step: Transform) -> Any:
+    """A transform with the options that are not its defaults."""
+    fields = type(step).model_fields
+    options = {
+        name: value
+        for name, value in step.model_dump().items()
+        if name != "name" and (fields[name].is_required() or value != fields[name].default)
+    }
+    return {step.name: options} if options else step.name
