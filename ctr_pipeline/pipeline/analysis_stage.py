@@ -14,10 +14,12 @@ from ctr_pipeline.analysis import (
     plan_statistics,
 )
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset import IngestedRows, Source, ingest, inspect_source
+from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.pipeline.columns import ColumnPlan, plan_columns
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -41,7 +43,7 @@ class Analysis:
     """
 
     source: Source
-    columns: ColumnPlan
+    columns: FeatureColumns
     ingested: IngestedRows
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
@@ -55,7 +57,7 @@ def run_analysis(
     config = loaded.config
     with times.stage("check"):
         source = inspect_source(config.data)
-        columns = plan_columns(loaded, source.column_names, source.inferred_types)
+        columns = choose_columns(loaded, source.column_names, source.inferred_types)
     with times.stage("ingest"):
         data = config.data.model_copy(update={"key_columns": columns.carried})
         ingested = ingest(
@@ -90,7 +92,7 @@ def load_features(run: RunFolder) -> tuple[FeatureSpec, ...]:
 def _decide(
     loaded: LoadedConfig,
     run: RunFolder,
-    columns: ColumnPlan,
+    columns: FeatureColumns,
     ingested: IngestedRows,
     progress: Progress,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:

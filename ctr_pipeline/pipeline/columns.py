@@ -12,7 +12,7 @@ from ctr_pipeline.preprocessing.chains import check_chain
 
 
 @dataclass(frozen=True)
-class ColumnPlan:
+class FeatureColumns:
     """Which columns are read, and what is already decided about them.
 
     Attributes:
@@ -30,9 +30,9 @@ class ColumnPlan:
     carried: tuple[str, ...]
 
 
-def plan_columns(
+def choose_columns(
     loaded: LoadedConfig, names: Sequence[str], inferred: Mapping[str, ColumnType]
-) -> ColumnPlan:
+) -> FeatureColumns:
     """Decides what is read.
 
     Args:
@@ -78,7 +78,7 @@ def plan_columns(
             problems += [loaded.problem_at(key, message) for message in check_chain(spec)]
     if problems:
         raise ConfigError(problems)
-    return ColumnPlan(types, explicit, tuple(automatic), frozenset(sensitive), tuple(carried))
+    return FeatureColumns(types, explicit, tuple(automatic), frozenset(sensitive), tuple(carried))
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:

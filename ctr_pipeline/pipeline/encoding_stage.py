@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset import read_batches
 from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
+from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.resources import num_threads
@@ -93,7 +93,8 @@ def run_encoding(
 
 def columns_of(plan: PreprocessingPlan) -> list[str]:
     """Columns that a plan reads, each once."""
-    return list(dict.fromkeys(part.column for part in (*plan.fields, *plan.numbers)))
+    fields = [field.column for field in plan.fields]
+    return list(dict.fromkeys([*fields, *(number.column for number in plan.numbers)]))
 
 
 def _encoded_batches(

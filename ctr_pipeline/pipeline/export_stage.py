@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset import IngestedRows, read_batches
+from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo

@@ -15,15 +15,15 @@ from ctr_pipeline.analysis import (
     plan_statistics,
 )
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset import Source, inspect_source
+from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
-from ctr_pipeline.pipeline.columns import ColumnPlan, plan_columns
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
 from ctr_pipeline.pipeline.workspace import RunFolder
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.fitted import load_plan
 from ctr_pipeline.progress import Progress, SilentProgress
 
 
@@ -57,7 +57,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         if {spec.column for spec in analyzed} == {spec.column for spec in features} and (
             config.features == "auto" or analyzed == features
         ):
-            features, plan = analyzed, PreprocessingPlan.load(run.preprocessing)
+            features, plan = analyzed, load_plan(run.preprocessing)
     rows = describe_plan(config, features, plan)
     sizes = [row.max_bytes for row in rows if row.dimension]
     return CheckResult(
@@ -75,7 +75,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
 def preview_features(loaded: LoadedConfig) -> Preview:
     """Decides as a run would, from the head of the data alone."""
     source = inspect_source(loaded.config.data)
-    columns = plan_columns(loaded, source.column_names, source.inferred_types)
+    columns = choose_columns(loaded, source.column_names, source.inferred_types)
     if not columns.automatic:
         return Preview(source, tuple(columns.explicit.values()), ())
     decided, decisions = _decide_from_head(loaded, source, columns)
@@ -88,7 +88,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
 
 
 def _decide_from_head(
-    loaded: LoadedConfig, source: Source, columns: ColumnPlan
+    loaded: LoadedConfig, source: Source, columns: FeatureColumns
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     config = loaded.config
     types = {name: columns.types[name] for name in columns.automatic}

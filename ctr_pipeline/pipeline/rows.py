@@ -10,7 +10,7 @@ from ctr_pipeline.config.models import ModelConfig, OptimizerConfig, SegmentConf
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
-from ctr_pipeline.training.trainer import SavedRows
+from ctr_pipeline.training.lookup import SavedRows
 
 
 class NoRows:

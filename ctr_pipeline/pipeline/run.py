@@ -21,6 +21,7 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
 
 if TYPE_CHECKING:
+    from ctr_pipeline.evaluation.importance import ImportanceRow
     from ctr_pipeline.pipeline.training_stage import TrainedModel
 
 _LOGGER = logging.getLogger("ctr_pipeline")
@@ -138,13 +139,13 @@ def _finish(
     results = run_evaluation(
         loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
     )
-    importance = ()
+    importance: tuple[ImportanceRow, ...] = ()
     if loaded.config.report.importance:
         split = "test" if "test" in results else "valid"
         importance = run_importance(
             loaded, encoding, model, split=split, progress=progress, times=times
         )
-    metrics = {split: result.to_metrics() for split, result in results.items()}
+    metrics: dict[str, Any] = {split: result.to_metrics() for split, result in results.items()}
     export_folder, proof = run_export(
         loaded,
         run,

@@ -19,7 +19,7 @@ from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.checkpoint import CheckpointFolder
@@ -104,7 +104,7 @@ def open_trained(loaded: LoadedConfig, run: RunFolder) -> TrainedModel:
             remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
     checkpoint = checkpoints.load(best_step)
-    plan = PreprocessingPlan.load(run.preprocessing)
+    plan = load_plan(run.preprocessing)
     model = _assemble(loaded, run, plan, None)
     load_parameters(checkpoint, lookup_of(model.store, loaded.config.model), model.dense)
     state = TrainingState.from_json(newest.state if newest is not None else checkpoint.state)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset import stream_rows
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -93,7 +93,7 @@ def predict_file(
     return PredictResult(
         output=output,
         num_rows=num_rows,
-        num_bad_rows=ledger.total,
+        num_bad_rows=ledger.close().total,
         mean_probability=total / num_rows if num_rows else 0.0,
         seconds=time.perf_counter() - started,
     )
