@@ -65,3 +65,9 @@ def _object_array(values: list[bytes]) -> NDArray[np.generic]:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
+
+
+def render_value(value: object) -> str:
+    """A raw value for a message, in at most 40 characters."""
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:36]}...'"

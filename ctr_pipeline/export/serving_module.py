@@ -87,7 +87,8 @@ class ServingModule(tf.Module):
             numbers = [c for c, kind in self._column_types.items() if kind == "double"]
             if numbers:
                 # One parse of all columns: thousands of small operations would cost more.
-                parsed = parse_numbers(tf.stack([columns[column] for column in numbers]))
+                stacked = tf.stack([inputs[self._input_names[column]] for column in numbers])
+                parsed = parse_numbers(stacked, self._missing_values)
                 columns |= dict(zip(numbers, tf.unstack(parsed, num=len(numbers)), strict=True))
             return self._score(columns)
 

@@ -1,0 +1,83 @@
+"""Rows on which two implementations would differ, if they did."""
+
+import sys
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+TEXT_EDGES: tuple[str | None, ...] = (
+    None,
+    "ctrpipe-unseen-value",
+    "žluťoučký kůň 🐎 中文",
+    " a\tb\nc ",
+    "0",
+    "1e5",
+    "NaN",
+    "x" * 5000,
+    "a\x00b",
+)
+"""Missing, unseen, not ASCII, white space, number-like, long, and with a zero byte."""
+
+NUMBER_EDGES: tuple[float | None, ...] = (
+    None,
+    float("inf"),
+    float("-inf"),
+    sys.float_info.max,
+    -sys.float_info.max,
+    1e20,
+    -1e20,
+    5e-324,
+    sys.float_info.min,
+    1e-40,
+    -1e-8,
+    -0.0,
+    0.0,
+    0.5,
+    1.5,
+    2.5,
+    -1.0,
+    float(2**53 + 1),
+)
+"""Missing, infinite, huge, tiny, subnormal, both zeros, halves, beyond exact integers."""
+
+_MAX_SINGLE_ROWS = 1000
+
+
+def edge_rows(column_types: Mapping[str, str], *, ordinary: pa.Table) -> pa.Table:
+    """Rows that between them give every column every hard value.
+
+    First rows in which all columns are hard at once, each with its next value from row to row;
+    then rows in which one column is hard and the others are those of an ordinary row, in which a
+    fault in one column cannot be drowned by another's huge value. Of the latter there are at most
+    1,000, evenly spread, whatever the number of columns.
+
+    Args:
+        column_types: Every raw column and its type, "string" or "double".
+        ordinary: At least one row of the columns, as in the data; the first one is taken.
+
+    Returns:
+        A table of string and float64 columns in the order of `column_types`.
+    """
+    edges = {column: _edges_of(kind) for column, kind in column_types.items()}
+    first = {column: ordinary.column(column)[0].as_py() for column in column_types}
+    num_together = max(len(values) for values in edges.values())
+    columns = {
+        # Starting at another value in every column, so that unlike values meet.
+        column: [values[(row + place) % len(values)] for row in range(num_together)]
+        for place, (column, values) in enumerate(edges.items())
+    }
+    singles = [(column, value) for column, values in edges.items() for value in values]
+    stride = -(-len(singles) // _MAX_SINGLE_ROWS)
+    for hard_column, value in singles[::stride]:
+        for column, cells in columns.items():
+            cells.append(value if column == hard_column else first[column])
+    types = {column: _arrow_type(kind) for column, kind in column_types.items()}
+    return pa.table({c: pa.array(cells, types[c]) for c, cells in columns.items()})
+
+
+def _edges_of(kind: str) -> tuple[str | None, ...] | tuple[float | None, ...]:
+    return NUMBER_EDGES if kind == "double" else TEXT_EDGES
+
+
+def _arrow_type(kind: str) -> pa.DataType:
+    return pa.float64() if kind == "double" else pa.string()

@@ -1,0 +1,200 @@
+"""The proof that an export scores raw rows as the trainer does."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline.durable import write_text
+from ctr_pipeline.errors import ExportError
+from ctr_pipeline.export.model_card import library_versions
+from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts, render_value
+from ctr_pipeline.export.servable import ExportedModel
+
+PARITY_FILE = "parity.json"
+
+TOLERANCE = 1e-4
+"""Largest |difference of logits|, times the logit's size where that is above 1.
+
+Both sides compute in float32, in another order: a few units in the last place of sums over some
+hundred terms. 1e-4 in the logit is 2.5e-5 in the probability, at most.
+"""
+
+_SIGNATURES = ("serving_default", "serving_strings")
+_TIMEOUT_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class ParityProof:
+    """What was compared and how far apart it was.
+
+    Attributes:
+        num_rows: Rows scored by the trainer and by both signatures.
+        num_edge_rows: Of these, rows made to be hard.
+        max_difference: Largest difference of logits, by signature.
+        tolerance: See `TOLERANCE`.
+        num_not_a_number: Rows where both sides score NaN; counted as equal.
+        versions: Of this process and, as `serving_tensorflow`, of the one that scored.
+    """
+
+    num_rows: int
+    num_edge_rows: int
+    max_difference: Mapping[str, float]
+    tolerance: float
+    num_not_a_number: int
+    versions: Mapping[str, str]
+
+
+def prove_parity(
+    exported: ExportedModel,
+    rows: pa.Table,
+    trainer_logits: NDArray[np.floating[Any]],
+    *,
+    workspace: Path,
+    num_edge_rows: int = 0,
+    sensitive: Collection[str] = (),
+) -> ParityProof:
+    """Scores raw rows in a fresh process that has TensorFlow alone, and compares.
+
+    The proof is stored as `parity.json` in the export.
+
+    Args:
+        exported: The export, published or not.
+        rows: Raw columns, as they are in the file.
+        trainer_logits: The trainer's logits of these rows, [rows].
+        workspace: An existing folder for the two files that the processes exchange.
+        num_edge_rows: How many of the rows came from `edge_rows`, for the record.
+        sensitive: Columns whose values stay out of messages.
+
+    Raises:
+        ExportError: A row differs (the message names it and its values), or the export cannot be
+            loaded or run by TensorFlow alone.
+    """
+    if rows.num_rows == 0 or trainer_logits.shape != (rows.num_rows,):
+        raise ExportError(
+            f"{rows.num_rows} rows and logits of shape {trainer_logits.shape} prove nothing"
+        )
+    response = _score_elsewhere(exported, rows, workspace)
+    expected = np.asarray(trainer_logits, dtype=np.float64)
+    differences = {}
+    for signature in _SIGNATURES:
+        logits = response[f"{signature}.logit"].astype(np.float64)
+        excess = _difference(expected, logits)
+        worst = int(np.argmax(excess))
+        differences[signature] = float(excess[worst])
+        if excess[worst] > TOLERANCE:
+            raise ExportError(
+                f"row {worst} scores {logits[worst]:.6g} in the export's {signature} and "
+                f"{expected[worst]:.6g} in training (logits; tolerance {TOLERANCE:g}); the row is "
+                + _describe_row(rows, worst, exported.column_types, sensitive),
+                place=str(exported.folder),
+                remedy="Please report this: export and training must agree",
+            )
+        _check_probabilities(logits, response[f"{signature}.probability"], signature)
+    proof = ParityProof(
+        num_rows=rows.num_rows,
+        num_edge_rows=num_edge_rows,
+        max_difference=differences,
+        tolerance=TOLERANCE,
+        num_not_a_number=int(np.isnan(expected).sum()),
+        versions={
+            **library_versions(),
+            "serving_tensorflow": response["tensorflow"].tobytes().decode(),
+        },
+    )
+    folder = exported.folder if exported.folder.exists() else exported.version_folder
+    write_text(folder / PARITY_FILE, json.dumps(asdict(proof), indent=2) + "\n")
+    return proof
+
+
+def _difference(expected: NDArray[np.float64], logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """|difference| / max(1, |expected|); 0 where both are the same infinity or both NaN."""
+    same = (expected == logits) | (np.isnan(expected) & np.isnan(logits))
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(expected - logits) / np.maximum(1.0, np.abs(expected))
+    # NaN on one side, or an infinity against another value, is as far apart as can be.
+    difference = np.where(np.isfinite(difference), difference, np.inf)
+    return np.where(same, 0.0, difference)
+
+
+def _check_probabilities(
+    logits: NDArray[np.float64], probabilities: NDArray[Any], signature: str
+) -> None:
+    expected = 1.0 / (1.0 + np.exp(-np.clip(logits, -80, 80)))
+    if not np.allclose(probabilities, expected, rtol=1e-5, atol=1e-6, equal_nan=True):
+        raise ExportError(f"{signature} returns probabilities that are not those of its logits")
+
+
+def _score_elsewhere(
+    exported: ExportedModel, rows: pa.Table, workspace: Path
+) -> dict[str, NDArray[Any]]:
+    request_file, response_file = workspace / "parity_in.npz", workspace / "parity_out.npz"
+    folder = exported.folder if exported.folder.exists() else exported.version_folder
+    try:
+        np.savez(request_file, allow_pickle=False, **_request(exported, rows))
+        result = subprocess.run(  # noqa: S603 - our own interpreter, our own script
+            [
+                sys.executable,
+                "-I",
+                str(Path(__file__).with_name("parity_process.py")),
+                str(folder),
+                str(request_file),
+                str(response_file),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+        )
+        if result.returncode != 0:
+            last_lines = "\n".join(result.stderr.strip().splitlines()[-5:])
+            raise ExportError(
+                f"TensorFlow alone cannot run the export: {last_lines}",
+                place=str(folder),
+                remedy="Read the last lines above; a custom model may use what only Keras has",
+            )
+        with np.load(response_file, allow_pickle=False) as response:
+            arrays = dict(response)
+    finally:
+        request_file.unlink(missing_ok=True)
+        response_file.unlink(missing_ok=True)
+    foreign = arrays["foreign_modules"].tobytes().decode()
+    if foreign:
+        raise ExportError(f"the proving process imported more than TensorFlow: {foreign}")
+    return arrays
+
+
+def _request(exported: ExportedModel, rows: pa.Table) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
+    typed = columns_as_arrays(rows, exported.column_types)
+    texts = columns_as_texts(rows, exported.column_types)
+    names = "\n".join(exported.input_names[column] for column in typed)
+    arrays["names"] = np.frombuffer(names.encode(), dtype=np.uint8)
+    arrays["num_rows"] = np.array(rows.num_rows)
+    for kind, columns in (("typed", typed), ("texts", texts)):
+        for index, values in enumerate(columns.values()):
+            if values.dtype == np.float64:
+                arrays[f"{kind}.{index}"] = values
+            else:
+                lengths = [len(value) for value in values]
+                arrays[f"{kind}.{index}.offsets"] = np.cumsum([0, *lengths], dtype=np.int64)
+                data = b"".join(values.tolist())
+                arrays[f"{kind}.{index}.data"] = np.frombuffer(data, dtype=np.uint8)
+    return arrays
+
+
+def _describe_row(
+    rows: pa.Table, row: int, column_types: Mapping[str, str], sensitive: Collection[str]
+) -> str:
+    values = []
+    for column in column_types:
+        value = rows.column(column)[row].as_py()
+        values.append(f"{column}={'(hidden)' if column in sensitive else render_value(value)}")
+    return ", ".join(values)

@@ -1,0 +1,51 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.export.number_text import parse_numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1e3", 1000.0),
+        ("-4", -4.0),
+        (" 5", 5.0),
+        ("\u00a05\t", 5.0),
+        ("+5", 5.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("00012", 12.0),
+        ("1e400", math.inf),
+        ("-1e400", -math.inf),
+        ("1e-400", 0.0),
+        ("5e-324", 5e-324),
+        ("Infinity", math.inf),
+        ("-INF", -math.inf),
+        ("123456789012345678901234567890", 123456789012345678901234567890.0),
+        *((text, math.nan) for text in ["", " ", "nan", "abc", "1,5", "0x10", "1e", "--1", "1_0"]),
+        *((text, math.nan) for text in ["5\x00", "٣", "1 2", "NA", "-"]),
+    ],
+)
+def test_reads_as_the_file_readers_do(text: str, number: float) -> None:
+    np.testing.assert_equal(parse_numbers(tf.constant([text])).numpy(), [number])
+
+
+def test_bytes_that_are_no_text_are_missing() -> None:
+    assert np.isnan(parse_numbers(tf.constant([b"\xff5"])).numpy()).all()
+
+
+def test_texts_that_mean_missing() -> None:
+    parsed = parse_numbers(tf.constant([[" -1 ", "1"], ["-1", "-1.0"]]), ["-1"]).numpy()
+    np.testing.assert_equal(parsed, [[math.nan, 1.0], [math.nan, -1.0]])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(allow_nan=False), min_size=1))
+def test_shortest_digits_read_back_exactly(numbers: list[float]) -> None:
+    parsed = parse_numbers(tf.constant([repr(number) for number in numbers])).numpy()
+    np.testing.assert_array_equal(parsed, numbers)
