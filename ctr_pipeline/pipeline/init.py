@@ -157,7 +157,7 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         _line("  split: {valid: 0.1, test: 0.1, by: order}", "order | random | hash of a column"),
         "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
     ]
-    lines += [_feature_line(feature) for feature in preview.features]
+    lines += [line for feature in preview.features for line in _feature_lines(feature)]
     lines += [
         f"  # left out: {flow_yaml(decision.column)}, because {decision.reason}"
         for decision in preview.left_out
@@ -180,13 +180,14 @@ def _line(text: str, comment: str) -> str:
     return f"{text:<{_COMMENT_COLUMN}} # {comment}"
 
 
-def _feature_line(feature: FeatureSpec) -> str:
+def _feature_lines(feature: FeatureSpec) -> list[str]:
     entry: dict[str, Any] = {"columns": feature.column}
     for key, chain in (("number", feature.number), ("id", feature.id)):
         if chain is not None:
-            entry[key] = [_transform(step) for step in chain]
+            steps = [_transform(step) for step in chain]
+            entry[key] = steps[0] if len(steps) == 1 else steps
     reason = " ".join(feature.reason.split())
-    return _line(f"  - {flow_yaml(entry)}", reason)
+    return [f"  # {reason}", f"  - {flow_yaml(entry)}"]
 
 
 def _transform(step: Transform) -> Any:

@@ -1,0 +1,115 @@
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_pipeline.config import load_config
+from ctr_pipeline.errors import ConfigError, DataError, RunFolderError
+from ctr_pipeline.pipeline.init import init_config
+from ctr_pipeline.pipeline.preview import check_config
+from ctr_pipeline.progress import SilentProgress
+
+NUM_ROWS = 400
+
+
+def rows(names=("click", "price", "city", "same")):
+    chance = random.Random(1)
+    lines = [",".join(f'"{name}"' for name in names)]
+    for _ in range(NUM_ROWS):
+        price = round(chance.lognormvariate(1, 1.5), 2)
+        city = chance.choice(["Wien", "Köln", "Bern"])
+        lines.append(f"{int(chance.random() < 0.3)},{price},{city},1")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def init(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def init(text, **options):
+        (tmp_path / "clicks.csv").write_text(text)
+        options = {"label": "click", "output": tmp_path / "c.yaml", **options}
+        return init_config("clicks.csv", progress=SilentProgress(), **options)
+
+    return init
+
+
+def test_written_config_loads_and_gives_the_same_plan(init):
+    result = init(rows())
+    loaded = load_config(result.output)
+    plan = check_config(loaded, progress=SilentProgress())
+    assert [row.feature for row in plan.rows] == ["price", "city"]
+    assert [row.column_type for row in plan.rows] == ["number", "text"]
+    assert loaded.config.output == "runs/c"
+    assert loaded.config.data.label == "click"
+
+
+def test_tells_what_it_saw(init):
+    result = init(rows())
+    assert (result.num_columns, result.num_features) == (4, 2)
+    assert result.num_rows_seen == NUM_ROWS
+    assert 0.2 < result.label_rate < 0.4
+    assert [column for column, _ in result.left_out] == ["same"]
+
+
+def test_every_decision_has_its_reason_beside_it(init):
+    lines = init(rows()).output.read_text().splitlines()
+    for position, line in enumerate(lines):
+        if line.startswith("  - {columns:"):
+            assert lines[position - 1].startswith("  # ")
+    assert any("left out: same, because" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "name", ["select", "Preis (€)", "a: b", "x#y", "- z", "'quoted'", "yes", "null", "0123", "{a}"]
+)
+def test_any_column_name_survives(init, name):
+    result = init(rows(("click", name, "city", "same")))
+    config = load_config(result.output).config
+    assert config.features[0].columns == name
+
+
+def test_file_without_a_header_keeps_its_ranges(init):
+    body = rows().split("\n", 1)[1]
+    result = init(body, columns=["click", "I1..I3"])
+    assert "columns: [click, I1..I3]" in result.output.read_text()
+    assert load_config(result.output).config.data.columns == ("click", "I1", "I2", "I3")
+
+
+def test_parquet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = pa.table(
+        {"label": [0, 1, 0, 1] * 50, "x": [float(n % 7) for n in range(200)], "u": ["a", "b"] * 100}
+    )
+    pq.write_table(table, "rows.parquet")
+    result = init_config("rows.parquet", output=tmp_path / "c.yaml", progress=SilentProgress())
+    assert load_config(result.output).config.data.format == "parquet"
+    assert result.label_rate == 0.5
+
+
+def test_existing_config_is_kept_unless_told(init, tmp_path):
+    output = tmp_path / "c.yaml"
+    output.write_text("mine")
+    with pytest.raises(RunFolderError, match="exists already"):
+        init(rows())
+    assert output.read_text() == "mine"
+    init(rows(), overwrite=True)
+    assert output.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "message"),
+    [
+        (rows(), {"label": "clicks"}, DataError, "click"),
+        (rows(), {"label": "city"}, DataError, "holds 'Wien|holds 'Köln|holds 'Bern"),
+        (rows(), {"label": "price"}, DataError, "a label is 0 or 1"),
+        ("click,x\n,1\n,2\n", {}, DataError, "no label"),
+        ("", {}, DataError, "empty"),
+        (rows(), {"columns": ["click", "I3..I1"]}, ConfigError, "runs backwards"),
+    ],
+)
+def test_refusal_writes_nothing(init, tmp_path, text, options, error, message):
+    with pytest.raises(error, match=message):
+        init(text, **options)
+    assert not (tmp_path / "c.yaml").exists()
