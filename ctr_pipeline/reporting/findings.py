@@ -26,13 +26,14 @@ class Finding:
 
 def decide_findings(data: ReportData) -> tuple[Finding, ...]:
     """All findings, those worth acting on first."""
+    beside_features = () if data.statistics is None else data.statistics.notes
     found = [
         *_on_model(data),
         *_on_training(data),
         *_on_data(data),
         *_on_importance(data),
         *_on_export(data),
-        *(Finding("note", note) for note in data.notes),
+        *(Finding("note", note) for note in data.notes if note not in beside_features),
     ]
     order = {"look": 0, "good": 1, "note": 2}
     return tuple(sorted(found, key=lambda finding: order[finding.tone]))

@@ -96,7 +96,8 @@ def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float, label: st
     """Rows per bin, and below them the click rate per bin beside the overall rate.
 
     Bins are drawn equally wide in their order, with their ends written below, so that a histogram
-    with uneven bins reads as well as one with even bins.
+    with uneven bins reads as well as one with even bins. A last bin without width says that each
+    bin is one value.
     """
     tallest = max(1, *(one.count for one in bins))
     x_at = _BAR_FRAME.x_scale(0, len(bins))
@@ -106,30 +107,43 @@ def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float, label: st
     rate_at = _RATE_FRAME.y_scale(0, rate_high)
     row_ticks = nice_ticks(0, tallest, 3)
     rate_ticks = nice_ticks(0, rate_high, 2)
-    every = max(1, -(-len(bins) // 5))
-    edges = [*range(0, len(bins), every)]
-    if len(bins) - edges[-1] < every * 0.6 and len(edges) > 1:
-        edges.pop()
-    edges.append(len(bins))
-    texts = [value_text(bins[i].left if i < len(bins) else bins[-1].right, digits=3) for i in edges]
+    places, texts = _bin_labels(bins)
     parts = [
         _BAR_FRAME.y_axis(y_at, row_ticks, [short_count(tick) for tick in row_ticks]),
         _RATE_FRAME.y_axis(rate_at, rate_ticks, [f"{tick * 100:g} %" for tick in rate_ticks]),
-        _RATE_FRAME.x_axis(x_at, [float(i) for i in edges], texts, "value"),
+        _RATE_FRAME.x_axis(x_at, places, texts, "value"),
         Markup('<text class="axis-name start" x="52" y="127">click rate</text>'),
         Markup('<path class="line baseline" d="M{} {}H{}"/>').format(
             _RATE_FRAME.left, rate_at(base_rate), _RATE_FRAME.right
         ),
     ]
     for index, one in enumerate(bins):
-        parts.append(_bin(index, one, x_at, y_at, rate_at))
+        span = Scale(0, 1, x_at(index) + 0.5, x_at(index + 1) - 0.5)
+        parts.append(_bin(one, span, y_at, rate_at, single=_single_values(bins)))
     return svg(460, 240, Markup("").join(parts), label=label)
 
 
-def _bin(index: int, one: HistogramBin, x_at: Scale, y_at: Scale, rate_at: Scale) -> Markup:
-    left, right = x_at(index) + 0.5, x_at(index + 1) - 0.5
+def _single_values(bins: Sequence[HistogramBin]) -> bool:
+    return bins[-1].left == bins[-1].right
+
+
+def _bin_labels(bins: Sequence[HistogramBin]) -> tuple[list[float], list[str]]:
+    """Where labels stand, in bins from the left, and what they say; six or seven at most."""
+    every = max(1, -(-len(bins) // 5))
+    shown = list(range(0, len(bins), every))
+    if _single_values(bins):
+        return [i + 0.5 for i in shown], [value_text(bins[i].left, digits=3) for i in shown]
+    if len(bins) - shown[-1] < every * 0.6 and len(shown) > 1:
+        shown.pop()
+    texts = [value_text(bins[i].left, digits=3) for i in shown]
+    return [*map(float, shown), float(len(bins))], [*texts, value_text(bins[-1].right, digits=3)]
+
+
+def _bin(one: HistogramBin, span: Scale, y_at: Scale, rate_at: Scale, *, single: bool) -> Markup:
+    left, right = span.start, span.end
     top = min(y_at(one.count), y_at.start - 1.0) if one.count else y_at.start
-    text = f"{value_text(one.left)} to {value_text(one.right)}: {count_text(one.count)} rows"
+    values = value_text(one.left) + ("" if single else f" to {value_text(one.right)}")
+    text = f"{values}: {count_text(one.count)} rows"
     dot = Markup("")
     if one.label_rate is not None and one.count:
         text += f", click rate {percent_text(one.label_rate)}"

@@ -9,13 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from ctr_pipeline.features import ColumnType
-from ctr_pipeline.reporting.charts import (
-    Mark,
-    Series,
-    calibration_chart,
-    line_chart,
-    roc_chart,
-)
+from ctr_pipeline.reporting.charts import calibration_chart, roc_chart
 from ctr_pipeline.reporting.config_view import config_lines
 from ctr_pipeline.reporting.data import BadRowExample, HistoryRow, ReportData
 from ctr_pipeline.reporting.feature_view import MAX_DETAILED_FEATURES, feature_views
@@ -38,6 +32,7 @@ from ctr_pipeline.reporting.headline import (
     metric_rows,
     summary_sentence,
 )
+from ctr_pipeline.reporting.learning_view import auc_chart, loss_chart
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _IMPORTANCE_SHOWN = 25
@@ -110,8 +105,8 @@ def _page(data: ReportData) -> dict[str, Any]:
         "findings": decide_findings(data),
         "metric_rows": metric_rows(data),
         "splits": _split_bars(data),
-        "loss_chart": _loss_chart(data),
-        "auc_chart": _auc_chart(data),
+        "loss_chart": loss_chart(data),
+        "auc_chart": auc_chart(data),
         "history": _history_shown(data.history),
         "held_out_name": held_out_name,
         "result": held_out_result,
@@ -154,70 +149,6 @@ def _split_bars(data: ReportData) -> list[tuple[str, int, float | None, float]]:
         (split.name, split.num_rows, split.label_rate, split.num_rows / total)
         for split in data.splits
     ]
-
-
-def _loss_chart(data: ReportData) -> Markup | None:
-    training = [
-        (
-            float(row.step),
-            row.training_loss,
-            f"{_point(row)}: training loss {row.training_loss:.4f}",
-        )
-        for row in data.history
-        if row.training_loss is not None
-    ]
-    valid = [
-        (float(row.step), row.valid_logloss, f"{_point(row)}: validation {row.valid_logloss:.4f}")
-        for row in data.history
-        if row.valid_logloss is not None
-    ]
-    if not training and not valid:
-        return None
-    best = _best(data)
-    mark = (
-        Mark(best.step, best.valid_logloss, f"kept {best.valid_logloss:.4f}")
-        if best is not None and best.valid_logloss is not None
-        else None
-    )
-    return line_chart(
-        [Series("second", training), Series("model", valid, markers=True)],
-        x_name="step",
-        label="Training loss and validation logloss by step",
-        mark=mark,
-        reference=None if data.valid is None else data.valid.baseline_logloss,
-    )
-
-
-def _auc_chart(data: ReportData) -> Markup | None:
-    points = [
-        (float(row.step), row.valid_auc, f"{_point(row)}: validation AUC {row.valid_auc:.4f}")
-        for row in data.history
-        if row.valid_auc is not None
-    ]
-    if not points:
-        return None
-    best = _best(data)
-    mark = (
-        Mark(best.step, best.valid_auc, f"kept {best.valid_auc:.4f}")
-        if best is not None and best.valid_auc is not None
-        else None
-    )
-    return line_chart(
-        [Series("model", points, markers=True)],
-        x_name="step",
-        label="Validation AUC by step",
-        mark=mark,
-    )
-
-
-def _point(row: HistoryRow) -> str:
-    return f"epoch {row.epoch}, step {count_text(row.step)}"
-
-
-def _best(data: ReportData) -> HistoryRow | None:
-    """The measured row of the checkpoint that was kept."""
-    measured = (row for row in data.history if row.valid_logloss is not None)
-    return next((row for row in measured if row.step == data.best_step), None)
 
 
 def _history_shown(history: tuple[HistoryRow, ...]) -> list[HistoryRow]:

@@ -15,8 +15,9 @@ from ctr_pipeline.reporting.data import (
     PlanRow,
     StageTiming,
 )
+from ctr_pipeline.reporting.profile_charts import histogram_chart
 from ctr_pipeline.reporting.render import render_report
-from ctr_pipeline.statistics import ColumnStatistics, Statistics, ValueCount
+from ctr_pipeline.statistics import ColumnStatistics, HistogramBin, Statistics, ValueCount
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -294,6 +295,31 @@ def test_columns_without_any_value_render():
     page = assert_well_formed(render_report(data))
     assert "100.0 %" in page.text
     assert "Missing in more than 99 % of rows: I1." in page.text
+
+
+def test_learning_curves_count_epochs_where_each_has_one_row():
+    by_epoch = history(4, 1)
+    html = render_report(lifelike_report(1, 1, history=by_epoch, best_step=by_epoch[2].step))
+    assert "Validation AUC by epoch" in html
+    assert "Validation AUC by step" in render_report(lifelike_report(1, 1))
+
+
+def test_histograms_of_single_values_name_each_value():
+    values = [0.0, 1.0, 2.0, 7.0]
+    bins = tuple(
+        HistogramBin(left=left, right=right, count=10, label_rate=0.5)
+        for left, right in zip(values, [*values[1:], values[-1]], strict=True)
+    )
+    html = histogram_chart(bins, base_rate=0.3, label="values")
+    assert re.findall(r"<title>(.*?)</title>", html) == [
+        f"{value}: 10 rows, click rate 50.0 %" for value in (0, 1, 2, 7)
+    ]
+    assert re.findall(r'<text class="tick middle"[^>]*>(.*?)<', html) == ["0", "1", "2", "7"]
+
+
+def test_notes_of_statistics_are_said_once():
+    html = render_report(lifelike_report(1, 1, notes=("Quantiles are exact.",)))
+    assert html.count("Quantiles are exact.") == 1
 
 
 def test_many_features_stay_within_a_few_megabytes():
