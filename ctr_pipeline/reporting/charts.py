@@ -88,7 +88,7 @@ def line_chart(
     x_low, x_high = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
     y_low, y_high = padded_range(ys, padding=0.06 if mark is None else 0.14)
     x_at, y_at = _FRAME.x_scale(x_low, x_high), _FRAME.y_scale(y_low, y_high)
-    x_ticks, y_ticks = nice_ticks(x_low, x_high, 5), nice_ticks(y_low, y_high, 4)
+    x_ticks, y_ticks = nice_ticks(x_low, x_high, 5), nice_ticks(y_low, y_high, 6)
     x_ticks = [tick for tick in x_ticks if tick == int(tick)]
     parts = [
         _FRAME.y_axis(y_at, y_ticks, tick_texts(y_ticks)),
