@@ -87,8 +87,11 @@ def run_importance(
 
 def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:
     """Writes keys, `label` and `probability`, in the order of the rows."""
-    table = keys.append_column("label", pa.array(scored.labels.astype(np.int8)))
-    table = table.append_column("probability", pa.array(probabilities_of(scored.logits)))
+    # A list and not `append_column`: a table without columns forgets its number of rows.
+    columns = {name: keys.column(name) for name in keys.column_names}
+    columns["label"] = pa.array(scored.labels.astype(np.int8))
+    columns["probability"] = pa.array(probabilities_of(scored.logits))
+    table = pa.table(columns)
     with durable.durable_write(path) as file:
         pq.write_table(table, file)
 
@@ -102,7 +105,7 @@ def _score(folder: Path, model: TrainedModel, split: str, progress: Progress) ->
 
 
 def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
-    """Key columns and the column of GAUC; a table of no columns has the right number of rows."""
+    """Key columns and the column of GAUC."""
     config = loaded.config
     wanted = dict.fromkeys(config.data.key_columns)
     if config.evaluation.gauc_column is not None:
