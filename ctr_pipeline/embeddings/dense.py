@@ -57,9 +57,12 @@ class DenseParameters:
         constants = step_constants(
             self.optimizer, step=step, learning_rate_factor=learning_rate_factor
         )
-        # The kernel only ever writes the gradient to scale it, which a scale of 1 does not.
+        # Kernels scale gradients in place; a scale of 1 writes nothing, but must be able to.
         update_kernels.update_vector(
-            self._record_1R, np.ascontiguousarray(gradient), self._plan_SP, constants[None]
+            self._record_1R,
+            np.require(gradient, requirements=["C_CONTIGUOUS", "WRITEABLE"]),
+            self._plan_SP,
+            constants[None],
         )
 
     def save(self, file: IO[bytes]) -> None:

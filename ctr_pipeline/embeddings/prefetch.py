@@ -8,26 +8,30 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
 
 @intrinsic
-def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
-    """Fetches the cache line of `array[row, column]` into all caches; never faults.
+def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
+    """Fetches the cache line of `array[place]` into all caches; never faults.
 
     Args:
         typing_context: Numba's own.
-        array: Two-dimensional.
-        row: uint64.
-        column: uint64.
+        array: Of any shape.
+        place: uint64, or a tuple of one for each axis.
     """
     del typing_context
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type = signature.args[0]
+        array_type, place_type = signature.args
         view = context.make_array(array_type)(context, builder, arguments[0])
+        if isinstance(place_type, UniTuple):
+            indices = cgutils.unpack_tuple(builder, arguments[1], count=len(place_type))
+        else:
+            indices = [arguments[1]]
         address = cgutils.get_item_pointer(
-            context, builder, array_type, view, arguments[1:], wraparound=False
+            context, builder, array_type, view, indices, wraparound=False
         )
         byte_pointer = ir.IntType(8).as_pointer()
         flag = ir.IntType(32)
@@ -43,4 +47,4 @@ def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
         )
         return context.get_dummy_value()
 
-    return types.void(array, row, column), generate
+    return types.void(array, place), generate

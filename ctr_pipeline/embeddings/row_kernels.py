@@ -61,11 +61,14 @@ def find_rows(
     num_missing = 0
     for begin in range(first, last, _BLOCK):
         size = min(_BLOCK, last - begin)
-        # Reads of one block wait for memory together, instead of one after another.
+        # Index entries of one block are fetched together, then the keys that they point to.
         for i in range(size):
-            key_hash = _mix(np.uint64(keys_U[begin + i]))
-            hashes[i] = key_hash
-            entries[i] = index[key_hash & mask]
+            hashes[i] = _mix(np.uint64(keys_U[begin + i]))
+            prefetch(index, hashes[i] & mask)
+        for i in range(size):
+            entries[i] = index[hashes[i] & mask]
+            if entries[i] != _EMPTY:
+                prefetch(row_keys, (entries[i] & _LOW_32) - _ONE)
         for i in range(size):
             key = keys_U[begin + i]
             tag = hashes[i] >> _SHIFT_32
@@ -191,7 +194,7 @@ def gather_occurrences(
             row = rows_U[np.uint64(inverse_P[ahead])]
             if row >= 0:
                 for column in range(_NONE, width + _FIRST_VALUE, _LINE_FLOATS):
-                    prefetch(records_NR, np.uint64(row), column)
+                    prefetch(records_NR, (np.uint64(row), column))
         row = np.int32(-1)
         if inverse_P[p] >= 0:
             row = rows_U[np.uint64(inverse_P[p])]

@@ -207,7 +207,7 @@ class BatchPreparer:
         offsets = np.empty(num_places + 1, np.int32)
         occurrences = np.empty(num_places, np.int32)
         num_unique = _make_unique(
-            ids_BF,
+            np.ascontiguousarray(ids_BF),
             num_valid,
             self._fields,
             self._sorted_tables,

@@ -67,7 +67,7 @@ def _prefetch_row(
     if u < end and rows_U[u] >= 0:
         row = np.uint64(rows_U[u])
         for column in range(_NONE, np.uint64(records_NR.shape[1]), _LINE_FLOATS):
-            prefetch(records_NR, row, column)
+            prefetch(records_NR, (row, column))
 
 
 @kernel
@@ -76,8 +76,8 @@ def _prefetch_gradient(gradients_PW: Float32Array, occurrences: Int32Array, k: n
         place = np.uint64(occurrences[k])
         width = np.uint64(gradients_PW.shape[1])
         for column in range(_NONE, width, _LINE_FLOATS):
-            prefetch(gradients_PW, place, column)
-        prefetch(gradients_PW, place, width - _NEXT)
+            prefetch(gradients_PW, (place, column))
+        prefetch(gradients_PW, (place, width - _NEXT))
 
 
 @kernel

@@ -172,6 +172,15 @@ def test_dense_parameters_round_trip(name):
     np.testing.assert_array_equal(dense.slots, other.slots)
 
 
+def test_dense_gradients_may_be_read_only():
+    gradient = np.ones(3, np.float32)
+    gradient.flags.writeable = False
+    dense = DenseParameters(np.zeros(3, np.float32), OptimizerSpec("sgd", 0.5))
+    dense.update(gradient, step=1)
+    assert dense.values.tolist() == [-0.5] * 3
+    assert gradient.tolist() == [1.0] * 3
+
+
 def test_dense_files_that_do_not_fit_are_refused():
     dense = DenseParameters(np.ones(4, np.float32), OptimizerSpec("adam", 0.1))
     file = io.BytesIO()

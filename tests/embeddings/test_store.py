@@ -1,5 +1,6 @@
 import io
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -461,3 +462,32 @@ def test_arrays_that_do_not_fit_are_refused():
 def test_stores_that_cannot_be_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         make_store(**arguments)
+
+
+def test_batches_are_prepared_beside_a_step():
+    store = make_store(tables=BIG_TABLES)
+    rng = np.random.default_rng(0)
+    batches_BF = [rng.integers(0, 5000, (500, 4)) for _ in range(20)]
+    expected = [make_store(tables=BIG_TABLES).prepare(ids, 500).keys_U for ids in batches_BF]
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(store.prepare, ids, 500) for ids in batches_BF]
+        train(store, steps=2)
+        for future, keys in zip(futures, expected, strict=True):
+            np.testing.assert_array_equal(future.result().keys_U, keys)
+
+
+def test_arrays_of_any_make_give_the_same_rows():
+    contents = []
+    for make in (np.array, np.asfortranarray, read_only):
+        store = make_store()
+        prepared = store.prepare(make(np.array([[1, 2, 0], [1, 3, 0]])), 2)
+        store.locate(prepared, create=True)
+        gradients = np.arange(30, dtype=np.float32).reshape(2, 3, 5)
+        store.update(prepared, make(gradients), step=1, learning_rate_factor=1.0, num_examples=2)
+        contents.append(content(store))
+    assert contents[0] == contents[1] == contents[2]
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
