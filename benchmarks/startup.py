@@ -1,0 +1,90 @@
+"""How long until the command line answers: `ctrpipe --help`, and progress of `ctrpipe run`.
+
+The first run of each is thrown away, so that files are in the page cache; compiled kernels may be
+cached by it too.
+
+    python benchmarks/startup.py
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from machine import Spread, describe_machine, print_machine, print_table, write_results
+
+from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.sampling import write_criteo_sample
+
+CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
+COMMAND = str(Path(sys.executable).with_name("ctrpipe"))
+
+
+def time_help() -> float:
+    """Seconds until `ctrpipe --help` has ended."""
+    started = time.perf_counter()
+    subprocess.run([COMMAND, "--help"], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def time_first_lines(rows: Path, output: Path) -> tuple[float, float]:
+    """Seconds until the first line of `ctrpipe run`, and until a stage says that it has started."""
+    command = [COMMAND, "run", str(CONFIG), "--set", f"data.train={rows}"]
+    command += ["--set", f"output={output}"]
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
+    )
+    assert process.stderr is not None  # noqa: S101 - it was asked for
+    first: float | None = None
+    for line in process.stderr:
+        first = first or time.perf_counter() - started
+        if ": started" in line:
+            stage = time.perf_counter() - started
+            break
+    else:
+        raise SystemExit("ctrpipe run ended without progress; run it by hand to see why")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    return first, stage
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="Starts of each command.")
+    parser.add_argument("--quick", action="store_true", help="Two starts of each.")
+    parser.add_argument("--json", type=Path, help="Write the results there.")
+    arguments = parser.parse_args()
+    repeats = 2 if arguments.quick else arguments.repeats
+    machine = describe_machine()
+    with tempfile.TemporaryDirectory(prefix="startup-") as temporary:
+        rows = Path(temporary) / "rows.tsv"
+        write_criteo_sample(rows, num_rows=20_000, seed=0, progress=SilentProgress())
+        helps = [time_help() for _ in range(repeats + 1)][1:]
+        runs = [
+            time_first_lines(rows, Path(temporary) / f"run{number}")
+            for number in range(repeats + 1)
+        ][1:]
+    spreads = {
+        "ctrpipe --help": Spread.of(helps),
+        "ctrpipe run: first line": Spread.of([first for first, _ in runs]),
+        "ctrpipe run: first stage started": Spread.of([stage for _, stage in runs]),
+    }
+    print_machine(machine)
+    print_table(["what", "seconds"], [[name, spread.show(2)] for name, spread in spreads.items()])
+    write_results(
+        arguments.json,
+        benchmark="startup",
+        machine=machine,
+        results={name: spread.as_dict() for name, spread in spreads.items()},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""A whole job from TSV to an evaluated and exported model: seconds a stage and peak memory.
+
+Writes sample rows, runs `ctrpipe run configs/criteo_deepfm.yaml` on them in a process of its own,
+and reads the stages' seconds from its `metrics.json`. Ingestion, statistics and transforms together
+give rows/s. Peak memory is the largest sum of resident memory over the process and its children,
+sampled every 50 ms; pages that two of them share count twice.
+
+    python benchmarks/whole_job.py --rows 1_000_000 4_000_000
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from machine import Spread, describe_machine, print_machine, print_table, write_results
+
+from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.sampling import write_criteo_sample
+
+CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
+PREPARATION = ("ingest", "statistics", "transforms")
+_SAMPLING_SECONDS = 0.05
+
+
+class MemoryWatch:
+    """Watches the resident memory of a process and its children until closed."""
+
+    def __init__(self, process_id: int) -> None:
+        self.peak_bytes = 0
+        self._process = psutil.Process(process_id)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_SAMPLING_SECONDS):
+            total = 0
+            try:
+                processes = [self._process, *self._process.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            for process in processes:
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue  # It ended between being listed and being asked.
+            self.peak_bytes = max(self.peak_bytes, total)
+
+    def close(self) -> None:
+        """Ends watching."""
+        self._stop.set()
+        self._thread.join()
+
+
+def run_job(num_rows: int, *, epochs: int, seed: int) -> dict[str, Any]:
+    """Samples and runs one job in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="whole-job-") as temporary:
+        rows, output = Path(temporary) / "rows.tsv", Path(temporary) / "run"
+        started = time.perf_counter()
+        truth = write_criteo_sample(rows, num_rows=num_rows, seed=seed, progress=SilentProgress())
+        sampling_seconds = time.perf_counter() - started
+        command = [str(Path(sys.executable).with_name("ctrpipe")), "run", str(CONFIG), "--quiet"]
+        for override in (f"data.train={rows}", f"output={output}", f"train.epochs={epochs}"):
+            command += ["--set", override]
+        started = time.perf_counter()
+        with (Path(temporary) / "run.err").open("w+", encoding="utf-8") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+            watch = MemoryWatch(process.pid)
+            code = process.wait()
+            watch.close()
+            if code != 0:
+                errors.seek(0)
+                raise SystemExit(f"ctrpipe run ended with {code}:\n{errors.read()}")
+        metrics = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
+        seconds: dict[str, float] = metrics["timings_seconds"]
+        return {
+            "num_rows": num_rows,
+            "seconds": seconds,
+            "wall_seconds": time.perf_counter() - started,
+            "sampling_rows_per_second": num_rows / sampling_seconds,
+            "preparation_rows_per_second": num_rows / sum(seconds[name] for name in PREPARATION),
+            "training_rows_per_second": _trained_rows(metrics) / seconds["training"],
+            "peak_memory_bytes": watch.peak_bytes,
+            "embedding_bytes": metrics["training"]["embedding_bytes"],
+            "test_logloss": metrics["test"]["logloss"],
+            "realized_floor": truth.realized.learnable_floor,
+            "realized_base_rate": truth.realized.base_rate_logloss,
+        }
+
+
+def _trained_rows(metrics: dict[str, Any]) -> int:
+    return int(metrics["num_rows"]["train"]) * int(metrics["training"]["epochs"])
+
+
+def summarize(jobs: list[dict[str, Any]]) -> list[list[str]]:
+    """Rows of the table for the repeats of one size."""
+
+    def spread(values: list[float], digits: int) -> str:
+        return Spread.of(values).show(digits)
+
+    stages = [
+        [f"{stage}, s", spread([job["seconds"][stage] for job in jobs], 1)]
+        for stage in jobs[0]["seconds"]
+    ]
+    return [
+        *stages,
+        ["whole job, s", spread([job["wall_seconds"] for job in jobs], 1)],
+        [
+            "ingest + statistics + transforms, rows/s",
+            spread([job["preparation_rows_per_second"] for job in jobs], 0),
+        ],
+        ["training, rows/s", spread([job["training_rows_per_second"] for job in jobs], 0)],
+        ["peak memory, GB", spread([job["peak_memory_bytes"] / 1e9 for job in jobs], 2)],
+        ["of it embedding rows, GB", spread([job["embedding_bytes"] / 1e9 for job in jobs], 2)],
+        ["test logloss", spread([job["test_logloss"] for job in jobs], 4)],
+        ["learnable floor", spread([job["realized_floor"] for job in jobs], 4)],
+        ["constant click rate", spread([job["realized_base_rate"] for job in jobs], 4)],
+    ]
+
+
+def main() -> None:
+    """Runs the jobs and prints a table a size."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000], help="Sample sizes.")
+    parser.add_argument("--epochs", type=int, default=1, help="Epochs of training.")
+    parser.add_argument("--repeats", type=int, default=3, help="Jobs of each size.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the sample.")
+    parser.add_argument("--quick", action="store_true", help="50,000 rows, once.")
+    parser.add_argument("--json", type=Path, help="Write the results there.")
+    arguments = parser.parse_args()
+    sizes = [50_000] if arguments.quick else arguments.rows
+    repeats = 1 if arguments.quick else arguments.repeats
+    machine = describe_machine()
+    print_machine(machine)
+    results: dict[str, Any] = {}
+    for num_rows in sizes:
+        jobs = [
+            run_job(num_rows, epochs=arguments.epochs, seed=arguments.seed) for _ in range(repeats)
+        ]
+        print_table([f"{num_rows:,} rows, {arguments.epochs} epochs", "measured"], summarize(jobs))
+        results[str(num_rows)] = jobs
+    write_results(arguments.json, benchmark="whole_job", machine=machine, results=results)
+
+
+if __name__ == "__main__":
+    main()
