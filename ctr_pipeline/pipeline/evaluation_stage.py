@@ -34,6 +34,7 @@ def run_evaluation(
 ) -> dict[str, EvaluationResult]:
     """Exact metrics of the validation and test rows; writes `predictions.parquet`."""
     results: dict[str, EvaluationResult] = {}
+    training = ingested.splits["train"]
     with times.stage("evaluation"):
         for split in ("valid", "test"):
             if split not in ingested.splits:
@@ -46,6 +47,8 @@ def run_evaluation(
                 scored.logits,
                 groups=None if gauc_column is None else carried.column(gauc_column),
                 bins=loaded.config.evaluation.calibration_bins,
+                baseline_rate=training.num_positive / training.num_rows,
+                place=f"{split} rows",
             )
             if split == "test":
                 keys = carried.select(list(loaded.config.data.key_columns))

@@ -37,6 +37,7 @@ def run_report(
     with times.stage("report"):
         config = loaded.config
         sensitive = analysis.columns.sensitive
+        split = "test" if "test" in results else "valid"
         shown = page.ReportData(
             name=config.name,
             model=config.model.name,
@@ -83,7 +84,9 @@ def run_report(
             ),
             environment=describe_environment(),
             importance=importance,
-            importance_num_rows=config.report.importance_rows if importance else None,
+            importance_num_rows=(
+                min(config.report.importance_rows, results[split].num_rows) if importance else None
+            ),
             parity=page.ParityProof(
                 num_rows=proof.num_rows,
                 max_difference=max(proof.max_difference.values()),
@@ -92,7 +95,6 @@ def run_report(
             num_dense_parameters=model.compiled.num_parameters,
             num_embedding_rows=model.store.num_rows if model.store is not None else 0,
             export_path=str(export_folder),
-            notes=analysis.statistics.notes,
         )
         durable.write_text(run.report, render_report(shown))
 

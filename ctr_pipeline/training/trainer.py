@@ -246,7 +246,7 @@ class Trainer:
         state = self.state
         with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
             scored = self._scorer.score_split(self._valid, task)
-        valid = evaluate_predictions(scored.labels, scored.logits)
+        valid = evaluate_predictions(scored.labels, scored.logits, place="validation rows")
         record = EpochRecord(
             epoch=epoch,
             step=state.step,
