@@ -56,13 +56,19 @@ class TextColumn:
 def text_column(array: pa.Array, *, column: str) -> TextColumn:
     """The buffers of a string, large_string, binary, dictionary or all-null array, slices included.
 
+    Integers are their decimal text, as in `Hashing`.
+
     A dictionary larger than the array is decoded, so that a short batch never pays for the whole
     dictionary.
 
     Raises:
         PreprocessingError: The array holds something else than text.
     """
+    if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
+        array = array.cast(pa.string())
     if pa.types.is_dictionary(array.type):
+        if pa.types.is_integer(array.type.value_type):
+            array = array.cast(pa.dictionary(array.type.index_type, pa.string()))
         _check_text(array.type.value_type, column)
         if len(array.dictionary) > len(array):
             decoded = array.dictionary.take(array.indices)
@@ -75,8 +81,6 @@ def text_column(array: pa.Array, *, column: str) -> TextColumn:
         return TextColumn(
             _text_buffers(array.dictionary), len(array.dictionary), _read_only(positions)
         )
-    if pa.types.is_null(array.type):
-        array = array.cast(pa.string())
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     _check_text(array.type, column)

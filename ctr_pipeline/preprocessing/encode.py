@@ -58,25 +58,21 @@ class ColumnEncoder:
             PreprocessingError: A column is not there, or holds another type.
         """
         num_rows = batch.num_rows
-        # Written column by column, so ids and numbers are made [F, N] first: one transposition
-        # at the end costs less than writes that are F apart.
-        ids_FN = np.empty((len(self._plan.fields), num_rows), np.int32)
-        numbers_DN = np.empty((len(self._plan.numbers), num_rows), np.float32)
+        ids_NF = np.empty((num_rows, len(self._plan.fields)), np.int32)
+        numbers_ND = np.empty((num_rows, len(self._plan.numbers)), np.float32)
         number_columns: dict[str, np.ndarray] = {}
         for d, number in enumerate(self._plan.numbers):
             values = self._numbers(batch, number.column, number_columns)
             for step in number.steps:
                 values = NUMBER_FACES[step.kind].kernel(step, values)
-            numbers_DN[d] = finish_numbers(values)
+            numbers_ND[:, d] = finish_numbers(values)
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
             if field.column_type is ColumnType.TEXT:
                 column = _column(batch, field.column)
-                kernel(text_column(column, column=field.column), ids_FN[f])
+                kernel(text_column(column, column=field.column), ids_NF[:, f])
             else:
-                kernel(self._numbers(batch, field.column, number_columns), ids_FN[f])
-        return EncodedBatch(
-            ids=np.ascontiguousarray(ids_FN.T), numbers=np.ascontiguousarray(numbers_DN.T)
-        )
+                kernel(self._numbers(batch, field.column, number_columns), ids_NF[:, f])
+        return EncodedBatch(ids=ids_NF, numbers=numbers_ND)
 
     def _numbers(
         self, batch: pa.RecordBatch, column: str, seen: dict[str, np.ndarray]

@@ -129,7 +129,7 @@ def _build_hash(step: FittedHash, _folder: Path) -> Any:
 
 
 def _open_vocabulary(step: FittedVocabulary, folder: Path) -> IdKernel:
-    table = vocabulary_table(_load_fitted(step, folder))
+    table = vocabulary_table(_load_fitted(step, folder), source=str(folder / step.file))
 
     def kernel(text: TextColumn, out: np.ndarray) -> None:
         text_kernels.lookup_ids(

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
+from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.preprocessing.arrow_values import TextBuffers, TextColumn, text_column
 from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64
 
@@ -137,11 +139,26 @@ class VocabularyTable:
     slots: KeySlots
 
 
-def vocabulary_table(values: pa.Array) -> VocabularyTable:
-    """The lookup table of a vocabulary whose n-th value has id n."""
+def vocabulary_table(values: pa.Array, *, source: str | None = None) -> VocabularyTable:
+    """The lookup table of a vocabulary whose n-th value has id n.
+
+    Args:
+        values: Plain text [V].
+        source: Where the values are from, for the error.
+
+    Raises:
+        PreprocessingError: A value is repeated.
+    """
     keys = (fingerprint_values(values) % _KEY_MODULUS).astype(np.int64)
     # np.unique gives the first, and so most frequent, of values with one key.
     sorted_keys, sorted_ids = np.unique(keys, return_index=True)
+    # Equal keys are nearly always equal values; only then is it worth comparing them.
+    if len(sorted_keys) < len(values) and pc.count_distinct(values, mode="all").as_py() < len(
+        values
+    ):
+        raise PreprocessingError(
+            "the vocabulary repeats a value", place=source, remedy="Keep each value once"
+        )
     # At most half full, so that a search ends after one or two slots.
     num_bits = max(1, (2 * max(1, len(sorted_keys)) - 1).bit_length())
     slots = np.full((1 << num_bits, 2), _EMPTY, np.int64)
@@ -182,7 +199,7 @@ def hash_ids(
     Returns:
         `out`.
     """
-    text = array if isinstance(array, TextColumn) else _as_text(array, column)
+    text = array if isinstance(array, TextColumn) else text_column(array, column=column)
     missing = _NO_MISSING_ID if missing_id is None else missing_id
 
     def compute(values: TextBuffers, ids: np.ndarray) -> None:
@@ -213,7 +230,7 @@ def lookup_ids(
     Returns:
         `out`.
     """
-    text = array if isinstance(array, TextColumn) else _as_text(array, column)
+    text = array if isinstance(array, TextColumn) else text_column(array, column=column)
     missing = _NO_MISSING_ID if missing_id is None else missing_id
 
     def compute(values: TextBuffers, ids: np.ndarray) -> None:
@@ -238,14 +255,6 @@ def _by_values(
     ids = np.empty(len(text.indices), np.int64) if out is None else out
     _take(value_ids, text.indices, null_id[0], ids)
     return ids
-
-
-def _as_text(array: pa.Array, column: str) -> TextColumn:
-    return text_column(_plain(array), column=column)
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    return array.cast(pa.string()) if pa.types.is_integer(array.type) else array
 
 
 _ONE_EMPTY_TEXT = text_column(pa.array([""], pa.string()), column="values").values

@@ -1,10 +1,9 @@
-"""Vocabularies on disk and in memory, as Arrow arrays of distinct values in id order."""
+"""Vocabularies on disk and in memory, as Arrow arrays of values in the order of their ids."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.errors import PreprocessingError
@@ -16,7 +15,7 @@ def load_vocabulary(path: Path) -> pa.Array:
     A `.parquet` file has them in its column `value`; any other file has one value a line, UTF-8.
 
     Raises:
-        PreprocessingError: The file is missing or unreadable, or repeats a value.
+        PreprocessingError: The file is missing or unreadable.
     """
     remedy = "Run 'ctrpipe analyze' again"
     try:
@@ -36,10 +35,6 @@ def load_vocabulary(path: Path) -> pa.Array:
         ) from error
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    if pc.count_distinct(values, mode="all").as_py() != len(values):
-        raise PreprocessingError(
-            "the vocabulary repeats a value", place=str(path), remedy="Keep each value once"
-        )
     return values
 
 

@@ -169,6 +169,13 @@ def test_saved_model_round_trip(specs, plan, encoder, module, serve, tmp_path):
     assert_equal_faces(plan, encoded, loaded.serve(tensors_of(specs, numbers, texts)))
 
 
+def test_vocabularies_are_variables(plan, module):
+    num_vocabularies = sum(field.vocabulary_file is not None for field in plan.fields)
+    assert [(v.dtype, v.shape[0], v.trainable) for v in module.variables] == [
+        (tf.int64, len(VOCABULARY), False)
+    ] * (2 * num_vocabularies)
+
+
 def test_dictionary_batches_and_slices_give_the_same(specs, encoder):
     numbers, texts = pad(HOSTILE_NUMBERS, [t for t in HOSTILE_TEXTS if t != HOSTILE_TEXTS[16]])
     plain = batch_for(specs, numbers, texts)
@@ -254,8 +261,8 @@ def test_wrong_columns_are_refused_by_name(tmp_path):
         encoder.encode(pa.record_batch({**good, "x": pa.array(["1"])}))
     with pytest.raises(PreprocessingError, match="'t' holds double"):
         encoder.encode(pa.record_batch({**good, "t": pa.array([1.0])}))
-    numbers = pa.array([1]).dictionary_encode()
-    with pytest.raises(PreprocessingError, match="'t' holds int64"):
+    numbers = pa.array([1.5]).dictionary_encode()
+    with pytest.raises(PreprocessingError, match="'t' holds double"):
         encoder.encode(pa.record_batch({**good, "t": numbers}))
 
 

@@ -94,6 +94,8 @@ def test_integers_hash_as_decimal_text():
     numbers = [0, -1, 7, 2**62]
     expected = hash_ids(pa.array([str(n) for n in numbers]), 1000)
     np.testing.assert_array_equal(hash_ids(pa.array(numbers), 1000), expected)
+    encoded = pa.array(numbers).dictionary_encode()
+    np.testing.assert_array_equal(hash_ids(encoded, 1000), expected)
 
 
 def test_numbers_are_refused_with_the_column():

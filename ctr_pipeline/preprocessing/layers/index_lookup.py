@@ -58,7 +58,9 @@ class IndexLookup(RawLayer):
             self._vocabulary = vocabulary
         else:
             self._vocabulary = vocabulary_of(vocabulary)
-        table = vocabulary_table(self._vocabulary)
+        table = vocabulary_table(
+            self._vocabulary, source=str(vocabulary) if isinstance(vocabulary, str | Path) else None
+        )
         # A key that no text has keeps an empty vocabulary searchable.
         keys = table.sorted_keys if table.size else np.array([-1], np.int64)
         ids = table.sorted_ids if table.size else np.zeros(1, np.int64)

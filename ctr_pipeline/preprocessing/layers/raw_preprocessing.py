@@ -38,6 +38,11 @@ class RawPreprocessing(tf.Module):
             for number in plan.numbers
         ]
 
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]:
+        """The vocabularies: int64 keys and ids of each vocabulary field, in the order of axis F."""
+        return tuple(weight.value for layer in self.field_layers for weight in layer.weights)
+
     def __call__(self, columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Preprocesses a batch.
 
