@@ -21,6 +21,8 @@ def check(
 
     ctrpipe check config.yaml
 
+    ctrpipe check config.yaml -v      # with the reason for each decision
+
     ctrpipe check config.yaml --json | jq '.rows[].feature'
 
     """
@@ -31,4 +33,4 @@ def check(
     from ctr_pipeline.pipeline import check_config
 
     result = check_config(loaded, progress=session.progress)
-    session.show(check_payload(result), lambda: print_check(result))
+    session.show(check_payload(result), lambda: print_check(result, reasons=session.verbosity > 0))

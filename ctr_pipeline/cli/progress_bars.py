@@ -9,7 +9,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextCo
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ctr_pipeline.cli.progress_lines import spoken_seconds
+from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 
 
 class _AmountColumn(ProgressColumn):
@@ -27,7 +27,8 @@ class _AmountColumn(ProgressColumn):
             parts.append(spoken_seconds(task.elapsed))
         if task.completed:
             speed = task.finished_speed or task.speed
-            parts.append(f"{speed:,.0f} {unit}/s" if speed else f"{task.completed:,.0f} {unit}")
+            amount = spoken_amount(speed or task.completed, unit)
+            parts.append(f"{amount}/s" if speed else amount)
         if task.time_remaining is not None and not task.finished:
             parts.append(f"{spoken_seconds(task.time_remaining)} left")
         return Text(" · ".join(parts), style="cyan")
@@ -98,7 +99,7 @@ class BarTask:
         if kind is None:
             # What was not counted to the end, or had no total, is whole now.
             done = max(task.completed, task.total or 0)
-            self._bars.update(self._number, total=done or 1, completed=done or 1)
+            self._bars.update(self._number, total=done, completed=done)
         else:
             self._bars.stop_task(self._number)
         self._progress.close()

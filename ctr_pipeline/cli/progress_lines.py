@@ -35,7 +35,7 @@ class LineProgress:
 
     def task(self, name: str, *, total: int | None, unit: str = "rows") -> "LineTask":
         """Says that `name` begins."""
-        amount = f" ({total:,} {unit})" if total is not None else ""
+        amount = f" ({spoken_amount(total, unit)})" if total is not None else ""
         self.say(f"{name}: started{amount}")
         task = LineTask(self, name, total=total, unit=unit, clock=self._clock)
         with self._lock:
@@ -113,12 +113,17 @@ class LineTask:
         if self._total:
             parts.append(f"{self._done / self._total:.0%}")
         if self._done:
-            parts.append(f"{self._done:,} {self._unit}, {self._done / seconds:,.0f}/s")
+            parts.append(f"{spoken_amount(self._done, self._unit)}, {self._rate(seconds)}")
         parts.append(f"{spoken_seconds(seconds)} so far")
         if self._total and 0 < self._done < self._total:
             left = (self._total - self._done) * seconds / self._done
             parts.append(f"about {spoken_seconds(left)} left")
         return ", ".join([*parts, *([self._note] if self._note else [])])
+
+    def _rate(self, seconds: float) -> str:
+        if self._unit == "bytes":
+            return f"{spoken_amount(self._done / seconds, 'bytes')}/s"
+        return f"{self._done / seconds:,.0f}/s"
 
     def __enter__(self) -> Self:
         return self
@@ -134,11 +139,22 @@ class LineTask:
         ending = "done in" if kind is None else "stopped after"
         parts = [f"{ending} {spoken_seconds(seconds)}"]
         if self._done:
-            rate = f", {self._done / seconds:,.0f}/s" if seconds > 0 else ""
-            parts.append(f"{self._done:,} {self._unit}{rate}")
+            rate = f", {self._rate(seconds)}" if seconds > 0 else ""
+            parts.append(f"{spoken_amount(self._done, self._unit)}{rate}")
         if self._note:
             parts.append(self._note)
         self._progress.say(f"{self._name}: {', '.join(parts)}")
+
+
+def spoken_amount(amount: float, unit: str) -> str:
+    """An amount of work: `12,300 rows`, `4.9 MB`."""
+    if unit != "bytes":
+        return f"{amount:,.0f} {unit}"
+    for name in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {name}" if amount >= 10 or name == "B" else f"{amount:.1f} {name}"
+        amount /= 1000
+    return f"{amount:,.1f} TB"
 
 
 def spoken_seconds(seconds: float) -> str:

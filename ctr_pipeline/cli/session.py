@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ctr_pipeline.cli.quiet_import import import_quietly
 from ctr_pipeline.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ class Session:
             if not isinstance(old, logging.FileHandler):
                 logger.removeHandler(old)
         logger.addHandler(stream)
-        if self.verbosity:
+        if self.verbosity == 0:
+            import_quietly("tensorflow")
+        else:
             logger.setLevel(min(level, logger.level or level))
 
 

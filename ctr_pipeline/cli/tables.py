@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ctr_pipeline.cli.progress_lines import spoken_seconds
+from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 
 if TYPE_CHECKING:
     from ctr_pipeline.cli.machine_checks import Finding
@@ -97,8 +97,8 @@ def check_payload(result: "CheckResult") -> dict[str, Any]:
     return asdict(result)
 
 
-def print_check(result: "CheckResult") -> None:
-    """The plan, a line a feature, and its totals."""
+def print_check(result: "CheckResult", *, reasons: bool) -> None:
+    """The plan, a line a feature, and its totals; then, if wanted, who decided and why."""
     console = _console()
     table = Table(title="What becomes of each column", title_justify="left")
     table.add_column("feature", style="cyan", no_wrap=True)
@@ -106,20 +106,25 @@ def print_check(result: "CheckResult") -> None:
         table.add_column(name, overflow="fold")
     for name in ("ids", "dimension", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("decided by", overflow="fold")
     for row in result.rows:
         cells = (row.feature, row.column_type, row.number, row.id, row.statistics)
         num_ids = "" if row.num_ids is None else f"{row.num_ids:,}"
-        size = "" if row.max_bytes is None else spoken_bytes(row.max_bytes)
+        size = "" if row.max_bytes is None else spoken_amount(row.max_bytes, "bytes")
         dimension = str(row.dimension) if row.dimension else ""
-        table.add_row(*map(escape, cells), num_ids, dimension, size, escape(row.reason))
+        table.add_row(*map(escape, cells), num_ids, dimension, size)
     console.print(table)
     bound = result.max_embedding_bytes
-    memory = "unknown before the analysis" if bound is None else f"at most {spoken_bytes(bound)}"
+    memory = (
+        "unknown before the analysis"
+        if bound is None
+        else f"at most {spoken_amount(bound, 'bytes')}"
+    )
     console.print(
         f"{result.num_fields} embedded fields, {result.num_numbers} dense inputs; "
         f"embeddings with optimizer state: {memory}"
     )
+    for row in result.rows if reasons else ():
+        console.print(f"[cyan]{escape(row.feature)}[/]: {escape(row.reason)}", soft_wrap=True)
     for column, reason in result.left_out:
         console.print(f"left out: [cyan]{escape(column)}[/] ({escape(reason)})", soft_wrap=True)
     if not result.exact:
@@ -212,13 +217,3 @@ def print_findings(findings: Sequence["Finding"]) -> None:
         )
         if finding.remedy:
             console.print(f"{'':<19} → {escape(finding.remedy)}", soft_wrap=True)
-
-
-def spoken_bytes(size: int) -> str:
-    """A size as people say it: `12 kB`, `3.4 MB`."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:,.1f} TB"
