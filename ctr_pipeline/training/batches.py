@@ -6,6 +6,7 @@ Axes: B batch, F fields, N numbers.
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -41,7 +42,7 @@ class Batch:
         following: Where the next batch of the run stands.
         rows: Padded to the batch size.
         num_valid: Rows that are not padding; the first ones.
-        prepared: What `EmbeddingLookup.prepare` returned.
+        prepared: What `EmbeddingLookup.prepare` returned; its rows are located.
     """
 
     position: Position
@@ -64,9 +65,24 @@ def pad(rows: EncodedRows, batch_size: int) -> EncodedRows:
 
 
 def epoch_batches(
-    reader: EncodedReader, order: EpochOrder, embeddings: EmbeddingLookup, start: Position
+    reader: EncodedReader,
+    order: EpochOrder,
+    embeddings: EmbeddingLookup,
+    start: Position,
+    locating: AbstractContextManager[Any],
 ) -> Iterator[Batch]:
-    """The batches of one epoch from `start` on, in this thread."""
+    """The batches of one epoch from `start` on, their rows found or made.
+
+    Finding rows ahead of the step is no staleness: values are gathered by the step itself, and a
+    row made ahead has the initial values that it would have had later.
+
+    Args:
+        reader: Training rows.
+        order: Of the epoch.
+        embeddings: Where the rows are.
+        start: The first batch to give.
+        locating: Held while rows may be made.
+    """
     for task_rows in order.tasks(start.task):
         task, num_batches = task_rows.task, order.batches_of(task_rows.task)
         first_batch = start.batch if task == start.task else 0
@@ -83,6 +99,8 @@ def epoch_batches(
             num_valid = rows.num_rows
             whole = pad(rows, order.batch_size)
             prepared = embeddings.prepare(whole.ids_BF, num_valid)
+            with locating:
+                embeddings.locate(prepared, create=True)
             yield Batch(position, following, whole, num_valid, prepared)
 
 

@@ -6,6 +6,7 @@ was not.
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -128,6 +129,8 @@ class Trainer:
         self._progress = progress
         self._clock = clock
         self._last_checkpoint = clock()
+        # Rows are made by the thread that reads ahead, and must not be while they are saved.
+        self._locating = threading.Lock()
         self._scorer = Scorer(compiled, embeddings, dense)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -170,7 +173,9 @@ class Trainer:
         order = EpochOrder(
             self._train.meta.num_rows, config.batch_size, config.seed, epoch, config.shuffle
         )
-        batches = epoch_batches(self._train, order, self._embeddings, state.position)
+        batches = epoch_batches(
+            self._train, order, self._embeddings, state.position, self._locating
+        )
         title = f"Training, epoch {epoch + 1} of {config.epochs}"
         with (
             self._progress.task(title, total=order.num_rows) as task,
@@ -202,7 +207,6 @@ class Trainer:
         state, position = self.state, batch.position
         step = state.step + 1
         factor = learning_rate_factor(self._config.learning_rate_schedule, step)
-        self._embeddings.locate(batch.prepared, create=True)
         gradients = self._compiled.gradients(
             parameters_P=self._dense.values,
             rows_BFW=self._embeddings.gather(batch.prepared),
@@ -286,7 +290,8 @@ class Trainer:
             task.note("checkpoint")
 
         def write(folder: Path) -> None:
-            save_parameters(folder, self._embeddings, self._dense)
+            with self._locating:
+                save_parameters(folder, self._embeddings, self._dense)
 
         self.checkpoints.save(self.state.step, self.state.to_json(), write)
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)
