@@ -1,7 +1,8 @@
 """The vocabulary every package shares: columns, transforms, features.
 
-A *feature* is a column. Its `number` chain ends in one dense input, its `id` chain ends in one
-embedded *field*; a feature may have either or both. Transforms are named here as the YAML names
+A *feature* is a column. Its `number` chain ends in one dense input, where a missing value is 0; its
+`id` chain ends in one embedded *field*, where it has an id of its own. A feature may have either or
+both. Transforms are named here as the YAML names
 them, with their options; what they compute is in `preprocessing`, which statistics they need is
 in `analysis`.
 """
@@ -44,7 +45,7 @@ class Log(Transform):
 
 
 class Standardize(Transform):
-    """`(x - mean) / standard deviation` over the training rows, clipped; missing becomes 0."""
+    """`(x - mean) / standard deviation` over the training rows, clipped; missing stays missing."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
     name: Literal["standardize"] = "standardize"

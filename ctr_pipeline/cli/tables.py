@@ -79,8 +79,21 @@ def print_run(result: "RunResult") -> None:
     if stages:
         table.add_row("time", ", ".join(stages))
     _add_metrics(table, "test ", result.metrics.get("test") or {})
+    _add_planted(table, result.metrics.get("planted") or {})
     console.print(table)
     _print_paths(console, result.paths)
+
+
+def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
+    """The best possible figures of sample rows, which their planted model knows."""
+    realized = planted.get("realized") or {}
+    for key, name in (
+        ("bayes_logloss", "best possible logloss (the planted model itself)"),
+        ("learnable_floor", "learnable floor (true weights of the ids seen in training)"),
+        ("base_rate_logloss", "logloss of the constant click rate"),
+    ):
+        if isinstance(realized.get(key), int | float):
+            table.add_row(name, f"{realized[key]:.4f}")
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
