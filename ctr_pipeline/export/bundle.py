@@ -62,6 +62,7 @@ def replace_rows(
         )
         prefixes.append(part)
         start += count
+        del block
     shutil.rmtree(variables)
     variables.mkdir()
     tf.raw_ops.MergeV2Checkpoints(

@@ -81,23 +81,22 @@ def prove_parity(
         raise ExportError(
             f"{rows.num_rows} rows and logits of shape {trainer_logits.shape} prove nothing"
         )
-    response = _score_elsewhere(exported, rows, workspace)
+    folder = exported.folder if exported.folder.exists() else exported.version_folder
+    response = _score_elsewhere(exported, folder, rows, workspace)
     expected = np.asarray(trainer_logits, dtype=np.float64)
     differences = {}
     for signature in _SIGNATURES:
-        logits = response[f"{signature}.logit"].astype(np.float64)
-        excess = _difference(expected, logits)
-        worst = int(np.argmax(excess))
-        differences[signature] = float(excess[worst])
-        if excess[worst] > TOLERANCE:
+        comparison = compare_scores(
+            expected, response[f"{signature}.logit"], response[f"{signature}.probability"]
+        )
+        if comparison.problem is not None:
+            described = describe_row(rows, comparison.row, exported.column_types, sensitive)
             raise ExportError(
-                f"row {worst} scores {logits[worst]:.6g} in the export's {signature} and "
-                f"{expected[worst]:.6g} in training (logits; tolerance {TOLERANCE:g}); the row is "
-                + _describe_row(rows, worst, exported.column_types, sensitive),
-                place=str(exported.folder),
+                f"{signature}: row {comparison.row} {comparison.problem}; the row is {described}",
+                place=str(folder),
                 remedy="Please report this: export and training must agree",
             )
-        _check_probabilities(logits, response[f"{signature}.probability"], signature)
+        differences[signature] = comparison.max_difference
     proof = ParityProof(
         num_rows=rows.num_rows,
         num_edge_rows=num_edge_rows,
@@ -109,34 +108,63 @@ def prove_parity(
             "serving_tensorflow": response["tensorflow"].tobytes().decode(),
         },
     )
-    folder = exported.folder if exported.folder.exists() else exported.version_folder
     write_text(folder / PARITY_FILE, json.dumps(asdict(proof), indent=2) + "\n")
     return proof
 
 
-def _difference(expected: NDArray[np.float64], logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """|difference| / max(1, |expected|); 0 where both are the same infinity or both NaN."""
+@dataclass(frozen=True)
+class ScoreComparison:
+    """How far the export is from the trainer.
+
+    Attributes:
+        row: The row that is furthest away, or the first one at fault.
+        max_difference: Its difference: |difference of logits| / max(1, |trainer's logit|).
+        problem: What is wrong with the row; None if all rows agree.
+    """
+
+    row: int
+    max_difference: float
+    problem: str | None
+
+
+def compare_scores(
+    expected: NDArray[np.float64], logits: NDArray[Any], probabilities: NDArray[Any]
+) -> ScoreComparison:
+    """Compares the export's scores with the trainer's logits; all are [rows].
+
+    Equal infinities are equal, and so are two NaN.
+    """
+    logits = logits.astype(np.float64)
     same = (expected == logits) | (np.isnan(expected) & np.isnan(logits))
     with np.errstate(invalid="ignore"):
         difference = np.abs(expected - logits) / np.maximum(1.0, np.abs(expected))
     # NaN on one side, or an infinity against another value, is as far apart as can be.
     difference = np.where(np.isfinite(difference), difference, np.inf)
-    return np.where(same, 0.0, difference)
-
-
-def _check_probabilities(
-    logits: NDArray[np.float64], probabilities: NDArray[Any], signature: str
-) -> None:
-    expected = 1.0 / (1.0 + np.exp(-np.clip(logits, -80, 80)))
-    if not np.allclose(probabilities, expected, rtol=1e-5, atol=1e-6, equal_nan=True):
-        raise ExportError(f"{signature} returns probabilities that are not those of its logits")
+    difference = np.where(same, 0.0, difference)
+    worst = int(np.argmax(difference))
+    problem = None
+    if difference[worst] > TOLERANCE:
+        problem = (
+            f"has the logit {logits[worst]:.6g} in the export and {expected[worst]:.6g} in "
+            f"training (tolerance {TOLERANCE:g})"
+        )
+    else:
+        # Beyond ±80 a float32 sigmoid is 0 or 1 and exp would overflow.
+        sigmoid = 1.0 / (1.0 + np.exp(-np.clip(logits, -80, 80)))
+        wrong = ~np.isclose(probabilities, sigmoid, rtol=1e-5, atol=1e-6, equal_nan=True)
+        if wrong.any():
+            worst = int(np.argmax(wrong))
+            problem = (
+                f"has the probability {probabilities[worst]:.6g} in the export, not that of its "
+                f"logit, {sigmoid[worst]:.6g}"
+            )
+    return ScoreComparison(worst, float(difference[worst]), problem)
 
 
 def _score_elsewhere(
-    exported: ExportedModel, rows: pa.Table, workspace: Path
+    exported: ExportedModel, folder: Path, rows: pa.Table, workspace: Path
 ) -> dict[str, NDArray[Any]]:
     request_file, response_file = workspace / "parity_in.npz", workspace / "parity_out.npz"
-    folder = exported.folder if exported.folder.exists() else exported.version_folder
     try:
         np.savez(request_file, allow_pickle=False, **_request(exported, rows))
         result = subprocess.run(  # noqa: S603 - our own interpreter, our own script
@@ -190,9 +218,10 @@ def _request(exported: ExportedModel, rows: pa.Table) -> dict[str, NDArray[Any]]
     return arrays
 
 
-def _describe_row(
+def describe_row(
     rows: pa.Table, row: int, column_types: Mapping[str, str], sensitive: Collection[str]
 ) -> str:
+    """The raw values of a row, for a message; those of sensitive columns hidden."""
     values = []
     for column in column_types:
         value = rows.column(column)[row].as_py()

@@ -14,7 +14,8 @@ FIELD_SHIFT = 44
 SENTINEL_KEY = 2**63 - 1
 """Above every key; its row is zeros and is what an id without a row reads."""
 
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 16 << 20
+"""Peak memory is four times as much, and every block a file: 64 files for a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,12 @@ def gather_blocks(
         seen += len(block.keys)
         pending.append(block)
         pending_bytes += block.keys.nbytes + block.values.nbytes
+        del block
         if pending_bytes >= block_bytes:
-            yield _join(pending)
-            pending, pending_bytes = [], 0
+            joined, pending, pending_bytes = _join(pending), [], 0
+            yield joined
+            # Nothing refers to a block that was written while the next one grows.
+            del joined
     if seen != num_rows + 1:
         raise ExportError(f"{seen - 1} embedding rows came, {num_rows} were announced")
     if pending:

@@ -56,7 +56,7 @@ def export_servable(
 ) -> ExportedModel:
     """Writes the model beside its version folder, ready to be proved and published.
 
-    Memory holds the dense parameters, the vocabularies and about 64 MB of rows, however many there
+    Memory holds the dense parameters, the vocabularies and about 70 MB of rows, however many there
     are.
 
     Args:
