@@ -156,7 +156,7 @@ class Vocabulary(Transform):
     name: Literal["vocabulary"] = "vocabulary"
     min_count: int = Field(default=2, ge=1, description="Keep values seen this often in training.")
     max_size: int | None = Field(
-        default=None, ge=1, description="Keep at most this many values, the most frequent; null: all."
+        default=None, ge=1, description="Keep at most so many values, the most frequent; null: all."
     )
     oov_buckets: int = Field(default=1, ge=1, description="Ids shared by all other values.")
 

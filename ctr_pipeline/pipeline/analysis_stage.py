@@ -13,7 +13,7 @@ from ctr_pipeline.analysis import (
     decide_features,
     plan_statistics,
 )
-from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.loader import LoadedConfig, entries_by_column
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.source import Source, inspect_source
@@ -73,6 +73,7 @@ def run_analysis(
     with times.stage("statistics"):
         features, left_out = _decide(loaded, run, columns, ingested, progress)
         statistics = _collect(loaded, run.path, features, ingested, progress)
+        _refuse_empty_columns(loaded, columns, statistics)
     durable.write_text(
         run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
     )
@@ -120,6 +121,24 @@ def _decide(
             [loaded.problem_at("features", f"no column can serve as a feature ({reasons})")]
         )
     return features, left_out
+
+
+def _refuse_empty_columns(
+    loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
+) -> None:
+    """Raises ConfigError if the config asks for features of columns without any value."""
+    problems = []
+    for column in columns.explicit:
+        known = statistics.column(column)
+        if known.num_missing == known.count and loaded.config.features != "auto":
+            entry = entries_by_column(loaded.config.features)[column]
+            key = f"features[{loaded.config.features.index(entry)}].columns"
+            message = (
+                f"all values of column '{column}' are missing in the training rows; leave it out"
+            )
+            problems.append(loaded.problem_at(key, message))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _collect(

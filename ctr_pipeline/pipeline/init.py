@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from ctr_pipeline import durable
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.source import Source, inspect_source
-from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.features import FeatureSpec, Transform
+from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.preview import Preview, preview_features
 from ctr_pipeline.progress import Progress
 
@@ -98,40 +96,6 @@ def init_config(
         num_rows_seen=source.head.num_rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
     )
-
-
-def label_rate_of(source: Source, label: str) -> float:
-    """The share of label 1 in the head of the data.
-
-    Raises:
-        DataError: A label is neither 0 nor 1, or all are missing.
-    """
-    values = source.head.column(label)
-    present = values.drop_null()
-    try:
-        numbers = pc.cast(present, pa.float64())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Text: all of it is shown as wrong but what reads as 0 or 1.
-        numbers = None
-    place = f"{next(iter(source.opened))}, column '{label}'"
-    if len(present) == 0:
-        raise DataError(
-            "has no label in the rows looked at", place=place, remedy="Use another column"
-        )
-    texts = pc.cast(present, pa.string())
-    wrong = (
-        pc.invert(pc.is_in(texts, pa.array(["0", "1"])))
-        if numbers is None
-        else pc.invert(pc.is_in(numbers, pa.array([0.0, 1.0])))
-    )
-    if pc.any(wrong).as_py():
-        example = pc.filter(texts, wrong)[0].as_py()
-        raise DataError(
-            f"holds '{str(example)[:40]}'; a label is 0 or 1",
-            place=place,
-            remedy="Name the label column with --label, or turn its values into 0 and 1",
-        )
-    return float(pc.mean(numbers if numbers is not None else pc.equal(texts, "1")).as_py())
 
 
 def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:

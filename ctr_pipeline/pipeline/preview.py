@@ -1,6 +1,7 @@
 """The plan before all data is read: decisions from the head of the data."""
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,16 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
+from ctr_pipeline.pipeline.columns import choose_columns
+from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import Progress, SilentProgress
+from ctr_pipeline.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -35,82 +39,91 @@ class Preview:
         source: The files.
         features: What would become of each column.
         left_out: Columns without a feature, with the reason.
+        plan: Transforms fitted to the head.
     """
 
     source: Source
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
+    plan: PreprocessingPlan
 
 
 def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     """Validates the config against the head of the data and shows the plan of each feature.
 
-    If this config was analyzed before, the plan shows what the analysis found.
+    If this config was analyzed before, the sizes are those that the analysis found; otherwise those
+    of the head of the data.
     """
     config = loaded.config
     progress.say("Looking at the head of the data")
     preview = preview_features(loaded)
-    features, plan = preview.features, None
+    features, plan, exact = preview.features, preview.plan, False
     run = RunFolder(config.run_folder)
     if run.preprocessing.exists() and run.features.exists():
         analyzed = load_features(run)
         if {spec.column for spec in analyzed} == {spec.column for spec in features} and (
             config.features == "auto" or analyzed == features
         ):
-            features, plan = analyzed, load_plan(run.preprocessing)
+            features, plan, exact = analyzed, load_plan(run.preprocessing), True
     rows = describe_plan(config, features, plan)
-    sizes = [row.max_bytes for row in rows if row.dimension]
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
-        exact=plan is not None,
-        num_fields=sum(spec.id is not None for spec in features),
-        num_numbers=sum(spec.number is not None for spec in features),
-        max_embedding_bytes=(
-            None if None in sizes else sum(size for size in sizes if size is not None)
-        ),
+        exact=exact,
+        num_fields=len(plan.fields),
+        num_numbers=len(plan.numbers),
+        max_embedding_bytes=sum(row.max_bytes or 0 for row in rows),
     )
 
 
 def preview_features(loaded: LoadedConfig) -> Preview:
-    """Decides as a run would, from the head of the data alone."""
+    """Decides as a run would, from the head of the data alone.
+
+    Raises:
+        ConfigError: Columns or chains that do not fit, all at once.
+        DataError: The head holds no row with a label, or files that cannot be read.
+    """
     source = inspect_source(loaded.config.data)
+    label_rate_of(source, loaded.config.data.label)
     columns = choose_columns(loaded, source.column_names, source.inferred_types)
-    if not columns.automatic:
-        return Preview(source, tuple(columns.explicit.values()), ())
-    decided, decisions = _decide_from_head(loaded, source, columns)
-    chosen = columns.explicit | {spec.column: spec for spec in decided}
-    return Preview(
-        source,
-        tuple(chosen[name] for name in columns.types if name in chosen),
-        tuple(decision for decision in decisions if not decision.used),
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = folder / "head.parquet"
+        pq.write_table(_head(source, columns.types, loaded.config.data.label), file)
+        features, left_out = tuple(columns.explicit.values()), tuple[ColumnDecision, ...]()
+        if columns.automatic:
+            types = {name: columns.types[name] for name in columns.automatic}
+            plain = [FeatureSpec(column=name, column_type=kind) for name, kind in types.items()]
+            decided, decisions = decide_features(
+                types,
+                _collect(loaded, plain, file, folder / "profile"),
+                label=loaded.config.data.label,
+                exclude=set(columns.carried),
+            )
+            chosen = columns.explicit | {spec.column: spec for spec in decided}
+            features = tuple(chosen[name] for name in columns.types if name in chosen)
+            left_out = tuple(decision for decision in decisions if not decision.used)
+        statistics = _collect(loaded, features, file, folder)
+        return Preview(source, features, left_out, plan_preprocessing(features, statistics, folder))
+
+
+def _collect(
+    loaded: LoadedConfig, features: Sequence[FeatureSpec], file: Path, folder: Path
+) -> Statistics:
+    folder.mkdir(exist_ok=True)
+    config = loaded.config
+    return collect_statistics(
+        plan_statistics(features, config.data.label),
+        [file],
+        folder,
+        data_fingerprint="head",
+        threads=num_threads(config.runtime),
+        memory_limit_gb=config.runtime.memory_limit_gb,
+        progress=SilentProgress(),
     )
 
 
-def _decide_from_head(
-    loaded: LoadedConfig, source: Source, columns: FeatureColumns
-) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
-    config = loaded.config
-    types = {name: columns.types[name] for name in columns.automatic}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "head.parquet"
-        pq.write_table(_head(source, types, config.data.label), file)
-        statistics = collect_statistics(
-            plan_statistics(
-                [FeatureSpec(column=name, column_type=kind) for name, kind in types.items()],
-                config.data.label,
-            ),
-            [file],
-            Path(folder),
-            data_fingerprint="head",
-            threads=num_threads(config.runtime),
-            memory_limit_gb=config.runtime.memory_limit_gb,
-            progress=SilentProgress(),
-        )
-    return decide_features(types, statistics, label=config.data.label, exclude=set(columns.carried))
-
-
-def _head(source: Source, types: dict[str, ColumnType], label: str) -> pa.Table:
+def _head(source: Source, types: Mapping[str, ColumnType], label: str) -> pa.Table:
     """The head's rows that have a label, in the types of ingested rows."""
     labels = pc.cast(source.head.column(label), pa.float64(), safe=False)
     columns = {label: pc.cast(labels, pa.int8(), safe=False)}

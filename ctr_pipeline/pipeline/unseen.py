@@ -122,6 +122,7 @@ def evaluate_file(
         np.concatenate(logits),
         groups=pa.chunked_array(groups) if groups else None,
         bins=config.evaluation.calibration_bins,
+        place=data,
     )
 
 
