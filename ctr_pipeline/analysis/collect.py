@@ -239,7 +239,10 @@ def _write_vocabulary(
     size = num_kept_rows = 0
     with (
         durable_write(staging / file) as target,
-        pq.ParquetWriter(target, _VOCABULARY_SCHEMA, compression="zstd") as writer,
+        # Values occur once, so a dictionary of them would only cost.
+        pq.ParquetWriter(
+            target, _VOCABULARY_SCHEMA, compression="zstd", use_dictionary=False
+        ) as writer,
     ):
         for batch in engine.batches(query):
             values, counts, label_sums = batch.columns

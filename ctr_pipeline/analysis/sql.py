@@ -215,7 +215,7 @@ def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int
         exp.select(_value(), exp.column("num_rows"), exp.column("num_clicks"))
         .from_(_cleaned(column_type))
         .where(
-            exp.Is(this=_value(), expression=exp.Not(this=exp.null())),
+            exp.Not(this=exp.Is(this=_value(), expression=exp.null())),
             exp.GTE(this=exp.column("num_rows"), expression=_integer(min_count)),
         )
         .order_by(exp.Ordered(this=exp.column("num_rows"), desc=True), _value())

@@ -1,0 +1,214 @@
+"""The automatic choice for columns of known shape."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ctr_pipeline.analysis import decide_features
+from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.features import (
+    Bucketize,
+    ColumnType,
+    Log,
+    Standardize,
+    Vocabulary,
+)
+from ctr_pipeline.statistics import (
+    ColumnStatistics,
+    Moments,
+    Statistics,
+    ValueCount,
+)
+
+ROWS = 1000
+LABELS = [index % 4 == 0 for index in range(ROWS)]
+
+
+@pytest.fixture(scope="module")
+def decide(collect):
+    """Features and reasons by column, for columns given as values."""
+
+    def run(columns, labels=None, exclude=()):
+        statistics = collect(columns, labels or LABELS)
+        types = {name: column.column_type for name, column in statistics.columns.items()}
+        features, decisions = decide_features(types, statistics, label="label", exclude=exclude)
+        return (
+            {feature.column: feature for feature in features},
+            {decision.column: decision for decision in decisions},
+        )
+
+    return run
+
+
+def numbers(draw):
+    return draw(np.random.default_rng(0)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (numbers(lambda rng: rng.normal(5, 1, ROWS)), (Standardize(),)),
+        (numbers(lambda rng: np.floor(rng.lognormal(3, 2, ROWS))), (Log(), Standardize())),
+        # A few counts below 0 that mean "unknown" do not stand in the way of log.
+        (
+            numbers(lambda rng: np.floor(rng.lognormal(5, 2, ROWS)) - 2),
+            (Log(), Standardize()),
+        ),
+        # log would make all negative numbers 0.
+        (numbers(lambda rng: rng.standard_t(1, ROWS)), (Standardize(),)),
+        # log(1 + x) is a straight line here.
+        (numbers(lambda rng: rng.lognormal(3, 2, ROWS) * 1e-6), (Standardize(),)),
+        (numbers(lambda rng: -rng.lognormal(3, 2, ROWS)), (Standardize(),)),
+    ],
+    ids=["normal", "skewed", "skewed, few negative", "both tails", "tiny", "negative"],
+)
+def test_number_chain_by_shape(decide, values, expected):
+    features, decisions = decide({"x": values})
+    assert features["x"].number == expected
+    assert features["x"].id == (Bucketize(quantiles=30),)
+    assert decisions["x"].reason == features["x"].reason
+    assert ("log" in decisions["x"].reason) == (Log() in expected)
+
+
+def test_reason_has_the_numbers(decide):
+    values = [1.0] * 600 + [2.0] * 200 + [500.0] + [None] * 199
+    _, decisions = decide({"x": values})
+    assert decisions["x"].used
+    assert decisions["x"].reason == (
+        "number with 3 different values and 19.9% missing, skew 28.2, "
+        "the largest 500 times the median: log, then standardized, "
+        "and an id for each of up to 30 equally full intervals"
+    )
+
+
+def test_text_has_a_vocabulary(decide):
+    features, decisions = decide({"c": [f"v{index % 37}" for index in range(ROWS - 1)] + [None]})
+    assert features["c"].id == (Vocabulary(min_count=2),)
+    assert features["c"].number is None
+    assert decisions["c"].reason == (
+        "text with 37 different values and 0.1% missing: "
+        "a vocabulary of those seen at least 2 times"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([None] * ROWS, "all its 1,000 rows are missing"),
+        ([""] * ROWS, "all its 1,000 rows are missing"),
+        ([math.nan] * ROWS, "all its 1,000 rows are missing"),
+        ([3.0] * ROWS, "it has the same value in all 1,000 rows"),
+        (["a"] * ROWS, "it has the same value in all 1,000 rows"),
+        (
+            [f"id{index}" for index in range(ROWS)],
+            "each of its 1,000 values occurs once, so nothing can be learned about any of them",
+        ),
+        (
+            [f"id{index}" if index % 2 else "" for index in range(ROWS)],
+            "each of its 500 values occurs once, so nothing can be learned about any of them",
+        ),
+        (
+            ["yes" if label else "no" for label in LABELS],
+            "each of its 2 values occurs with one label only, so it gives the label away",
+        ),
+        (
+            [float(not label) for label in LABELS],
+            "each of its 2 values occurs with one label only, so it gives the label away",
+        ),
+        (
+            [float(index % 5 * 2 + label) for index, label in enumerate(LABELS)],
+            "each of its 10 values occurs with one label only, so it gives the label away",
+        ),
+        (
+            [float(index) if label else None for index, label in enumerate(LABELS)],
+            "it has a value exactly where the row is clicked, so it gives the label away",
+        ),
+        (
+            [None if label else f"t{index % 300}" for index, label in enumerate(LABELS)],
+            "it has a value exactly where the row is not clicked, so it gives the label away",
+        ),
+    ],
+)
+def test_left_out(decide, values, reason):
+    useful = [float(index % 7) for index in range(ROWS)]
+    features, decisions = decide({"column": values, "useful": useful})
+    assert list(features) == ["useful"]
+    assert not decisions["column"].used
+    assert decisions["column"].reason == reason
+
+
+def test_kept_although_it_looks_like_a_leak(decide):
+    # A number that never repeats has one label a value, like any other such number.
+    features, _ = decide({"x": [float(index) for index in range(ROWS)]})
+    assert "x" in features
+    # One row disagrees.
+    almost = [float(label) for label in LABELS]
+    almost[1] = 1.0
+    features, _ = decide({"x": almost})
+    assert "x" in features
+    # Few rows a value: chance.
+    features, _ = decide({"x": [1.0, 2.0, 3.0, 4.0]}, [0, 1, 1, 0])
+    assert "x" in features
+    # Nothing can leak a label that is always the same.
+    features, _ = decide({"x": [0.0, 1.0, None]}, [0, 0, 0])
+    assert "x" in features
+
+
+def test_one_value_and_missing_tells_by_being_there(decide):
+    one = [1.0 if index % 3 else None for index in range(ROWS)]
+    text = ["a" if index % 3 else None for index in range(ROWS)]
+    features, _ = decide({"x": one, "c": text})
+    assert features["x"].number is None
+    assert features["x"].id == (Bucketize(quantiles=30),)
+    assert features["c"].id == (Vocabulary(min_count=2),)
+
+
+def test_excluded_and_label(decide):
+    columns = {"key": [float(index % 9) for index in range(ROWS)]}
+    features, decisions = decide(columns, exclude={"key"})
+    assert not features
+    assert decisions["key"].reason == "it is kept out by the config"
+
+
+def known(column_type: ColumnType, **options: object) -> Statistics:
+    column = ColumnStatistics(column="c", column_type=column_type, count=10_000_000, **options)
+    return Statistics(fingerprint="", num_rows=10_000_000, label_rate=0.1, columns={"c": column})
+
+
+def test_huge_vocabulary_is_bounded():
+    statistics = known(ColumnType.TEXT, num_missing=0, num_distinct=3_000_000)
+    (feature,), (decision,) = decide_features(
+        {"c": ColumnType.TEXT, "label": ColumnType.NUMBER}, statistics, label="label", exclude=()
+    )
+    assert feature.id == (Vocabulary(min_count=2, max_size=2_000_000),)
+    assert "the 2,000,000 most frequent" in decision.reason
+
+
+def test_reasons_hold_no_values():
+    statistics = known(
+        ColumnType.NUMBER,
+        num_missing=0,
+        num_distinct=5,
+        moments=Moments(
+            count=10, mean=77.0, standard_deviation=78.0, minimum=71.0, maximum=73737.0, skew=4.0
+        ),
+        quantiles={"0.05": 71.0, "0.25": 72.0, "0.5": 74.0, "0.75": 75.0, "0.95": 76.0},
+        top_values=(ValueCount(value="71", count=5, label_rate=0.3),),
+    )
+    _, (decision,) = decide_features(
+        {"c": ColumnType.NUMBER}, statistics, label="label", exclude=()
+    )
+    assert "the largest 996 times the median" in decision.reason
+    assert not any(text in decision.reason for text in ("71", "72", "74", "73737"))
+
+
+def test_refuses_statistics_that_do_not_fit():
+    statistics = known(ColumnType.TEXT, num_missing=0, num_distinct=5)
+    with pytest.raises(StatisticsError, match="no statistics for column 'other'"):
+        decide_features({"other": ColumnType.TEXT}, statistics, label="label", exclude=())
+    with pytest.raises(StatisticsError, match="those of a text column"):
+        decide_features({"c": ColumnType.NUMBER}, statistics, label="label", exclude=())
+    without_profile = known(ColumnType.NUMBER, num_missing=0, num_distinct=5)
+    with pytest.raises(StatisticsError, match="no profile"):
+        decide_features({"c": ColumnType.NUMBER}, without_profile, label="label", exclude=())

@@ -1,0 +1,198 @@
+"""Quantiles, cut points, frequent values and histograms against numpy and counting in Python."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.analysis.measure import number_text
+from ctr_pipeline.features import (
+    Bucketize,
+    Clip,
+    ColumnType,
+    FeatureSpec,
+    Fill,
+    Log,
+    Standardize,
+    expression_key,
+)
+
+FEW_NUMBERS = st.one_of(
+    st.none(),
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 0.1, 1e300, -1e-300]),
+    st.integers(-5, 5).map(float),
+    st.floats(-1e6, 1e6),
+)
+FEW_TEXTS = st.one_of(
+    st.none(), st.sampled_from(["", "a", "A", "é", "zz", "\U0001f600", "'\"\n\0"])
+)
+
+
+def inverted_cdf(values: np.ndarray, i: int, n: int) -> float:
+    """Quantile i/n: the smallest value that at least i N / n of the values do not exceed."""
+    return float(np.sort(values)[-(-i * len(values) // n) - 1])
+
+
+def unique_quantiles(values: np.ndarray, n: int) -> tuple[float, ...]:
+    return tuple(sorted({inverted_cdf(values, i, n) for i in range(1, n)}))
+
+
+def bucketized(n: int, chain: tuple = ()) -> FeatureSpec:
+    return FeatureSpec(
+        column="x", column_type=ColumnType.NUMBER, id=(*chain, Bucketize(quantiles=n))
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(values=st.lists(FEW_NUMBERS, min_size=1, max_size=60), n=st.integers(2, 40))
+def test_number_column_equals_counting(collect, values, n):
+    labels = [index % 2 for index in range(len(values))]
+    statistics = collect({"x": values}, labels, [bucketized(n)])
+    column = statistics.columns["x"]
+    present = [
+        (value, label)
+        for value, label in zip(values, labels, strict=True)
+        if value is not None and not math.isnan(value)
+    ]
+    missing = [
+        label
+        for value, label in zip(values, labels, strict=True)
+        if value is None or math.isnan(value)
+    ]
+    finite = np.array([value for value, _ in present if math.isfinite(value)])
+    assert (statistics.num_rows, column.count) == (len(values), len(values))
+    assert statistics.label_rate == sum(labels) / len(labels)
+    assert column.num_missing == len(missing)
+    assert column.num_infinite == len(present) - len(finite)
+    assert column.num_distinct == len({value for value, _ in present})
+    assert column.missing_label_rate == (sum(missing) / len(missing) if missing else None)
+    if len(finite):
+        assert column.quantiles == {
+            str(i / 20): inverted_cdf(finite, i, 20) for i in (1, 5, 10, 15, 19)
+        }
+        assert statistics.boundaries["x"][str(n)] == unique_quantiles(finite, n)
+    else:
+        assert column.quantiles == {}
+        assert statistics.boundaries["x"][str(n)] == ()
+        assert column.histogram == ()
+    counts = Counter(value for value, _ in present)
+    clicks = Counter(value for value, label in present if label)
+    frequent = sorted(counts, key=lambda value: (-counts[value], value))[:20]
+    assert [(float(top.value), top.count, top.label_rate) for top in column.top_values] == [
+        (value, counts[value], clicks[value] / counts[value]) for value in frequent
+    ]
+    check_histogram(column.histogram, present)
+
+
+def check_histogram(bins, present):
+    finite = [(value, label) for value, label in present if math.isfinite(value)]
+    assert len(bins) <= 20
+    assert sum(bin_.count for bin_ in bins) == len(finite)
+    for index, bin_ in enumerate(bins):
+        last = index == len(bins) - 1
+        inside = [
+            label
+            for value, label in finite
+            if bin_.left <= value and (value < bin_.right or (last and value <= bin_.right))
+        ]
+        assert bin_.count == len(inside)
+        assert bin_.label_rate == (sum(inside) / len(inside) if inside else None)
+    assert all(a.right == b.left for a, b in pairwise(bins))
+
+
+@settings(max_examples=20, deadline=None)
+@given(values=st.lists(FEW_TEXTS, min_size=1, max_size=60))
+def test_text_column_equals_counting(collect, values):
+    labels = [index % 3 == 0 for index in range(len(values))]
+    spec = FeatureSpec(column="c", column_type=ColumnType.TEXT)
+    column = collect({"c": [value or "" for value in values]}, labels, [spec]).columns["c"]
+    counts = Counter(value for value in values if value)
+    clicks = Counter(value for value, label in zip(values, labels, strict=True) if value and label)
+    frequent = sorted(counts, key=lambda value: (-counts[value], value.encode()))
+    assert column.num_missing == len(values) - counts.total()
+    assert column.num_distinct == len(counts)
+    assert [(top.value, top.count, top.label_rate) for top in column.top_values] == [
+        (value, counts[value], clicks[value] / counts[value]) for value in frequent
+    ]
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 30, 1000, 10_000])
+def test_boundaries_equal_numpy_on_many_rows(collect, n):
+    x = np.round(np.random.default_rng(n).lognormal(2, 1.5, 20_011), 1)
+    found = collect({"x": x.tolist()}, specs=[bucketized(n)]).boundaries["x"][str(n)]
+    # 20,011 is prime: no i N / n is whole, so that numpy's rounding of it does no harm.
+    expected = np.unique(np.quantile(x, np.arange(1, n) / n, method="inverted_cdf"))
+    assert found == tuple(expected.tolist())
+
+
+def test_boundaries_after_a_chain_are_those_of_the_transformed_column(collect):
+    x = np.random.default_rng(5).lognormal(1, 1, 5003)
+    x[::7] = np.nan
+    chain = (Fill(value=2.0), Clip(maximum=20.0), Log(), Standardize(clip=2.0))
+    statistics = collect({"x": x.tolist()}, specs=[bucketized(9, chain)])
+    transformed = np.log1p(np.minimum(np.where(np.isnan(x), 2.0, x), 20.0))
+    moments = statistics.derived_moments[expression_key("x", chain[:3])]
+    scaled = (transformed - moments.mean) / moments.standard_deviation
+    expected = unique_quantiles(np.clip(scaled, -2, 2), 9)
+    # Bit for bit: rows that lie on a cut point must be on the right side of it.
+    assert statistics.boundaries[expression_key("x", chain)]["9"] == expected
+
+
+def test_boundaries_of_two_features_of_one_column_are_all_there(collect):
+    specs = [bucketized(4), bucketized(2), bucketized(2, (Log(),))]
+    boundaries = collect({"x": [1.0, 2.0, 3.0, 4.0]}, specs=specs).boundaries
+    assert boundaries["x"] == {"4": (1.0, 2.0, 3.0), "2": (2.0,)}
+    assert boundaries[expression_key("x", (Log(),))] == {"2": (float(np.log1p(2.0)),)}
+
+
+def test_number_columns_keep_at_most_twenty_top_values(collect):
+    values = [float(value) for value in range(50) for _ in range(1 + (value == 7))]
+    column = collect({"x": values}).columns["x"]
+    assert [top.value for top in column.top_values] == ["7", *map(str, [*range(7), *range(8, 20)])]
+    assert len(column.histogram) == 20
+    assert {bin_.count for bin_ in column.histogram} <= {2, 3, 4}
+
+
+def test_few_values_have_a_bin_each(collect):
+    column = collect({"x": [0.0, 0.0, 7.0, math.inf, None]}, [1, 0, 1, 0, 0]).columns["x"]
+    assert [(b.left, b.right, b.count, b.label_rate) for b in column.histogram] == [
+        (0.0, 7.0, 2, 0.5),
+        (7.0, 7.0, 1, 1.0),
+    ]
+
+
+def test_bins_of_a_skewed_column_are_narrow_where_the_rows_are(collect):
+    x = np.random.default_rng(3).lognormal(3, 2, 4000)
+    bins = collect({"x": x.tolist()}).columns["x"].histogram
+    assert max(bin_.count for bin_ in bins) < len(x) / 3
+    assert bins[0].right - bins[0].left < bins[-1].right - bins[-1].left
+
+
+def test_without_profile_only_what_was_asked(collect):
+    column = collect({"x": [1.0, None, 2.0]}, profile=False).columns["x"]
+    assert (column.num_missing, column.num_distinct) == (1, 2)
+    assert (column.moments, column.quantiles, column.top_values, column.histogram) == (
+        None,
+        {},
+        (),
+        (),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3.0, "3"),
+        (-0.0, "0"),
+        (0.1, "0.1"),
+        (2.0**53, "9007199254740992"),
+        (1e300, "1e+300"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_are_written_as_a_person_would(value, text):
+    assert number_text(value) == text

@@ -1,0 +1,180 @@
+"""Moments against exact fractions and numpy."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.features import (
+    Clip,
+    ColumnType,
+    FeatureSpec,
+    Fill,
+    Log,
+    Normalize,
+    Standardize,
+    expression_key,
+)
+
+NUMBERS = st.one_of(
+    st.none(),
+    st.just(math.nan),
+    st.floats(allow_nan=False, allow_subnormal=False),
+    st.integers(-50, 50).map(float),
+)
+
+
+def finite(values):
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def exact_moments(values):
+    """Mean, deviation and skew by fractions; only the roots are rounded."""
+    numbers = [Fraction(value) for value in values]
+    mean = sum(numbers) / len(numbers)
+    variance, third = (
+        sum((number - mean) ** power for number in numbers) / len(numbers) for power in (2, 3)
+    )
+    if not variance:
+        return float(mean), 0.0, None
+    # The root of a fraction of any size: scaled to 1 first.
+    scale = max(abs(number - mean) for number in numbers)
+    deviation = math.sqrt(variance / scale**2)
+    return float(mean), float(Fraction(deviation) * scale), float(third / scale**3) / deviation**3
+
+
+@settings(max_examples=25, deadline=None)
+@given(values=st.lists(NUMBERS, min_size=1, max_size=30))
+def test_equal_exact_fractions(collect, values):
+    moments = collect({"x": values}).columns["x"].moments
+    numbers = finite(values)
+    assert moments.count == len(numbers)
+    if not numbers:
+        assert (moments.mean, moments.minimum, moments.skew) == (None, None, None)
+        return
+    mean, deviation, skew = exact_moments(numbers)
+    largest = max(abs(number) for number in numbers)
+    assert (moments.minimum, moments.maximum) == (min(numbers), max(numbers))
+    assert moments.mean == pytest.approx(mean, rel=1e-15, abs=largest * 1e-15)
+    assert moments.standard_deviation == pytest.approx(deviation, rel=1e-9, abs=largest * 1e-15)
+    if skew is not None and deviation > largest * 1e-6:
+        assert moments.skew == pytest.approx(skew, rel=1e-6, abs=1e-6)
+
+
+def test_equal_numpy_on_skewed_rows(collect):
+    x = np.random.default_rng(0).lognormal(3, 2, 5000)
+    moments = collect({"x": x.tolist()}).columns["x"].moments
+    centered = x - x.mean()
+    assert moments.mean == pytest.approx(x.mean(), rel=1e-13)
+    assert moments.standard_deviation == pytest.approx(x.std(), rel=1e-12)
+    assert moments.skew == pytest.approx((centered**3).mean() / x.std() ** 3, rel=1e-10)
+
+
+def test_large_offset_does_not_swamp_the_deviation(collect):
+    values = [2.0**53 - 2, 2.0**53, 2.0**53 + 2, 2.0**53 + 8]
+    moments = collect({"x": values}).columns["x"].moments
+    mean, deviation, skew = exact_moments(values)
+    assert moments.mean == mean
+    assert moments.standard_deviation == pytest.approx(deviation, rel=1e-12)
+    assert moments.skew == pytest.approx(skew, rel=1e-12)
+
+
+def test_huge_values_do_not_overflow(collect):
+    moments = collect({"x": [1.7e308, -1.7e308, 1.7e308]}).columns["x"].moments
+    assert moments.mean == pytest.approx(1.7e308 / 3, rel=1e-14)
+    assert moments.standard_deviation == pytest.approx(1.7e308 * math.sqrt(8 / 9), rel=1e-14)
+
+
+@pytest.mark.parametrize("value", [0.1, -3.0, 1e300, 2.0**53, 7e-300])
+def test_constant_column_has_its_value_and_no_deviation(collect, value):
+    moments = collect({"x": [value] * 7}).columns["x"].moments
+    assert (moments.mean, moments.standard_deviation, moments.skew) == (value, 0.0, None)
+
+
+def test_bits_do_not_depend_on_order_and_threads(collect):
+    x = np.random.default_rng(1).lognormal(0, 3, 300_000)
+    one = collect({"x": x.tolist()}, threads=1)
+    two = collect({"x": np.sort(x)[::-1].tolist()}, threads=2)
+    assert one.columns == two.columns
+
+
+CHAINS = [
+    (),
+    (Log(),),
+    (Fill(value=2.5),),
+    (Clip(minimum=-1.0, maximum=3.0),),
+    (Clip(minimum=0.5),),
+    (Fill(value=-4.0), Log()),
+    (Log(), Clip(maximum=1.0)),
+    (Standardize(),),
+    (Log(), Standardize(clip=1.0)),
+    (Standardize(clip=None), Normalize()),
+    (Normalize(), Standardize(), Log()),
+]
+
+
+def reference_chain(x: np.ndarray, chain) -> np.ndarray:
+    """The transforms as the documentation words them, on whole arrays."""
+    for transform in chain:
+        present = x[np.isfinite(x)]
+        if isinstance(transform, Log):
+            x = np.log1p(np.maximum(x, 0))
+        elif isinstance(transform, Fill):
+            x = np.where(np.isnan(x), transform.value, x)
+        elif isinstance(transform, Clip):
+            x = np.clip(x, transform.minimum, transform.maximum)
+        elif isinstance(transform, Normalize):
+            width = np.ptp(present) if len(present) else 0.0
+            x = (x - (present.min() if len(present) else 0.0)) / (width or 1.0)
+        else:
+            deviation = present.std() if len(present) else 0.0
+            x = (x - (present.mean() if len(present) else 0.0)) / (deviation or 1.0)
+            if transform.clip is not None:
+                x = np.clip(x, -transform.clip, transform.clip)
+            x = np.where(np.isnan(x), 0.0, x)
+    return x
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: ",".join(t.name for t in chain) or "-")
+@settings(max_examples=4, deadline=None)
+@given(
+    values=st.lists(
+        st.one_of(
+            st.none(),
+            st.sampled_from([math.inf, -math.inf, 0.0, -0.0, 1e-12]),
+            st.integers(-100, 1000).map(lambda number: number / 8),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_after_a_chain_equal_numpy(collect, chain, values):
+    spec = FeatureSpec(
+        column="x", column_type=ColumnType.NUMBER, number=(*chain, Standardize(clip=None))
+    )
+    statistics = collect({"x": values}, specs=[spec])
+    moments = statistics.derived_moments[expression_key("x", chain)]
+    x = np.array([math.nan if value is None else value for value in values])
+    result = reference_chain(x, chain)
+    result = result[np.isfinite(result)]
+    assert moments.count == len(result)
+    if len(result):
+        assert moments.mean == pytest.approx(result.mean(), rel=1e-12, abs=1e-12)
+        assert moments.standard_deviation == pytest.approx(result.std(), rel=1e-9, abs=1e-9)
+        assert moments.minimum == pytest.approx(result.min(), rel=1e-12, abs=1e-12)
+        assert moments.maximum == pytest.approx(result.max(), rel=1e-12, abs=1e-12)
+
+
+def test_log_keeps_the_precision_of_small_numbers(collect):
+    x = np.array([1e-9, 2e-9, 5e-9, 3e-17])
+    spec = FeatureSpec(
+        column="x", column_type=ColumnType.NUMBER, number=(Log(), Standardize(clip=None))
+    )
+    moments = collect({"x": x.tolist()}, specs=[spec]).derived_moments[
+        expression_key("x", (Log(),))
+    ]
+    assert moments.mean == pytest.approx(np.log1p(x).mean(), rel=1e-14)
+    assert moments.standard_deviation == pytest.approx(np.log1p(x).std(), rel=1e-12)

@@ -1,0 +1,129 @@
+"""The SQL as text, for two dialects: a change of it shows here."""
+
+import pytest
+import sqlglot
+from sqlglot import exp
+
+from ctr_pipeline.analysis.sql import (
+    Query,
+    central_query,
+    drop_query,
+    everything_query,
+    frequent_values_query,
+    histogram_query,
+    label_query,
+    mean_query,
+    parquet_source,
+    quantile_query,
+    range_query,
+    summary_query,
+    value_counts_query,
+)
+from ctr_pipeline.features import (
+    Clip,
+    ColumnType,
+    Fill,
+    Log,
+    Normalize,
+    Standardize,
+)
+
+SOURCE = parquet_source(["it's.parquet", "b.parquet"])
+CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
+
+CLEANED = (
+    "(SELECT CASE WHEN ISNAN(value) THEN NULL ELSE value END AS value, num_rows, num_clicks "
+    "FROM value_counts) AS cleaned"
+)
+FINITE = (
+    "(SELECT value, source, num_rows, num_clicks FROM "
+    f"(SELECT value, value AS source, num_rows, num_clicks FROM {CLEANED}) AS step "
+    "WHERE ABS(value) < CAST('Infinity' AS DOUBLE)) AS finite"
+)
+
+
+def test_value_counts_read_the_rows_once_and_quote_names():
+    query = value_counts_query(SOURCE, 'sel"ect', "label")
+    assert query.render() == (
+        'CREATE TABLE value_counts AS SELECT "sel""ect" AS value, COUNT(*) AS num_rows, '
+        'COUNT(CASE WHEN "label" = 1 THEN 1 END) AS num_clicks '
+        "FROM READ_PARQUET(['it''s.parquet', 'b.parquet'], hive_partitioning => FALSE) "
+        'GROUP BY "sel""ect"'
+    )
+
+
+def test_summary():
+    assert summary_query(ColumnType.TEXT).render() == (
+        "SELECT CAST(COALESCE(SUM(CASE WHEN value IS NULL THEN num_rows ELSE 0 END), 0) AS BIGINT) "
+        "AS num_missing, "
+        "CAST(COALESCE(SUM(CASE WHEN value IS NULL THEN num_clicks ELSE 0 END), 0) AS BIGINT) "
+        "AS missing_clicks, "
+        "CAST(COALESCE(SUM(CASE WHEN FALSE THEN num_rows ELSE 0 END), 0) AS BIGINT) "
+        "AS num_infinite, "
+        "COUNT(value) AS num_distinct "
+        "FROM (SELECT NULLIF(value, '') AS value, num_rows, num_clicks FROM value_counts) "
+        "AS cleaned"
+    )
+
+
+def test_range():
+    assert range_query(()).render() == (
+        "SELECT CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, MIN(value) AS minimum, "
+        f"MAX(value) AS maximum FROM {FINITE}"
+    )
+
+
+def test_mean():
+    assert mean_query(()).render() == (
+        "SELECT SUM(CAST((value * CAST($shrink AS DOUBLE)) * "
+        "CAST(4611686018427387904.0 AS DOUBLE) AS DECIMAL(38, 0)) * num_rows) AS total "
+        f"FROM {FINITE}"
+    )
+
+
+def test_quantiles():
+    assert quantile_query(()).render() == (
+        "SELECT value, source, first_quantile, last_quantile FROM (SELECT value, source, "
+        "((upto - num_rows) * CAST($num_quantiles AS BIGINT)) // CAST($total AS BIGINT) + 1 "
+        "AS first_quantile, "
+        "(upto * CAST($num_quantiles AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile "
+        "FROM (SELECT value, source, num_rows, SUM(num_rows) OVER (ORDER BY value "
+        f"ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS upto FROM {FINITE}) AS cumulative) "
+        "AS reached WHERE first_quantile <= last_quantile ORDER BY value"
+    )
+
+
+def test_frequent_values():
+    assert frequent_values_query(ColumnType.NUMBER, 2, 5).render() == (
+        f"SELECT value, num_rows, num_clicks FROM {CLEANED} "
+        "WHERE NOT value IS NULL AND num_rows >= 2 ORDER BY num_rows DESC, value LIMIT 5"
+    )
+
+
+TABLE = exp.to_table("training_rows")
+ALL_QUERIES = [
+    label_query(TABLE, "label"),
+    value_counts_query(TABLE, "x", "label"),
+    everything_query(TABLE),
+    drop_query(),
+    *(summary_query(kind) for kind in ColumnType),
+    *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
+    *(histogram_query(edges) for edges in (0, 1, 19)),
+    *(
+        build(chain)
+        for build in (range_query, mean_query, central_query, quantile_query)
+        for chain in ((), CHAIN)
+    ),
+]
+
+
+@pytest.mark.parametrize("query", ALL_QUERIES)
+@pytest.mark.parametrize("dialect", ["duckdb", "spark"])
+def test_every_query_is_valid_in_its_dialect(query: Query, dialect: str):
+    text = query.render(dialect)
+    assert sqlglot.parse_one(text, dialect=dialect).sql(dialect=dialect) == text
+
+
+def test_a_long_chain_does_not_multiply_its_sql():
+    one, ten = (len(range_query((Log(), Clip(minimum=0.0)) * times).render()) for times in (1, 10))
+    assert ten < 12 * one
