@@ -25,7 +25,7 @@ from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
 from ctr_pipeline.pipeline.workspace import RunFolder
-from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.statistics import Statistics
