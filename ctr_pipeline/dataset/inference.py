@@ -79,6 +79,10 @@ def is_numeric(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def infer_type(name: str, texts: pa.ChunkedArray) -> ColumnType:
     """The type of a column of texts in which missing values are NULL."""
-    if looks_like_identifier(name) or not pc.any(is_decimal(texts)).as_py():
+    if looks_like_identifier(name):
         return ColumnType.TEXT
-    return ColumnType.NUMBER if pc.all(is_numeric(texts)).as_py() else ColumnType.TEXT
+    decimal = is_decimal(texts)
+    if not pc.any(decimal).as_py():
+        return ColumnType.TEXT
+    is_number = pc.all(decimal).as_py() or pc.all(is_numeric(texts)).as_py()
+    return ColumnType.NUMBER if is_number else ColumnType.TEXT

@@ -141,6 +141,10 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of parts in order, at most `batch_rows` at once, in bounded memory.
 
+    Text columns come as dictionary arrays, so that work on values is done once for each distinct
+    one; a dictionary is that of a whole part however small the batch, so batches of 65,536 rows
+    are best.
+
     Args:
         files: Parts.
         columns: Which columns, in this order; None for all.

@@ -320,7 +320,9 @@ def _inspect_text(
             else "Check data.columns and data.delimiter",
         )
     texts = heads[head_file].select(opened[first].column_names)
-    types = {name: infer_type(name, texts.column(name)) for name in texts.column_names}
+    types = kinds
+    if head_file != first:
+        types = {name: infer_type(name, texts.column(name)) for name in texts.column_names}
     return Source(
         files=files,
         format="tsv" if delimiter == "\t" else "csv",

@@ -69,13 +69,15 @@ def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None)
         head = head[start:]
         dialect = Dialect(delimiter or _choose_delimiter(path, head, data), data.quote)
         end = find_first_end(head, dialect)
-        if end is None and is_whole:
+        if is_whole and end is None:
             end = len(head)
-        if end is not None:
+        # A header alone tells nothing of the values: at least one whole row is wanted after it.
+        is_row = data.columns is not None
+        if end is not None and (is_whole or is_row or find_last_end(head[end:], dialect)):
             break
         if num_bytes >= _LONGEST_FIRST_RECORD_BYTES:
             raise DataError(
-                f"the first row does not end within {num_bytes >> 20} MiB",
+                f"the first rows do not end within {num_bytes >> 20} MiB",
                 place=f"{path}, row 1",
                 remedy="Check that this is delimited text with one row per line; set data.quote: "
                 "null if quotes are plain characters",

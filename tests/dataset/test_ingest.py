@@ -326,12 +326,95 @@ def test_bad_utf8_in_a_column_that_is_not_read_is_no_fault(tmp_path):
     assert run(config(path), {"n": NUMBER}, tmp_path / "in").splits["train"].num_rows == 501
 
 
-def test_a_quote_that_never_closes_is_an_error(tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "line"), [(b'0,1,a\n1,2,"b\n0,3,c\n', 3), (b'1,2,"b\n0,3,c\n', 2)]
+)
+def test_a_quote_that_never_closes_is_an_error(tmp_path, rows, line):
     path = tmp_path / "rows.csv"
-    path.write_bytes(HEADER + b'0,1,a\n1,2,"b\n0,3,c\n')
+    path.write_bytes(HEADER + rows)
     with pytest.raises(DataError, match="never closed") as caught:
         run(config(path), {"t": TEXT}, tmp_path / "in")
+    assert caught.value.place.endswith(f"row {line}")
+
+
+def test_a_record_longer_than_any_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_pipeline.dataset.text.MAX_RECORD_BYTES", 1 << 20)
+    path = tmp_path / "rows.csv"
+    path.write_bytes(HEADER + b"0,1,a\n1,2," + b"x" * (3 << 20))
+    with pytest.raises(DataError, match="a row is longer than 1 MiB") as caught:
+        run(config(path), {"t": TEXT}, tmp_path / "in", block_bytes=1 << 18)
     assert caught.value.place.endswith("row 3")
+    path.write_bytes(HEADER + b'0,1,a\n1,2,"' + b"x\n" * (2 << 20))
+    with pytest.raises(DataError, match="never closed") as caught:
+        run(config(path), {"t": TEXT}, tmp_path / "in", block_bytes=1 << 18)
+    assert caught.value.place.endswith("row 3")
+
+
+def test_long_records_are_fine(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(HEADER + b"0,1,%s\n1,2,b\n" % (b"x" * (6 << 20)))
+    found = rows_of(run(config(path), {"t": TEXT}, tmp_path / "in"))["t"]
+    assert [len(text) for text in found] == [6 << 20, 1]
+
+
+def test_two_thousand_columns(tmp_path):
+    names = [f"c{i}" for i in range(2000)]
+    rows = [[row % 2, *(row + i for i in range(2000))] for row in range(50)]
+    path = write_csv(tmp_path / "r.csv", ["label", *names], rows)
+    found = rows_of(run(config(path), dict.fromkeys(names, NUMBER), tmp_path / "in"))
+    assert found["c1999"] == [float(row + 1999) for row in range(50)]
+
+
+def test_files_with_other_column_orders_are_read_by_name(tmp_path):
+    write_csv(tmp_path / "a.csv", ["label", "a", "b"], [[0, "a1", "b1"]])
+    write_csv(tmp_path / "b.csv", ["b", "label", "a"], [["b2", 1, "a2"]])
+    found = rows_of(run(config(tmp_path / "*.csv"), {"a": TEXT, "b": TEXT}, tmp_path / "in"))
+    assert found == {"label": [0, 1], "a": ["a1", "a2"], "b": ["b1", "b2"]}
+
+
+def test_rows_of_a_later_file_are_numbered_from_its_start(tmp_path):
+    write_csv(tmp_path / "a.csv", ["label", "n"], [[i % 2, i] for i in range(100)])
+    write_csv(tmp_path / "b.csv", ["label", "n"], [[1, 1]] * 10 + [[1, "x"]])
+    with pytest.raises(DataError) as caught:
+        run(config(tmp_path / "*.csv"), {"n": NUMBER}, tmp_path / "in", block_bytes=100)
+    assert caught.value.place == f"{tmp_path / 'b.csv'}, row 12, column 'n'"
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
+    path = split_file(tmp_path)
+
+    class Touch(SilentProgress):
+        def task(self, name, *, total, unit="rows"):
+            os.utime(path, ns=(1, 1))
+            return super().task(name, total=total, unit=unit)
+
+    with pytest.raises(DataError, match="changed while it was read"):
+        run(config(path), {"n": NUMBER}, tmp_path / "in", progress=Touch())
+
+
+def test_a_full_disk_is_an_error_of_the_run_folder(tmp_path, monkeypatch):
+    def refuse(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", refuse)
+    with pytest.raises(RunFolderError, match="the disk is full"):
+        run(config(split_file(tmp_path)), {"n": NUMBER}, tmp_path / "in")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.csv"]
+
+
+@pytest.mark.skipif(
+    "CTRPIPE_CRITEO_DATA" not in os.environ, reason="CTRPIPE_CRITEO_DATA names no Criteo rows"
+)
+def test_criteo_rows_agree_with_a_plain_reading(tmp_path):
+    names = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
+    path = Path(os.environ["CTRPIPE_CRITEO_DATA"])
+    types = {name: NUMBER if name.startswith("I") else TEXT for name in names[1:]}
+    found = rows_of(run(config(path, columns=names, format="tsv"), types, tmp_path / "in"))
+    with path.open(encoding="utf-8") as stream:
+        rows = [line.rstrip("\n").split("\t") for line in stream]
+    for index, name in enumerate(names):
+        read = float if name.startswith("I") else int if name == "label" else str
+        assert found[name] == [read(row[index]) if row[index] else None for row in rows]
 
 
 # --- splits --------------------------------------------------------------------------------------
@@ -525,18 +608,18 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    path = tmp_path / "rows.csv.gz"
+    path = tmp_path / "rows.csv"
     rng = np.random.default_rng(0)
     text = "".join(f"{i % 2},{rng.bytes(48).hex()}\n" for i in range(20_000))
-    with gzip.open(path, "wb", compresslevel=1) as stream:
+    with path.open("wb") as stream:
         stream.write(b"label,t\n")
-        for _ in range(100):
+        for _ in range(150):
             stream.write(text.encode())
-    # 2 M rows, 196 MB of text.
+    # 3 M rows, 296 MB of text; the parts in the making and the allocator's reserve stay.
     done = subprocess.run(
         [sys.executable, "-c", MEMORY_PROGRAM, path, "order", tmp_path / "in"],
         check=True,
         capture_output=True,
         text=True,
     )
-    assert int(done.stdout) < 120
+    assert int(done.stdout) < 150

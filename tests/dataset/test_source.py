@@ -131,7 +131,7 @@ def test_files_that_cannot_be_used(tmp_path, name, content, message):
 
 def test_a_row_that_does_not_end(tmp_path):
     path = write(tmp_path / "a.csv", b'label,"a\n' + b"0,1\n" * 5_000_000)
-    assert "does not end" in refusal(path).message
+    assert "do not end" in refusal(path).message
 
 
 def test_paths_that_do_not_exist(tmp_path):
