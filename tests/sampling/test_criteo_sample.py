@@ -94,10 +94,10 @@ def test_published_cardinalities_are_those_of_the_full_training_set():
     assert sum(cardinalities) == 33_762_577
 
 
-def test_missing_rates_are_as_published(rows):
+def test_missing_rates_are_those_of_the_real_columns(rows):
     for name, column in zip(COLUMN_NAMES[1:], NUMBER_COLUMNS + CATEGORY_COLUMNS, strict=True):
-        published = MISSING_FRACTIONS[column.missing_group]
-        assert (rows[name] == "").mean() == pytest.approx(published, abs=0.012)
+        expected = MISSING_FRACTIONS[column.missing_group]
+        assert (rows[name] == "").mean() == pytest.approx(expected, abs=0.012)
 
 
 def test_numbers_are_heavy_tailed(rows):
@@ -120,7 +120,7 @@ def test_popularity_drifts(rows):
     assert last.isin(top).mean() < first.isin(top).mean()
 
 
-def test_click_rate_is_near_the_published_one(rows, sample):
+def test_click_rate_is_near_that_of_the_real_rows(rows, sample):
     share = rows["label"].astype(int).mean()
     assert share == pytest.approx(0.256, abs=0.012)
     assert share == pytest.approx(sample[1].click_rate, abs=1e-12)
