@@ -3,8 +3,8 @@
 Distinct values of C1..C26 over the 45,840,617 training rows are the table sizes that DLRM-style
 trainings of this data set use (for example real-zhangzhe/wukong, `exp/
 train_wukong_on_criteo_kaggle_dataset.py`); where a column has missing cells, "missing" is taken to
-be one of them. Missing rates are within 0.004 of those counted in 110,000 rows of the training file,
-where columns of one missing group are empty in exactly the same rows. Skews of the categories and
+be one of them. Missing rates are within 0.004 of those counted in 110,000 training rows, where
+columns of one missing group are empty in exactly the same rows. Skews of the categories and
 medians and ninth deciles of the numbers are rounded from the same count; largest values and effects
 are plausible sizes, not counts.
 """
