@@ -34,7 +34,7 @@ from ctr_pipeline.dataset.splits import (
     plan_order_ranges,
     random_places,
 )
-from ctr_pipeline.dataset.text import BLOCK_BYTES
+from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType

@@ -11,7 +11,8 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
 from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.text import BLOCK_BYTES, TextBlock, read_text_blocks
+from ctr_pipeline.dataset.text import TextBlock
+from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES, read_text_blocks
 
 Block = TextBlock | RecordBlock
 

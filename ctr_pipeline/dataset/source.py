@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.agreement import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
-from ctr_pipeline.dataset.inference import infer_type, is_numeric, looks_like_identifier
+from ctr_pipeline.dataset.inference import infer_type, looks_like_identifier
 from ctr_pipeline.dataset.parquet import (
     ParquetSource,
     column_type_of,
@@ -186,41 +186,6 @@ def _format_of(file: Path, data: DataConfig) -> Format:
     return "tsv" if plain_name.endswith((".tsv", ".tab")) else "csv"
 
 
-def _check_names(names: Sequence[str], file: Path) -> None:
-    for index, name in enumerate(names):
-        if not name:
-            raise DataError(
-                f"column {index + 1} has no name",
-                place=str(file),
-                remedy="Name every column in the header, or list the columns in data.columns if "
-                "the file has no header",
-            )
-        if name in names[:index]:
-            raise DataError(
-                f"two columns are named '{name}'",
-                place=str(file),
-                remedy="Rename one of them, or list the columns in data.columns if the file has "
-                "no header",
-            )
-
-
-def _check_same_names(names: Sequence[str], file: Path, others: Sequence[str], other: Path) -> None:
-    lacking = [name for name in others if name not in names]
-    added = [name for name in names if name not in others]
-    if not lacking and not added:
-        return
-    differences = [
-        f"{what} {', '.join(repr(name) for name in found[:5])}{', …' if len(found) > 5 else ''}"
-        for what, found in (("lacks", lacking), ("has in addition", added))
-        if found
-    ]
-    raise DataError(
-        f"has other columns than '{other}': it {' and '.join(differences)}",
-        place=str(file),
-        remedy="Give files with the same columns",
-    )
-
-
 def _inspect_parquet(
     data: DataConfig,
     files: Mapping[str, tuple[Path, ...]],
@@ -238,10 +203,10 @@ def _inspect_parquet(
         )
     schemas = {file: read_schema(file) for file in all_files}
     schema = schemas[first][0]
-    _check_names(schema.names, first)
+    check_names(schema.names, first)
     for file, (other, _) in schemas.items():
-        _check_names(other.names, file)
-        _check_same_names(other.names, file, schema.names, first)
+        check_names(other.names, file)
+        check_same_names(other.names, file, schema.names, first)
         for name in schema.names:
             expected, found = schema.field(name).type, other.field(name).type
             if column_type_of(expected) is not column_type_of(found) or (
@@ -297,10 +262,10 @@ def _inspect_text(
         delimiter = head.dialect.delimiter
         dialect = head.dialect
         names = find_names(head, data, may_lack_label=may_lack_label)
-        _check_names(names, file)
+        check_names(names, file)
         text_file = TextFile(file, head.compression, dialect, names, data.columns is None)
         if file != first:
-            _check_same_names(names, file, opened[first].column_names, first)
+            check_same_names(names, file, opened[first].column_names, first)
         opened[file] = text_file
         heads[file] = _read_texts(text_file, head, data)
     kinds = {
@@ -308,7 +273,7 @@ def _inspect_text(
     }
     numbers = [name for name, kind in kinds.items() if kind is ColumnType.NUMBER]
     for file in all_files[1:]:
-        _check_same_kinds(heads[file], file, numbers, first)
+        check_same_kinds(heads[file], file, numbers, first)
     head_file = next((file for file, table in heads.items() if table.num_rows), None)
     if head_file is None:
         raise DataError(
@@ -353,17 +318,3 @@ def _typed(texts: pa.Table, types: Mapping[str, ColumnType], data: DataConfig) -
             column, _ = parse_numbers(column, ("", *data.missing_values))
         columns[name] = column
     return pa.table(columns)
-
-
-def _check_same_kinds(table: pa.Table, file: Path, numbers: Sequence[str], first: Path) -> None:
-    """Raises DataError if a number column of the first file holds mostly other texts in `file`."""
-    for name in numbers:
-        column = table.column(name)
-        num_present = len(column) - column.null_count
-        num_numeric = pc.sum(is_numeric(column)).as_py() or 0
-        if num_numeric * 2 < num_present:
-            raise DataError(
-                f"column '{name}' holds texts that are no numbers, but numbers in '{first}'",
-                place=str(file),
-                remedy="Give files with the same columns in the same order",
-            )

@@ -7,7 +7,7 @@ from pathlib import Path
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.compression import Compression, detect_compression
 from ctr_pipeline.dataset.records import Dialect, find_first_end, find_last_end, split_record
-from ctr_pipeline.dataset.text import read_head
+from ctr_pipeline.dataset.text_blocks import read_head
 from ctr_pipeline.errors import DataError
 
 _LONGEST_FIRST_RECORD_BYTES = 16 << 20

@@ -1,0 +1,127 @@
+"""Text files as blocks of whole records."""
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+from ctr_pipeline.dataset.compression import Compression, PlainStream, open_plain
+from ctr_pipeline.dataset.records import (
+    Dialect,
+    count_lines,
+    find_first_end,
+    find_last_end,
+    find_open_quote,
+)
+from ctr_pipeline.dataset.text import TextBlock, TextFile
+from ctr_pipeline.errors import DataError
+
+BLOCK_BYTES = 4 << 20
+"""Stays in the processor's caches: blocks of 16 MiB take almost three times as long to parse."""
+
+MAX_RECORD_BYTES = 64 << 20
+"""A longer record is a quote that is never closed, or no text."""
+
+
+def read_head(path: Path, compression: Compression, num_bytes: int) -> tuple[bytes, bool]:
+    """The first bytes of the plain text without byte order mark, and whether they are all of it.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    with open_plain(path, compression) as stream:
+        head = _read_fully(stream, num_bytes + 1)
+    return head[:num_bytes].removeprefix(codecs.BOM_UTF8), len(head) <= num_bytes
+
+
+def read_text_blocks(file: TextFile, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+    """A file's records after the header, in blocks of about `block_bytes`.
+
+    Raises:
+        DataError: The file is damaged, or a record does not end.
+    """
+    num_lines = 0
+    skipped = 0
+    header_pending = file.has_header
+    with open_plain(file.path, file.compression) as stream:
+        carry = b""
+        is_first = True
+        while chunk := _read_fully(stream, block_bytes):
+            if is_first:
+                chunk, is_first = chunk.removeprefix(codecs.BOM_UTF8), False
+            if header_pending:
+                chunk, lines = _skip_header(carry + chunk, file.dialect)
+                carry = b""
+                header_pending = lines == 0
+                skipped += lines
+                if header_pending:
+                    carry = chunk
+                    _check_record_length(file, carry, num_lines + skipped)
+                    continue
+            block, carry = _cut(carry, chunk, file.dialect)
+            if block:
+                yield TextBlock(file, block, stream.position_bytes(), skipped)
+                num_lines += count_lines(block) + skipped
+                skipped = 0
+            _check_record_length(file, carry, num_lines + skipped)
+        if carry and not header_pending:
+            position = find_open_quote(carry, file.dialect)
+            if position is not None:
+                lines = num_lines + skipped + count_lines(carry[:position])
+                raise _unclosed(file, lines + 1)
+            yield TextBlock(file, carry, stream.position_bytes(), skipped)
+
+
+def _read_fully(stream: PlainStream, num_bytes: int) -> bytes:
+    """As many bytes as asked for unless the file ends: a decompressor may give fewer at once."""
+    block = stream.read(num_bytes)
+    if not block or len(block) == num_bytes:
+        return block
+    parts, missing = [block], num_bytes - len(block)
+    while missing and (block := stream.read(missing)):
+        parts.append(block)
+        missing -= len(block)
+    return b"".join(parts)
+
+
+def _cut(carry: bytes, chunk: bytes, dialect: Dialect) -> tuple[bytes, bytes]:
+    """Whole records of both together, and the rest."""
+    quote = dialect.quote.encode() if dialect.quote is not None else None
+    if quote is None or (quote not in carry and quote not in chunk):
+        # Without quotes the last line feed decides; this way all is copied only once.
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            return b"", carry + chunk
+        return b"".join((carry, memoryview(chunk)[:cut])), chunk[cut:]
+    data = carry + chunk
+    cut = find_last_end(data, dialect)
+    return data[:cut], data[cut:]
+
+
+def _skip_header(data: bytes, dialect: Dialect) -> tuple[bytes, int]:
+    """The bytes after the first record and the lines before them, 0 lines if it does not end."""
+    start = len(data) - len(data.lstrip(b"\r\n"))
+    end = find_first_end(data[start:], dialect)
+    if end is None:
+        return data, 0
+    return data[start + end :], count_lines(data[: start + end])
+
+
+def _check_record_length(file: TextFile, carry: bytes, num_lines: int) -> None:
+    if len(carry) <= MAX_RECORD_BYTES:
+        return
+    position = find_open_quote(carry, file.dialect)
+    if position is not None:
+        raise _unclosed(file, num_lines + count_lines(carry[:position]) + 1)
+    raise DataError(
+        f"a row is longer than {MAX_RECORD_BYTES >> 20} MiB",
+        place=f"{file.path}, row {num_lines + 1}",
+        remedy="Check that this is delimited text with one row per line",
+    )
+
+
+def _unclosed(file: TextFile, line: int) -> DataError:
+    return DataError(
+        f"a quote ({file.dialect.quote}) is opened here and never closed",
+        place=f"{file.path}, row {line}",
+        remedy="Mend the row, or set data.quote: null if quotes are plain characters",
+    )
