@@ -95,7 +95,7 @@ def _as_payload(error: CtrPipelineError) -> dict[str, Any]:
 def _usage_error(error: TyperException) -> CtrPipelineError:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "ctrpipe"
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace("Input should be", "it should be")
     return CtrPipelineError(message, remedy=f"'{command} --help' shows how it is used")
 
 

@@ -77,5 +77,10 @@ def put_at(root: dict[str, Any], path: KeyPath, value: Any) -> None:
             if is_last:
                 node[step] = value
             elif node.get(step) is None:
+                if isinstance(path[depth + 1], int):
+                    there = render_key_path(path[: depth + 1])
+                    raise KeyPathError(
+                        f"{there} is not a list, so it has no entry {path[depth + 1]}"
+                    )
                 node[step] = {}
             node = node[step]

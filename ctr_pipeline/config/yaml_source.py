@@ -15,7 +15,7 @@ import yaml
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path
 from ctr_pipeline.errors import ConfigProblem
 
-MAX_VALUES = 1_000_000
+MAX_VALUES = 200_000
 """Bound on values after aliases are followed, so that a small file cannot fill the memory."""
 
 _MERGE = "tag:yaml.org,2002:merge"

@@ -82,12 +82,14 @@ def _load_module(file: Path) -> ModuleType:
 
 def _explain(error: Exception, file: Path) -> ModelError:
     """The error with the last line of the user's file that took part in it."""
-    if isinstance(error, SyntaxError) and error.filename == str(file):
+    if isinstance(error, SyntaxError) and Path(error.filename or "").resolve() == file.resolve():
         place = f"{file}:{error.lineno}"
         message = error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
+        lines = [
+            frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()
+        ]
         place = f"{file}:{lines[-1]}" if lines else str(file)
         message = str(error)
     first_line = message.strip().splitlines()[0] if message.strip() else "no message"

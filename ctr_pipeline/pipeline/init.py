@@ -10,7 +10,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
-from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.features import FeatureSpec, Transform
 from ctr_pipeline.pipeline.labels import label_rate_of

@@ -291,3 +291,18 @@ class TestProcess:
             os.close(write)
         assert done.returncode == 1
         assert done.stderr == ""
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_signal_stops_cleanly(self, tmp_path, number, code):
+        arguments = ["sample", "criteo", "--rows", "100000000", "-o", str(tmp_path / "rows.tsv")]
+        with subprocess.Popen(
+            [sys.executable, "-m", "ctr_pipeline", *arguments], stderr=subprocess.PIPE, text=True
+        ) as process:
+            lines = iter(process.stderr.readline, "")
+            assert any(line.startswith("sample: started") for line in lines)
+            process.send_signal(number)
+            rest = process.stderr.read()
+            assert process.wait(timeout=60) == code
+        assert rest.splitlines()[-1].startswith("stopped by ")
+        assert "Traceback" not in rest
+        assert list(tmp_path.iterdir()) == []

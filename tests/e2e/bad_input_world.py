@@ -1,0 +1,104 @@
+"""A small world of data and config in which one thing goes wrong."""
+
+import copy
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+CONFIG = {
+    "data": {"train": "rows.csv", "label": "click"},
+    "features": [
+        {"columns": "price", "number": ["log", "standardize"]},
+        {"columns": "city", "id": "vocabulary"},
+    ],
+    "model": {"embedding_dim": 2, "hidden_units": [4]},
+    "train": {"epochs": 1, "batch_size": 64, "early_stopping": None},
+    "output": "run",
+}
+HEADER = "click,price,city,user\n"
+
+
+def lines(count: int = 300, seed: int = 0) -> list[str]:
+    """Good rows, without the header."""
+    chance = random.Random(seed)
+    return [
+        f"{int(chance.random() < 0.4)},{chance.randint(0, 99)},{chance.choice('abcdef')},u{n % 20}"
+        for n in range(count)
+    ]
+
+
+@dataclass
+class World:
+    """One folder with good rows and a good config, to be spoiled."""
+
+    folder: Path
+    monkeypatch: Any
+    num_written: int = 0
+    cleanups: list[Callable[[], None]] = field(default_factory=list)
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Writes a file."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    def rows(self, rows: list[str], name: str = "rows.csv", header: str = HEADER) -> None:
+        """Writes rows."""
+        self.write(name, header + "\n".join(rows) + "\n")
+        # The time of a file tells whether its rows have changed since they were read.
+        os.utime(self.folder / name, (10**9, 10**9 + self.num_written))
+        self.num_written += 1
+
+    def spoil_row(self, number: int, row: str) -> None:
+        """Puts another row in the place of one, counted from 0."""
+        rows = lines()
+        rows[number] = row
+        self.rows(rows)
+
+    def parquet(self, name: str = "rows.parquet", **columns: Any) -> None:
+        """Writes the rows as Parquet, with other columns in place of theirs."""
+        parts = [row.split(",") for row in lines()]
+        table: dict[str, Any] = {
+            "click": [int(part[0]) for part in parts],
+            "price": [float(part[1]) for part in parts],
+            "city": [part[2] for part in parts],
+        }
+        pq.write_table(pa.table({**table, **columns}), self.folder / name)
+
+    def config(self, **values: Any) -> None:
+        """Writes the config with dotted keys set, written with two underscores: data__label."""
+        config = copy.deepcopy(CONFIG)
+        for key, value in values.items():
+            node: Any = config
+            *parents, last = key.split("__")
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = value
+        self.write("c.yaml", yaml.safe_dump(config, sort_keys=False))
+
+    def model_file(self, body: str, name: str = "model.py") -> None:
+        """Writes a custom model and a config that uses it."""
+        self.write(name, "import keras\n" + body)
+        self.config(model={"name": "custom", "embedding_dim": 2, "file": name})
+
+    def contents(self) -> dict[str, str]:
+        """Every file with a hash of its bytes, but for what may change.
+
+        That is logs and locks, and what is computed again from rows that lie at another path: the
+        cache and the statistics.
+        """
+        return {
+            str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file()
+            and path.name not in {"run.log", ".lock", "statistics.json"}
+            and "cache" not in path.parts
+        }

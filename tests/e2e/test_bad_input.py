@@ -1,0 +1,71 @@
+"""Whatever users get wrong ends with exit code 1 and one clear message, and spoils nothing."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bad_input_cases import CASES, Case
+from bad_input_world import World, lines
+
+from ctr_pipeline.cli.main import main
+
+JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
+RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}
+
+
+@pytest.fixture(scope="module")
+def trained_run(tmp_path_factory):
+    """The run folder of a training that went well."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        world = World(folder, patch)
+        world.rows(lines())
+        world.config()
+        assert main(["train", "c.yaml", "-q"]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    world = World(tmp_path, monkeypatch)
+    world.rows(lines())
+    world.config()
+    yield world
+    for cleanup in world.cleanups:
+        cleanup()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
+    if case.trained:
+        shutil.copytree(request.getfixturevalue("trained_run"), world.folder / "run")
+    case.spoil(world)
+    before = world.contents()
+    capfd.readouterr()
+
+    code = main([*case.call, "-q", "--json"])
+
+    out, err = capfd.readouterr()
+    assert code == 1, err
+    assert err.startswith("error: ")
+    for text in case.says:
+        assert text in err, err
+    for jargon in JARGON:
+        assert jargon not in err
+    assert json.loads(out)["exit_code"] == 1
+    # Only a config may have several problems; anything else is one sentence or two.
+    assert len(err.splitlines()) == 1 or " in the config:" in err, err
+    world.monkeypatch.undo()
+    after = world.contents()
+    assert {name: after.get(name) for name in before} == before
+    new = set(after) - set(before)
+    assert not [name for name in new if name.endswith(".tmp")]
+    assert not [name for name in new if Path(name).name in RESULTS]
+
+
+def test_there_are_enough_kinds_of_mistakes():
+    assert len({case.name for case in CASES}) == len(CASES) >= 80
