@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from bad_input_cases import CASES, Case
 from bad_input_world import World, lines
 
