@@ -1,7 +1,7 @@
 """Rows on which two implementations would differ, if they did."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
@@ -43,7 +43,12 @@ NUMBER_EDGES: tuple[float | None, ...] = (
 _MAX_SINGLE_ROWS = 1000
 
 
-def edge_rows(column_types: Mapping[str, str], *, ordinary: pa.Table) -> pa.Table:
+def edge_rows(
+    column_types: Mapping[str, str],
+    *,
+    ordinary: pa.Table,
+    missing_values: Collection[str] = (),
+) -> pa.Table:
     """Rows that between them give every column every hard value.
 
     First rows in which all columns are hard at once, each with its next value from row to row;
@@ -54,11 +59,13 @@ def edge_rows(column_types: Mapping[str, str], *, ordinary: pa.Table) -> pa.Tabl
     Args:
         column_types: Every raw column and its type, "string" or "double".
         ordinary: At least one row of the columns, as in the data; the first one is taken.
+        missing_values: Texts that the reader makes missing; as values of a table they never occur,
+            so they are left out.
 
     Returns:
         A table of string and float64 columns in the order of `column_types`.
     """
-    edges = {column: _edges_of(kind) for column, kind in column_types.items()}
+    edges = {column: _edges_of(kind, missing_values) for column, kind in column_types.items()}
     first = {column: ordinary.column(column)[0].as_py() for column in column_types}
     num_together = max(len(values) for values in edges.values())
     columns = {
@@ -75,8 +82,12 @@ def edge_rows(column_types: Mapping[str, str], *, ordinary: pa.Table) -> pa.Tabl
     return pa.table({c: pa.array(cells, types[c]) for c, cells in columns.items()})
 
 
-def _edges_of(kind: str) -> tuple[str | None, ...] | tuple[float | None, ...]:
-    return NUMBER_EDGES if kind == "double" else TEXT_EDGES
+def _edges_of(
+    kind: str, missing_values: Collection[str]
+) -> tuple[str | None, ...] | tuple[float | None, ...]:
+    if kind == "double":
+        return NUMBER_EDGES
+    return tuple(text for text in TEXT_EDGES if text not in missing_values)
 
 
 def _arrow_type(kind: str) -> pa.DataType:

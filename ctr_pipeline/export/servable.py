@@ -33,6 +33,7 @@ class ExportedModel:
         column_types: Every raw column and its type.
         input_names: Every raw column and its input's name.
         num_rows: Embedding rows.
+        missing_values: Texts that mean "missing" beside the empty one.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class ExportedModel:
     column_types: Mapping[str, RawType]
     input_names: Mapping[str, str]
     num_rows: int
+    missing_values: tuple[str, ...] = ()
 
 
 def export_servable(
@@ -84,7 +86,14 @@ def export_servable(
         input_names=input_names,
         missing_values=info.missing_values,
     )
-    exported = ExportedModel(folder, version_folder, dict(column_types), input_names, num_rows)
+    exported = ExportedModel(
+        folder,
+        version_folder,
+        dict(column_types),
+        input_names,
+        num_rows,
+        tuple(info.missing_values),
+    )
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -154,7 +163,7 @@ def _warmup_requests(exported: ExportedModel, rows: pa.Table) -> dict[str, dict[
         return {exported.input_names[column]: values for column, values in columns.items()}
 
     typed = columns_as_arrays(rows, exported.column_types)
-    texts = columns_as_texts(rows, exported.column_types)
+    texts = columns_as_texts(rows, exported.column_types, exported.missing_values)
     return {
         "serving_default": named(
             {

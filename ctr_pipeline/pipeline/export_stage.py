@@ -80,7 +80,7 @@ def run_export(
         )
     with times.stage("parity"):
         progress.say("Proving that it scores as the trainer does")
-        hard = edge_rows(signature, ordinary=ordinary)
+        hard = edge_rows(signature, ordinary=ordinary, missing_values=config.data.missing_values)
         rows = pa.concat_tables([ordinary, hard])
         try:
             with tempfile.TemporaryDirectory(dir=run.path / "cache") as workspace:

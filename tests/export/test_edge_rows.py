@@ -23,6 +23,12 @@ def test_every_column_has_every_hard_value_among_ordinary_ones() -> None:
     assert {math.inf, -math.inf, None} < set(numbers)
 
 
+def test_texts_that_mean_missing_are_left_out() -> None:
+    rows = edge_rows(TYPES, ordinary=ORDINARY, missing_values=("", "NaN", "0"))
+    assert not {"NaN", "0"} & set(rows.column("C1").to_pylist())
+    assert None in rows.column("C1").to_pylist()
+
+
 def test_number_of_rows_is_bounded() -> None:
     types = {f"c{index}": "string" for index in range(400)}
     ordinary = pa.table({column: ["a"] for column in types})

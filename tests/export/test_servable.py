@@ -170,7 +170,7 @@ INFO = ModelCardInfo(
     base_rate=0.3,
     metrics={"test": {"auc": 0.75}},
     features=[{"column": "price", "transforms": ["log", "standardize"]}],
-    missing_values=("", "NA"),
+    missing_values=("", "NA", "NaN", "inf", "1.0"),
 )
 
 
@@ -189,7 +189,7 @@ def exported(job: Job) -> ExportedModel:
 def test_parity_is_proved_on_ordinary_and_hard_rows_and_stored(
     job: Job, exported: ExportedModel, tmp_path: Path
 ) -> None:
-    hard = edge_rows(job.types, ordinary=job.rows)
+    hard = edge_rows(job.types, ordinary=job.rows, missing_values=INFO.missing_values)
     rows = pa.concat_tables([job.rows.select(list(job.types)), hard])
     proof = prove_parity(
         exported, rows, job.score(rows), workspace=tmp_path, num_edge_rows=hard.num_rows

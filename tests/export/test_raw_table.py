@@ -1,0 +1,42 @@
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ctr_pipeline.errors import ExportError
+from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts, render_value
+
+ROWS = pa.table({"n": [1.5, None, -math.inf, 0.1], "t": ["a", None, "ž", ""], "i": [1, 2, None, 3]})
+TYPES = {"n": "double", "t": "string", "i": "double"}
+
+
+def test_typed_columns() -> None:
+    columns = columns_as_arrays(ROWS, TYPES)
+    np.testing.assert_equal(columns["n"], [1.5, math.nan, -math.inf, 0.1])
+    np.testing.assert_equal(columns["i"], [1.0, 2.0, math.nan, 3.0])
+    assert columns["t"].tolist() == [b"a", b"", "ž".encode(), b""]
+
+
+def test_texts_read_back_as_the_same_number() -> None:
+    texts = columns_as_texts(ROWS, TYPES)
+    assert texts["n"].tolist() == [b"1.5", b"", b"-inf", b"0.1"]
+    assert texts["t"].tolist() == [b"a", b"", "ž".encode(), b""]
+
+
+def test_a_number_is_never_written_as_a_text_that_means_missing() -> None:
+    texts = columns_as_texts(ROWS, TYPES, ("0.1", "-inf", "+1.50000000000000000e+00"))
+    assert [float(text) for text in texts["n"] if text] == [1.5, -math.inf, 0.1]
+    assert not {b"0.1", b"-inf"} & set(texts["n"].tolist())
+
+
+def test_refusals() -> None:
+    with pytest.raises(ExportError, match="no column 'x'"):
+        columns_as_arrays(ROWS, {"x": "double"})
+    with pytest.raises(ExportError, match="column 't' is no double"):
+        columns_as_arrays(ROWS, {"t": "double"})
+
+
+def test_values_in_messages_are_short() -> None:
+    assert render_value(None) == "missing"
+    assert render_value("x" * 5000) == f"'{'x' * 35}...'"
