@@ -47,10 +47,17 @@ def handle_signals() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """A first signal inside is remembered; leaving the block raises it."""
+    """A first signal inside is remembered; leaving the block raises it.
+
+    An error that leaves the block ends the work anyway, and the signal with it.
+    """
     _State.deferring += 1
     try:
         yield
+    except BaseException:
+        if _State.deferring == 1:
+            _State.pending = None
+        raise
     finally:
         _State.deferring -= 1
     if _State.deferring == 0:
