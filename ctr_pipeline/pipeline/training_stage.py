@@ -80,6 +80,7 @@ def run_training(
         checkpoint = trainer.checkpoints.load_newest(progress.say) if resume else None
         if checkpoint is not None:
             trainer.restore(checkpoint)
+            trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(f"Resuming after step {checkpoint.step:,}")
         elif not resume:
             run.discard_results()

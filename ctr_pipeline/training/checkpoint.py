@@ -1,12 +1,14 @@
 """Checkpoints: whole or absent, found damaged rather than trusted.
 
-A checkpoint is a folder of files and a `manifest.json` with their sizes and CRC-32. It is written
-under a temporary name, put on disk, and renamed; the newest whole one is the one to resume from.
+A checkpoint is a folder of files and a `manifest.json` with their sizes and CRC-32, and with its
+own. It is written under a temporary name, put on disk, and renamed; the newest whole one is the one
+to resume from.
 """
 
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +69,7 @@ class CheckpointFolder:
                 _sync_file(file)
                 files[file.name] = {"bytes": file.stat().st_size, "crc32": durable.crc32_of(file)}
             manifest = {"version": FORMAT_VERSION, "step": step, "files": files, "state": state}
+            manifest["crc32"] = _crc32_of_manifest(manifest)
             durable.write_text(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
             if final.exists():
                 shutil.rmtree(final)
@@ -94,12 +97,15 @@ class CheckpointFolder:
         try:
             manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
             version, files, state = manifest["version"], manifest["files"], manifest["state"]
+            damaged = manifest.get("crc32") != _crc32_of_manifest(manifest)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError("has no readable manifest", place=str(folder)) from error
         if version != FORMAT_VERSION:
             raise CheckpointError(
                 f"has format {version}, this program reads {FORMAT_VERSION}", place=str(folder)
             )
+        if damaged:
+            raise CheckpointError("its manifest is damaged (CRC differs)", place=str(folder))
         for name, expected in files.items():
             file = folder / name
             if not file.is_file() or file.stat().st_size != expected["bytes"]:
@@ -131,6 +137,12 @@ class CheckpointFolder:
             )
         return None
 
+    def discard_after(self, step: int) -> None:
+        """Deletes the checkpoints of later steps: damaged ones must not count as the newest."""
+        for later in self.steps():
+            if later > step:
+                shutil.rmtree(self.folder / f"{_PREFIX}{later:012d}", ignore_errors=True)
+
     def retain(self, keep: int, pinned: int | None) -> None:
         """Deletes all but the newest `keep` and the pinned one."""
         kept = {*self.steps()[-keep:], pinned}
@@ -141,6 +153,12 @@ class CheckpointFolder:
     def clear(self) -> None:
         """Deletes all checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _crc32_of_manifest(manifest: dict[str, Any]) -> int:
+    """CRC-32 of everything else in it."""
+    rest = {name: value for name, value in manifest.items() if name != "crc32"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode("utf-8"))
 
 
 def _sync_file(path: Path) -> None:
