@@ -1,0 +1,83 @@
+"""Rows of the problem on disk, one model compiled for all tests, trainers to order."""
+
+import pytest
+from training_problem import (
+    BATCH_SIZE,
+    NUM_ROWS,
+    Rig,
+    draw_rows,
+    new_model,
+    new_store,
+    write_rows,
+)
+
+from ctr_pipeline.config.models import TrainConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+
+
+@pytest.fixture(scope="session")
+def learnable(tmp_path_factory):
+    root = tmp_path_factory.mktemp("learnable")
+    write_rows(root / "train", *draw_rows(NUM_ROWS, 1))
+    write_rows(root / "valid", *draw_rows(500, 2))
+    return root
+
+
+@pytest.fixture(scope="session")
+def noise(tmp_path_factory):
+    root = tmp_path_factory.mktemp("noise")
+    write_rows(root / "train", *draw_rows(400, 3, noise=True))
+    write_rows(root / "valid", *draw_rows(400, 4, noise=True))
+    return root
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """One for all: nothing but `assign` changes it, which those who call it undo."""
+    return CompiledModel(new_model(), batch_size=BATCH_SIZE)
+
+
+@pytest.fixture
+def make_rig(compiled, learnable, tmp_path):
+    initial = compiled.initial_parameters()
+    open_readers = []
+
+    def make(
+        name="run", *, rows=learnable, progress=None, learning_rate=0.02, optimizer=None, **train
+    ):
+        config = TrainConfig(
+            **{
+                "batch_size": BATCH_SIZE,
+                "epochs": 2,
+                "checkpoint_seconds": 1e9,
+                "early_stopping": None,
+                **train,
+            }
+        )
+        readers = [EncodedReader(rows / "train"), EncodedReader(rows / "valid")]
+        open_readers.extend(readers)
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        files = TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events")
+        store = new_store(learning_rate)
+        dense = DenseParameters(initial.copy(), optimizer or OptimizerSpec("adam", learning_rate))
+        trainer = Trainer(
+            config=config,
+            compiled=compiled,
+            embeddings=store,
+            dense=dense,
+            train=readers[0],
+            valid=readers[1],
+            files=files,
+            progress=progress or SilentProgress(),
+        )
+        return Rig(trainer, store, dense, files, readers)
+
+    yield make
+    for reader in open_readers:
+        reader.close()

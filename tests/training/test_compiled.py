@@ -1,0 +1,173 @@
+import keras
+import numpy as np
+import pytest
+from training_problem import BATCH_SIZE, DIM, NUM_IDS, draw_rows, new_model
+
+from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.training.compiled import CompiledModel
+
+NUM_VALID = 13
+
+
+@pytest.fixture(scope="module")
+def still():
+    """A model without dropout, compiled, and the same model for Keras."""
+    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(5,), dropout=0.0)
+    model = build_model(config, ModelSignature(len(NUM_IDS), DIM, 2, 0.4), seed=0)
+    return CompiledModel(model, batch_size=BATCH_SIZE), model
+
+
+@pytest.fixture(scope="module")
+def batch():
+    _, numbers, labels = draw_rows(BATCH_SIZE, 9)
+    rows = np.random.default_rng(1).normal(size=(BATCH_SIZE, len(NUM_IDS), 1 + DIM))
+    return {"rows_BFW": rows.astype(np.float32), "numbers_BN": numbers, "labels_B": labels}
+
+
+def parameters_of(compiled):
+    values = compiled.initial_parameters()
+    return values + np.random.default_rng(2).normal(0, 0.1, len(values)).astype(np.float32)
+
+
+def gradients(compiled, batch, parameters_P, *, num_valid=NUM_VALID, seed=0):
+    return compiled.gradients(
+        parameters_P=parameters_P, num_valid=num_valid, dropout_seed=seed, **batch
+    )
+
+
+def softplus_losses(logits, labels):
+    return np.logaddexp(0, logits.astype(np.float64)) - labels * logits
+
+
+def test_loss_is_the_sum_over_the_rows_that_count(still, batch):
+    compiled, _ = still
+    parameters = parameters_of(compiled)
+    logits = compiled.logits(
+        parameters_P=parameters, rows_BFW=batch["rows_BFW"], numbers_BN=batch["numbers_BN"]
+    )
+    expected = softplus_losses(logits, batch["labels_B"])[:NUM_VALID].sum()
+    assert gradients(compiled, batch, parameters).loss_sum == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradients_equal_a_plain_keras_tape(still, batch):
+    import tensorflow as tf
+
+    compiled, model = still
+    parameters = parameters_of(compiled)
+    initial = compiled.initial_parameters()
+    compiled.assign(parameters)
+    rows = tf.constant(batch["rows_BFW"][:NUM_VALID])
+    with tf.GradientTape() as tape:
+        tape.watch(rows)
+        logits = model(
+            {
+                "linear": rows[:, :, 0],
+                "embeddings": rows[:, :, 1:],
+                "numbers": tf.constant(batch["numbers_BN"][:NUM_VALID]),
+            },
+            training=True,
+        )
+        losses = keras.losses.binary_crossentropy(
+            batch["labels_B"][:NUM_VALID, None], logits[:, None], from_logits=True
+        )
+        loss_sum = tf.reduce_sum(losses)
+    of_rows, *of_weights = tape.gradient(loss_sum, [rows, *model.trainable_variables])
+    compiled.assign(initial)
+    found = gradients(compiled, batch, parameters)
+    expected = np.concatenate([np.ravel(weight) for weight in of_weights]) / NUM_VALID
+    assert found.parameters_P == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert found.rows_BFW[:NUM_VALID] == pytest.approx(np.asarray(of_rows), rel=1e-4, abs=1e-6)
+
+
+def test_gradients_equal_finite_differences(still, batch):
+    compiled, _ = still
+    parameters = parameters_of(compiled)
+    found = gradients(compiled, batch, parameters)
+    chance = np.random.default_rng(3)
+    direction_P = chance.normal(size=len(parameters)).astype(np.float32)
+    direction_BFW = chance.normal(size=batch["rows_BFW"].shape).astype(np.float32)
+    size = 1e-3
+
+    def loss(sign):
+        moved = batch | {"rows_BFW": batch["rows_BFW"] + sign * size * direction_BFW}
+        return gradients(compiled, moved, parameters + sign * size * direction_P).loss_sum
+
+    slope = (loss(1) - loss(-1)) / (2 * size)
+    expected = NUM_VALID * found.parameters_P @ direction_P + (found.rows_BFW * direction_BFW).sum()
+    assert slope == pytest.approx(expected, rel=0.02)
+
+
+def test_padding_contributes_nothing(still, batch):
+    compiled, _ = still
+    parameters = parameters_of(compiled)
+    found = gradients(compiled, batch, parameters)
+    other = {name: values.copy() for name, values in batch.items()}
+    other["rows_BFW"][NUM_VALID:] = 7.0
+    other["numbers_BN"][NUM_VALID:] = -3.0
+    other["labels_B"][NUM_VALID:] = 1.0
+    again = gradients(compiled, other, parameters)
+    assert again.loss_sum == found.loss_sum
+    assert np.array_equal(again.parameters_P, found.parameters_P)
+    assert np.array_equal(again.rows_BFW[:NUM_VALID], found.rows_BFW[:NUM_VALID])
+    assert not again.rows_BFW[NUM_VALID:].any()
+
+
+def test_logits_do_not_depend_on_the_padding(still, batch):
+    compiled, _ = still
+    parameters = parameters_of(compiled)
+    rows, numbers = batch["rows_BFW"].copy(), batch["numbers_BN"].copy()
+    first = compiled.logits(parameters_P=parameters, rows_BFW=rows, numbers_BN=numbers)
+    rows[NUM_VALID:], numbers[NUM_VALID:] = 0, 0
+    second = compiled.logits(parameters_P=parameters, rows_BFW=rows, numbers_BN=numbers)
+    assert np.array_equal(first[:NUM_VALID], second[:NUM_VALID])
+
+
+def test_dropout_is_a_function_of_its_seed(compiled, batch):
+    parameters = parameters_of(compiled)
+    first, again, other = (
+        gradients(compiled, batch, parameters, seed=seed).parameters_P for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_scoring_leaves_dropout_off(compiled, batch):
+    parameters = parameters_of(compiled)
+    inputs = {"rows_BFW": batch["rows_BFW"], "numbers_BN": batch["numbers_BN"]}
+    first = compiled.logits(parameters_P=parameters, **inputs)
+    gradients(compiled, batch, parameters, seed=5)
+    assert np.array_equal(compiled.logits(parameters_P=parameters, **inputs), first)
+
+
+def test_assigned_parameters_come_back(still, batch):
+    compiled, model = still
+    initial = compiled.initial_parameters()
+    parameters = parameters_of(compiled)
+    assert compiled.num_parameters == len(initial) == model.count_params()
+    assert compiled.assign(parameters) is model
+    assert np.array_equal(compiled.initial_parameters(), parameters)
+    logits = model.predict_on_batch(
+        {
+            "linear": batch["rows_BFW"][:, :, 0],
+            "embeddings": batch["rows_BFW"][:, :, 1:],
+            "numbers": batch["numbers_BN"],
+        }
+    )
+    compiled.assign(initial)
+    expected = compiled.logits(
+        parameters_P=parameters, rows_BFW=batch["rows_BFW"], numbers_BN=batch["numbers_BN"]
+    )
+    assert np.ravel(logits) == pytest.approx(expected, abs=1e-5)
+
+
+def test_parameters_of_another_model_are_refused(compiled):
+    with pytest.raises(ModelError, match="3 trained parameters, the model has"):
+        compiled.assign(np.zeros(3, np.float32))
+
+
+def test_equal_seeds_give_equal_initial_parameters(compiled):
+    again = CompiledModel(new_model(), batch_size=BATCH_SIZE)
+    assert np.array_equal(again.initial_parameters(), compiled.initial_parameters())

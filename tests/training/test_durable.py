@@ -1,0 +1,78 @@
+import errno
+import os
+import zlib
+
+import pytest
+
+from ctr_pipeline import durable
+from ctr_pipeline.errors import RunFolderError
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_whole_file_and_nothing_beside_it(tmp_path):
+    durable.write_text(tmp_path / "a.json", "Grüße\n")
+    assert (tmp_path / "a.json").read_bytes() == "Grüße\n".encode()
+    durable.write_text(tmp_path / "a.json", "new")
+    assert (tmp_path / "a.json").read_text() == "new"
+    assert names_in(tmp_path) == ["a.json"]
+
+
+def test_nothing_is_there_before_the_end(tmp_path):
+    with durable.durable_write(tmp_path / "rows") as file:
+        file.write(b"half")
+        assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), KeyboardInterrupt()])
+def test_error_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "rows"
+    path.write_text("old")
+
+    def fail():
+        with durable.durable_write(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert path.read_text() == "old"
+    assert names_in(tmp_path) == ["rows"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message", "remedy"),
+    [
+        (errno.ENOSPC, "the disk is full", "Free space"),
+        (errno.EACCES, "cannot be written", "Choose another 'output'"),
+        (errno.EPERM, "cannot be written", "Choose another 'output'"),
+        (errno.EROFS, "cannot be written", "Choose another 'output'"),
+        (errno.EIO, f"cannot be written \\({os.strerror(errno.EIO)}\\)", ""),
+    ],
+)
+def test_system_errors_in_words(tmp_path, number, message, remedy):
+    path = tmp_path / "rows"
+    path.write_text("old")
+
+    def fail():
+        with durable.durable_write(path):
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(RunFolderError, match=message) as raised:
+        fail()
+    assert raised.value.place == str(path)
+    assert remedy in (raised.value.remedy or "")
+    assert names_in(tmp_path) == ["rows"]
+
+
+def test_missing_folder_is_the_users_to_mend(tmp_path):
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        durable.write_text(tmp_path / "absent" / "rows", "x")
+
+
+def test_crc_of_a_file_longer_than_a_block(tmp_path):
+    content = os.urandom((1 << 20) + 17)
+    (tmp_path / "rows").write_bytes(content)
+    assert durable.crc32_of(tmp_path / "rows") == zlib.crc32(content)
