@@ -137,7 +137,7 @@ class Trainer:
         """Goes back to a checkpoint."""
         load_parameters(checkpoint, self._embeddings, self._dense)
         state = TrainingState.from_json(checkpoint.state)
-        if state.finished:
+        if state.history:
             # The number of epochs and the stopping rule may have changed since.
             decision = decide_stop(state.history, self._config.early_stopping, self._config.epochs)
             state.finished = decision.reason if decision.stop else ""
