@@ -6,8 +6,9 @@ is missing is an error, never a default.
 Semantics: NULL, an empty text and NaN are *missing* and counted in `num_missing`; every other
 statistic is over the values present. Infinite numbers are counted in `num_infinite` and left out of
 mean, deviation, skew, minimum, maximum, quantiles and histogram. Deviation and skew are those of
-the population (divide by n). Ties between equally frequent values are broken by the value itself,
-in ascending order of its UTF-8 bytes.
+the population (divide by n). Quantile i/n is the smallest value that at least that share of the
+values does not exceed (numpy's `inverted_cdf`). Ties between equally frequent values are broken by
+the value itself: texts in ascending order of their UTF-8 bytes, numbers ascending.
 """
 
 from pathlib import Path

@@ -4,10 +4,11 @@ Everything lives in memory up to the limit and spills into a folder beyond it.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -16,6 +17,8 @@ from ctr_pipeline.analysis.sql import Query, everything_query, parquet_source
 from ctr_pipeline.errors import DataError, StatisticsError
 
 ROWS_PER_BATCH = 65_536
+
+_Result = TypeVar("_Result")
 
 
 class DuckDbEngine:
@@ -41,6 +44,7 @@ class DuckDbEngine:
                 "preserve_insertion_order": False,
             },
         )
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duckdb")
         # Files are opened once for each column; their footers need not be read again.
         self._connection.execute("SET parquet_metadata_cache = true")
 
@@ -52,11 +56,9 @@ class DuckDbEngine:
         Raises:
             DataError: The files cannot be read.
         """
-        try:
-            relation = self._connection.sql(everything_query(self.source).render("duckdb"))
-        except duckdb.Error as error:
-            raise _explain(error) from error
-        return tuple(relation.columns)
+        text = everything_query(self.source).render("duckdb")
+        names: list[str] = self._interruptibly(lambda: self._connection.sql(text).columns)
+        return tuple(names)
 
     def execute(self, query: Query) -> None:
         """Runs a query that has no result.
@@ -76,11 +78,15 @@ class DuckDbEngine:
             DataError: The files cannot be read.
             StatisticsError: Memory and disk do not suffice.
         """
-        try:
-            rows: list[tuple[Any, ...]] = self._run(query, parameters).fetchall()
-        except duckdb.Error as error:
-            raise _explain(error) from error
-        return rows
+        text = query.render("duckdb")
+
+        def fetch() -> list[tuple[Any, ...]]:
+            found: list[tuple[Any, ...]] = self._connection.execute(
+                text, dict(parameters or {})
+            ).fetchall()
+            return found
+
+        return self._interruptibly(fetch)
 
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The rows of a large result, a bounded number at a time.
@@ -89,18 +95,29 @@ class DuckDbEngine:
             DataError: The files cannot be read.
             StatisticsError: Memory and disk do not suffice.
         """
+        text = query.render("duckdb")
+        reader = self._interruptibly(
+            lambda: self._connection.sql(text).to_arrow_reader(ROWS_PER_BATCH)
+        )
+        while (batch := self._interruptibly(lambda: next(reader, None))) is not None:
+            yield batch
+
+    def _interruptibly(self, work: Callable[[], _Result]) -> _Result:
+        """The result of `work`; a signal ends it at once.
+
+        DuckDB lets no signal handler run before a query is done, so it works in a thread of its
+        own while this one waits for either.
+        """
+        future = self._worker.submit(work)
         try:
-            yield from self._connection.sql(query.render("duckdb")).to_arrow_reader(ROWS_PER_BATCH)
+            return future.result()
         except (duckdb.Error, pa.ArrowException) as error:
             raise _explain(error) from error
-
-    def _run(
-        self, query: Query, parameters: Mapping[str, float] | None
-    ) -> duckdb.DuckDBPyConnection:
-        text = query.render("duckdb")
-        if parameters is None:
-            return self._connection.execute(text)
-        return self._connection.execute(text, dict(parameters))
+        finally:
+            # Again and again, since an interrupt before the query has started is forgotten.
+            while not future.done():
+                self._connection.interrupt()
+                wait([future], timeout=0.1)
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +128,7 @@ class DuckDbEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._worker.shutdown()
         self._connection.close()
 
 
