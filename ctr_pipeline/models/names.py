@@ -36,7 +36,8 @@ def nearest_model_name(name: str) -> str | None:
 def check_model(config: ModelConfig) -> list[str]:
     """What is wrong with the `model:` section, one sentence a problem; empty if nothing is.
 
-    A key that the model does not use is a problem only where the user set it.
+    A key that the model does not use is a problem only where it is set to something else than its
+    default: a resolved config spells all of them out.
     """
     if config.name not in MODEL_KEYS:
         near = nearest_model_name(config.name)
@@ -44,7 +45,9 @@ def check_model(config: ModelConfig) -> list[str]:
         return [f"unknown model '{config.name}'{hint}; there are {', '.join(MODEL_KEYS)}"]
     used = MODEL_KEYS[config.name]
     problems = []
-    for key in sorted(config.model_fields_set - used):
+    default = ModelConfig()
+    told = {key for key in config.model_fields_set if getattr(config, key) != getattr(default, key)}
+    for key in sorted(told - used):
         owners = [name for name, keys in MODEL_KEYS.items() if key in keys]
         problems.append(f"'{config.name}' has no key '{key}'; it belongs to {', '.join(owners)}")
     return problems

@@ -26,7 +26,7 @@ def test_defaults_of_unused_keys_are_no_problem() -> None:
 
 
 def test_unused_keys_that_were_set_are_named_with_their_owners() -> None:
-    problems = check_model(ModelConfig(name="deepfm", cin_layers=(8,), cross_layers=2))
+    problems = check_model(ModelConfig(name="deepfm", cin_layers=(8,), cross_layers=3))
     assert problems == [
         "'deepfm' has no key 'cin_layers'; it belongs to xdeepfm",
         "'deepfm' has no key 'cross_layers'; it belongs to dcn, dcnv2",
