@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
 from ctr_pipeline.pipeline.encoding_stage import Encoding, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
+from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.planted import planted_figures
 from ctr_pipeline.pipeline.results import PredictResult, RunResult
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -42,6 +43,7 @@ def run_pipeline(
         CtrPipelineError: Something the user can mend; what was done before is kept.
         Interrupted: By Ctrl-C or SIGTERM; `resume` goes on.
     """
+    progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
@@ -55,6 +57,7 @@ def run_pipeline(
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     """Reads the data and computes `statistics.json` and the vocabularies."""
     _check_splits(loaded)
+    progress = LoggedProgress(progress)
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), _logged(run), interruption.handle_signals():
         return run_analysis(loaded, run, progress, StageTimes()).statistics
@@ -64,6 +67,7 @@ def train(
     loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
 ) -> RunResult:
     """Everything up to and with training."""
+    progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
@@ -77,6 +81,7 @@ def evaluate(
     loaded: LoadedConfig, *, data: str | None = None, progress: Progress
 ) -> dict[str, Any]:
     """Metrics of the trained model on the test rows, or on the labelled rows of `data`."""
+    progress = LoggedProgress(progress)
     with _opened(loaded, resume=True, overwrite=False) as run:
         from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
         from ctr_pipeline.pipeline.training_stage import open_trained
@@ -95,6 +100,7 @@ def evaluate(
 
 def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress) -> PredictResult:
     """Probabilities of the rows of `data`, which need no label."""
+    progress = LoggedProgress(progress)
     with _opened(loaded, resume=True, overwrite=False) as run:
         from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import predict_file
@@ -105,6 +111,7 @@ def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress
 
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before."""
+    progress = LoggedProgress(progress)
     with _opened(loaded, resume=True, overwrite=False) as run:
         from ctr_pipeline.pipeline.training_stage import open_trained
 
@@ -220,7 +227,7 @@ def _opened(loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> Iterator[
 
 @contextmanager
 def _logged(run: RunFolder) -> Iterator[None]:
-    """Writes what happens into `run.log`, errors with their traceback."""
+    """Writes what happens into `run.log`, what ended it included."""
     handler = logging.FileHandler(run.log, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     previous = _LOGGER.level
@@ -228,6 +235,10 @@ def _logged(run: RunFolder) -> Iterator[None]:
     _LOGGER.setLevel(min(previous or logging.INFO, logging.INFO))
     try:
         yield
+    except (CtrPipelineError, Interrupted) as ending:
+        # For the file alone: whoever catches it tells the user.
+        _LOGGER.info("%s", ending)
+        raise
     finally:
         _LOGGER.removeHandler(handler)
         _LOGGER.setLevel(previous)
