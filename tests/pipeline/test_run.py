@@ -1,0 +1,431 @@
+"""One run of a small sample, in this process; every test looks at what it left behind."""
+
+import json
+import math
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from clicks import CATEGORIES, CODES, COLUMNS, NUMBERS, settings_of, write_clicks
+from sklearn.metrics import log_loss, roc_auc_score
+
+import ctr_pipeline
+from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.pipeline import analyze, evaluate, predict, train
+from ctr_pipeline.progress import SilentProgress
+
+NUM_ROWS, NUM_TRAIN, NUM_TEST = 2000, 1600, 200
+
+
+class RecordingProgress(SilentProgress):
+    def __init__(self):
+        self.tasks = []
+
+    def task(self, name, *, total, unit="rows"):
+        self.tasks.append(name)
+        return super().task(name, total=total, unit=unit)
+
+
+def read_rows(lines):
+    """The rows as pandas sees them, an independent parser: categories as text."""
+    split = [line.split("\t") for line in lines]
+    frame = pd.DataFrame(split, columns=COLUMNS).replace("", None)
+    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in ("label", *NUMBERS)})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Folder, good lines and the result of the run."""
+    folder = tmp_path_factory.mktemp("run")
+    lines = write_clicks(folder / "rows.tsv", NUM_ROWS, bad_rows=True)
+    result = ctr_pipeline.run(settings_of(folder / "rows.tsv", folder / "out"))
+    return folder, lines, result
+
+
+@pytest.fixture(scope="module")
+def out(world):
+    return world[0] / "out"
+
+
+@pytest.fixture(scope="module")
+def loaded(out):
+    return load_config(out / "config.resolved.yaml")
+
+
+@pytest.fixture(scope="module")
+def frame(world):
+    return read_rows(world[1])
+
+
+@pytest.fixture(scope="module")
+def predictions(out):
+    return pd.read_parquet(out / "predictions.parquet")
+
+
+@pytest.fixture(scope="module")
+def reopened(out):
+    return ctr_pipeline.load(out)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.resolved.yaml",
+        "features.json",
+        "statistics.json",
+        "preprocessing.json",
+        "vocabularies",
+        "metrics.json",
+        "history.csv",
+        "tensorboard",
+        "checkpoints",
+        "export/1/saved_model.pb",
+        "export/1/model_card.json",
+        "export/1/parity.json",
+        "export/1/assets.extra/tf_serving_warmup_requests",
+        "predictions.parquet",
+        "report.html",
+        "run.log",
+    ],
+)
+def test_run_folder_holds(out, name):
+    path = out / name
+    assert path.exists()
+    assert path.stat().st_size > 0
+    if path.is_dir():
+        assert any(path.iterdir())
+
+
+def test_nothing_temporary_is_left(out):
+    names = [path.name for path in out.rglob("*")]
+    assert not [name for name in names if name.endswith(".tmp") or name.startswith("tmp")]
+
+
+def test_metrics_equal_scikit_learn(world, predictions):
+    metrics = world[2].metrics["test"]
+    labels, probabilities = predictions["label"], predictions["probability"].astype(float)
+    assert metrics["num_rows"] == len(predictions) == NUM_TEST
+    assert metrics["auc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-6)
+    assert metrics["logloss"] == pytest.approx(log_loss(labels, probabilities), abs=1e-6)
+    expected = probabilities.sum() / labels.sum()
+    assert metrics["calibration"] == pytest.approx(expected, rel=1e-5)
+    rate = labels.mean()
+    entropy = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+    assert metrics["normalized_entropy"] == pytest.approx(metrics["logloss"] / entropy, rel=1e-6)
+
+
+def test_baseline_is_the_click_rate_of_the_training_rows(world, frame):
+    metrics = world[2].metrics["test"]
+    rate = frame["label"][:NUM_TRAIN].mean()
+    assert metrics["baseline_rate"] == pytest.approx(rate)
+    constant = np.full(NUM_TEST, rate)
+    expected = log_loss(frame["label"][-NUM_TEST:], constant)
+    assert metrics["baseline_logloss"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_gauc_equals_groups_of_scikit_learn(world, frame, predictions):
+    users = frame["user"][-NUM_TEST:].to_numpy()
+    total = weights = 0.0
+    for _, group in predictions.groupby(users):
+        if group["label"].nunique() == 2:
+            total += len(group) * roc_auc_score(group["label"], group["probability"])
+            weights += len(group)
+    assert world[2].metrics["test"]["gauc"] == pytest.approx(total / weights, abs=1e-6)
+
+
+def test_predictions_stand_in_the_order_of_the_rows(predictions, frame, world):
+    assert list(predictions.columns) == ["row", "label", "probability"]
+    assert list(predictions["row"]) == list(frame["row"][-NUM_TEST:])
+    assert list(predictions["label"]) == list(frame["label"][-NUM_TEST:])
+    assert world[2].predictions.equals(predictions)
+
+
+def test_metrics_file_is_the_result(world, out):
+    stored = json.loads((out / "metrics.json").read_text())
+    assert stored == json.loads(json.dumps(world[2].metrics))
+    assert stored["num_rows"] == {"train": NUM_TRAIN, "valid": 200, "test": NUM_TEST}
+    stages = ["check", "ingest", "statistics", "transforms", "training", "evaluation"]
+    assert list(stored["timings_seconds"])[:6] == stages
+    assert {"export", "parity", "report", "importance"} <= set(stored["timings_seconds"])
+    assert all(seconds >= 0 for seconds in stored["timings_seconds"].values())
+
+
+def test_planted_figures_stand_beside_the_metrics(world):
+    folder, _, result = world
+    truth = json.loads((folder / "rows.truth.json").read_text())
+    assert result.metrics["planted"] == truth
+
+
+def test_bad_rows_are_counted_in_metrics_and_report(world, out):
+    bad = world[2].metrics["bad_rows"]
+    assert bad["total"] == 2
+    assert bad["by_reason"] == {"wrong number of columns": 1, "label not 0 or 1": 1}
+    assert [example["row"] for example in bad["examples"]] == [51, 102]
+    page = (out / "report.html").read_text()
+    for reason in bad["by_reason"]:
+        assert reason in page
+
+
+def test_statistics_are_those_of_the_training_rows(out, frame):
+    statistics = json.loads((out / "statistics.json").read_text())
+    training = frame[:NUM_TRAIN]
+    assert statistics["num_rows"] == NUM_TRAIN
+    assert statistics["label_rate"] == pytest.approx(training["label"].mean())
+    for name in NUMBERS:
+        values, column = training[name].dropna(), statistics["columns"][name]
+        assert column["num_missing"] == training[name].isna().sum()
+        assert column["moments"]["count"] == len(values)
+        assert column["moments"]["mean"] == pytest.approx(values.mean())
+        assert column["moments"]["standard_deviation"] == pytest.approx(values.std(ddof=0))
+        assert column["moments"]["maximum"] == values.max()
+    for name in [*CATEGORIES, "code"]:
+        column = statistics["columns"][name]
+        assert column["num_missing"] == training[name].isna().sum()
+        assert column["num_distinct"] == training[name].nunique()
+
+
+def vocabulary_of(out, column):
+    statistics = json.loads((out / "statistics.json").read_text())
+    return pq.read_table(out / statistics["vocabularies"][column]["file"]).to_pandas()
+
+
+def test_vocabularies_hold_the_values_of_the_training_rows_alone(out, frame):
+    num_later = 0
+    for name in CATEGORIES:
+        counts = frame[name][:NUM_TRAIN].value_counts()
+        found = vocabulary_of(out, name)
+        expected = counts[counts >= 2]
+        assert dict(zip(found["value"], found["count"], strict=True)) == expected.to_dict()
+        later = set(frame[name][NUM_TRAIN:].dropna()) - set(counts.index)
+        num_later += len(later)
+        assert not later & set(found["value"])
+    assert num_later > 0
+
+
+def test_texts_that_look_like_numbers_stay_texts(out, frame):
+    found = vocabulary_of(out, "code")
+    assert sorted(found["value"]) == sorted(CODES)
+    assert "only-late" in set(frame["code"])
+
+
+def test_dense_inputs_are_standardised_by_the_training_rows(out, frame):
+    from ctr_pipeline.dataset.encoded import EncodedReader
+
+    with EncodedReader(out / "cache" / "encoded" / "train") as reader:
+        rows = reader.read_range(0, NUM_TRAIN)
+    assert np.array_equal(rows.labels_B, frame["label"][:NUM_TRAIN])
+    present = frame["I2"][:NUM_TRAIN].notna().to_numpy()
+    numbers = rows.numbers_BN[present, NUMBERS.index("I2")].astype(float)
+    assert numbers.mean() == pytest.approx(0, abs=1e-4)
+    assert numbers.std() == pytest.approx(1, abs=1e-4)
+
+
+def test_resolved_config_loads_and_is_equal(world, loaded):
+    folder = world[0]
+    from ctr_pipeline.config.loader import config_from_mapping
+
+    given = config_from_mapping(settings_of(folder / "rows.tsv", folder / "out"))
+    assert loaded.config == given.config
+    assert yaml.safe_load(loaded.resolved_yaml())["train"]["seed"] == 0
+
+
+def test_importance_names_every_feature_once_and_in_order(world):
+    importance = world[2].metrics["importance"]
+    assert sorted(row["feature"] for row in importance) == sorted([*NUMBERS, *CATEGORIES, "code"])
+    rises = [row["logloss_rise"] for row in importance]
+    assert rises == sorted(rises, reverse=True)
+
+
+def test_history_has_a_line_an_epoch(world, out):
+    history = pd.read_csv(out / "history.csv")
+    training = world[2].metrics["training"]
+    assert len(history) == training["epochs"] == 2
+    assert training["steps"] == 2 * math.ceil(NUM_TRAIN / 256)
+    best = history["valid_logloss"].idxmin()
+    assert training["best_epoch"] == best + 1
+    assert world[2].metrics["valid"]["logloss"] == pytest.approx(
+        history["valid_logloss"][best], abs=1e-9
+    )
+
+
+def test_parity_is_proved_with_edge_rows_and_stored(out):
+    proof = json.loads((out / "export/1/parity.json").read_text())
+    assert proof["num_edge_rows"] > 0
+    assert proof["num_rows"] == 50 + proof["num_edge_rows"]
+    assert max(proof["max_difference"].values()) <= proof["tolerance"]
+    assert set(proof["max_difference"]) == {"serving_default", "serving_strings"}
+
+
+def test_export_scores_raw_rows_as_the_predictions_say(out, frame, predictions):
+    import tensorflow as tf
+
+    model = tf.saved_model.load(str(out / "export/1"))
+    rows = frame[-NUM_TEST:]
+    numbers = {name: tf.constant(rows[name].to_numpy(np.float64)) for name in NUMBERS}
+    texts = {
+        name: tf.constant([value or "" for value in rows[name].where(rows[name].notna(), "")])
+        for name in [*CATEGORIES, "code"]
+    }
+    scored = model.signatures["serving_default"](**numbers, **texts)
+    expected = predictions["probability"].to_numpy()
+    assert scored["probability"].numpy() == pytest.approx(expected, abs=1e-5)
+    one = {name: values[:1] for name, values in (numbers | texts).items()}
+    alone = model.signatures["serving_default"](**one)["probability"].numpy()
+    assert alone == pytest.approx(expected[:1], abs=1e-5)
+    as_text = {
+        name: tf.constant(["" if pd.isna(value) else str(int(value)) for value in rows[name]])
+        for name in NUMBERS
+    }
+    again = model.signatures["serving_strings"](**as_text, **texts)
+    assert again["probability"].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predictions, tmp_path):
+    unlabelled = [line.partition("\t")[2] for line in world[1][-NUM_TEST:]]
+    (tmp_path / "new.tsv").write_text("\n".join(["\t".join(COLUMNS[1:]), *unlabelled]) + "\n")
+    for name in ("p.parquet", "p.csv"):
+        output = tmp_path / name
+        result = predict(
+            loaded, data=str(tmp_path / "new.tsv"), output=output, progress=SilentProgress()
+        )
+        read = pd.read_parquet if output.suffix == ".parquet" else pd.read_csv
+        found = read(output)
+        assert list(found.columns) == ["row", "probability"]
+        assert result.num_rows == len(found) == NUM_TEST
+        assert found["probability"].to_numpy() == pytest.approx(
+            predictions["probability"].to_numpy(), abs=1e-6
+        )
+        assert result.mean_probability == pytest.approx(found["probability"].mean(), rel=1e-5)
+
+
+def test_prediction_refuses_other_endings(loaded, tmp_path):
+    with pytest.raises(DataError, match=r"Parquet or CSV"):
+        predict(loaded, data="x", output=tmp_path / "p.txt", progress=SilentProgress())
+
+
+def test_loaded_run_predicts_a_dataframe(reopened, frame, predictions):
+    rows = frame[-NUM_TEST:]
+    found = reopened.predict(rows)
+    assert found.name == "probability"
+    assert found.index.equals(rows.index)
+    assert found.to_numpy() == pytest.approx(predictions["probability"].to_numpy(), abs=1e-6)
+    assert reopened.predict(rows[:0]).empty
+    assert reopened.config.name == "clicks"
+
+
+def test_loaded_run_refuses_rows_that_do_not_fit(reopened, frame):
+    rows = frame[-5:]
+    with pytest.raises(DataError, match="the rows have no column 'C3'"):
+        reopened.predict(rows.drop(columns="C3"))
+    with pytest.raises(DataError, match="column 'I1' is not numbers"):
+        reopened.predict(rows.assign(I1="many"))
+
+
+def test_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match="holds no run"):
+        ctr_pipeline.load(tmp_path)
+
+
+def test_evaluating_the_test_rows_as_a_new_file_gives_the_same(world, loaded, tmp_path):
+    (tmp_path / "new.tsv").write_text("\n".join(world[1][-NUM_TEST:]) + "\n")
+    found = evaluate(loaded, data=str(tmp_path / "new.tsv"), progress=SilentProgress())
+    expected = world[2].metrics["test"]
+    for name in ("auc", "logloss", "calibration", "gauc", "num_rows"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-6)
+
+
+def test_evaluating_again_gives_the_same_and_reuses_everything(world, loaded, predictions, out):
+    progress = RecordingProgress()
+    found = evaluate(loaded, progress=progress)
+    assert found["auc"] == world[2].metrics["test"]["auc"]
+    assert progress.tasks == ["Scoring valid", "Scoring test"]
+    assert pd.read_parquet(out / "predictions.parquet").equals(predictions)
+
+
+def test_results_of_another_config_are_not_overwritten(world, out):
+    folder = world[0]
+    before = (out / "metrics.json").read_bytes()
+    other = settings_of(folder / "rows.tsv", out, model={"name": "deepfm", "embedding_dim": 2})
+    with pytest.raises(RunFolderError, match=r"model\.embedding_dim, model\.hidden_units differ"):
+        ctr_pipeline.run(other)
+    assert (out / "metrics.json").read_bytes() == before
+
+
+# The runs below stop after training or analysis and use columns few enough to be quick.
+
+SMALL = {
+    "features": [
+        {"columns": "I1..I3", "number": ["log", "standardize"]},
+        {"columns": ["C1", "code"], "id": [{"vocabulary": {"min_count": 1}}]},
+    ],
+    "model": {"name": "deepfm", "embedding_dim": 2, "hidden_units": [4]},
+    "train": {"epochs": 1, "batch_size": 256},
+}
+
+
+def small(world, output, *overrides, **sections):
+    from ctr_pipeline.config.loader import config_from_mapping
+
+    settings = settings_of(world[0] / "rows.tsv", output, **{**SMALL, **sections})
+    return config_from_mapping(settings, overrides)
+
+
+def test_second_training_reads_and_encodes_nothing(world, tmp_path):
+    loaded = small(world, tmp_path / "out")
+    first, second = RecordingProgress(), RecordingProgress()
+    train(loaded, progress=first)
+    history = (tmp_path / "out/history.csv").read_text().split(",")[:-1]
+    result = train(loaded, progress=second)
+    assert any(name.startswith("Encoding") for name in first.tasks)
+    assert second.tasks == ["Training, epoch 1 of 1", "Validation"]
+    assert (tmp_path / "out/history.csv").read_text().split(",")[:-1] == history
+    assert "metrics" not in result.paths
+    resumed = RecordingProgress()
+    train(loaded, resume=True, progress=resumed)
+    assert resumed.tasks == []
+
+
+def test_automatic_features(world, tmp_path):
+    loaded = small(world, tmp_path / "out", features="auto")
+    train(loaded, progress=SilentProgress())
+    features = json.loads((tmp_path / "out/features.json").read_text())
+    by_column = {feature["column"]: feature for feature in features}
+    assert "row" not in by_column
+    assert "label" not in by_column
+    assert by_column["I2"]["column_type"] == "number"
+    assert by_column["code"]["column_type"] == "text"
+    assert all(feature["reason"] for feature in features)
+
+
+def values_by_split(out, column):
+    found = {}
+    for split in ("train", "valid", "test"):
+        files = sorted((out / "cache" / "ingested").rglob(f"*{split}*/*.parquet")) or sorted(
+            (out / "cache" / "ingested").rglob(f"*{split}*.parquet")
+        )
+        tables = [pq.read_table(file, columns=[column]) for file in files]
+        found[split] = [str(value) for table in tables for value in table[column].to_pylist()]
+    return found
+
+
+def test_random_split(world, tmp_path):
+    loaded = small(world, tmp_path / "out", "data.split={by: random, valid: 0.2, test: 0.2}")
+    analyze(loaded, progress=SilentProgress())
+    rows = values_by_split(tmp_path / "out", "row")
+    assert sorted(chain.from_iterable(rows.values())) == [f"{n:06d}" for n in range(NUM_ROWS)]
+    for split, share in (("train", 0.6), ("valid", 0.2), ("test", 0.2)):
+        assert len(rows[split]) == pytest.approx(share * NUM_ROWS, rel=0.2)
+        assert np.mean([int(row) for row in rows[split]]) == pytest.approx(NUM_ROWS / 2, rel=0.15)
+
+
+def test_hash_split_keeps_the_rows_of_a_user_together(world, tmp_path):
+    split = "data.split={by: hash, column: user, valid: 0.2, test: 0.2}"
+    loaded = small(world, tmp_path / "out", split)
+    analyze(loaded, progress=SilentProgress())
+    users = {name: set(found) for name, found in values_by_split(tmp_path / "out", "user").items()}
+    assert set.union(*users.values()) == {f"u{n}" for n in range(20)}
+    assert sum(map(len, users.values())) == 20
