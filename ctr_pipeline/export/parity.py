@@ -29,6 +29,8 @@ hundred terms. 1e-4 in the logit is 2.5e-5 in the probability, at most.
 
 _SIGNATURES = ("serving_default", "serving_strings")
 _TIMEOUT_SECONDS = 1800
+# Criteo's 39 columns fit; a message about thousands helps nobody.
+_COLUMNS_IN_MESSAGE = 50
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,8 @@ def describe_row(
 ) -> str:
     """The raw values of a row, for a message; those of sensitive columns hidden."""
     values = []
-    for column in column_types:
+    for column in list(column_types)[:_COLUMNS_IN_MESSAGE]:
         value = rows.column(column)[row].as_py()
         values.append(f"{column}={'(hidden)' if column in sensitive else render_value(value)}")
-    return ", ".join(values)
+    left_out = len(column_types) - len(values)
+    return ", ".join(values) + (f" and {left_out} more columns" if left_out else "")

@@ -1,6 +1,6 @@
 """The graph from raw columns to probabilities.
 
-Axes: B batch, F fields, N numbers, D embedding dimension, R rows, W = 1 + D.
+Axes: B batch, C text columns, F fields, N numbers, D embedding dimension, R rows, W = 1 + D.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,12 +104,13 @@ class ServingModule(tf.Module):
     def _columns(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Inputs by column, every text that means "missing" made empty."""
         columns = {column: inputs[name] for column, name in self._input_names.items()}
-        if self._missing_values:
-            for column, tensor in columns.items():
-                if tensor.dtype == tf.string:
-                    known = tf.constant(self._missing_values)
-                    is_missing = tf.reduce_any(tensor[:, None] == known[None, :], axis=1)
-                    columns[column] = tf.where(is_missing, "", tensor)
+        texts = [column for column, tensor in columns.items() if tensor.dtype == tf.string]
+        if self._missing_values and texts:
+            # All columns at once: thousands of small operations would cost more.
+            texts_CB = tf.stack([columns[column] for column in texts])
+            for missing in self._missing_values:
+                texts_CB = tf.where(texts_CB == missing, "", texts_CB)
+            columns |= dict(zip(texts, tf.unstack(texts_CB, num=len(texts)), strict=True))
         return columns
 
     def _score(self, columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,3 +54,10 @@ def test_rows_are_described_with_long_values_cut_and_sensitive_ones_hidden() -> 
     types = dict.fromkeys(rows.column_names, "string")
     described = describe_row(rows, 0, types, sensitive={"c"})
     assert described == f"a='{'x' * 35}...', b=missing, c=(hidden)"
+
+
+def test_a_row_of_many_columns_is_described_in_part() -> None:
+    rows = pa.table({f"c{index}": [index] for index in range(60)})
+    described = describe_row(rows, 0, dict.fromkeys(rows.column_names, "double"), ())
+    assert described.startswith("c0=0, c1=1, ")
+    assert described.endswith("c49=49 and 10 more columns")
