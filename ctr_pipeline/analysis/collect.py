@@ -4,15 +4,16 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ctr_pipeline.analysis.aggregates import StatisticsPlan
-from ctr_pipeline.analysis.engine import DuckDbEngine
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
 from ctr_pipeline.analysis.sql import (
     drop_query,
@@ -42,6 +43,14 @@ _VOCABULARY_SCHEMA = pa.schema(
         pa.field("label_sum", pa.int64(), nullable=False),
     ]
 )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found about one column."""
+
+    measured: MeasuredColumn
+    vocabulary: VocabularyStatistics | None
 
 
 def collect_statistics(
@@ -153,34 +162,49 @@ def _compute(
     progress: Progress,
 ) -> Statistics:
     num_rows, num_clicks = _count_labels(engine, database_names[plan.label], plan.label)
-    columns: dict[str, ColumnStatistics] = {}
-    measured: list[MeasuredColumn] = []
-    vocabularies: dict[str, VocabularyStatistics] = {}
-    with progress.task("Statistics", total=len(plan.columns), unit="columns") as task:
-        for column in plan.columns:
-            engine.execute(
-                value_counts_query(
-                    engine.source, database_names[column.column], database_names[plan.label]
-                )
+    vocabularies = [column.column for column in plan.columns if column.vocabulary is not None]
+    files = {
+        column: f"{VOCABULARY_FOLDER}/{number:04d}.parquet"
+        for number, column in enumerate(vocabularies)
+    }
+
+    def measure(session: DuckDbSession, column: ColumnPlan) -> _Found:
+        session.execute(
+            value_counts_query(
+                session.source, database_names[column.column], database_names[plan.label]
             )
-            found = measure_column(engine.rows, column, num_rows)
-            columns[column.column] = found.statistics
-            measured.append(found)
-            if column.vocabulary is not None:
-                file = f"{VOCABULARY_FOLDER}/{len(vocabularies):04d}.parquet"
-                vocabularies[column.column] = _write_vocabulary(
-                    engine, column.vocabulary, found.statistics, staging, file
-                )
-            engine.execute(drop_query())
+        )
+        measured = measure_column(session.rows, column, num_rows)
+        vocabulary = None
+        if column.vocabulary is not None:
+            file = files[column.column]
+            vocabulary = _write_vocabulary(
+                session, column.vocabulary, measured.statistics, staging, file
+            )
+        session.execute(drop_query())
+        return _Found(measured, vocabulary)
+
+    found: list[_Found] = []
+    with (
+        progress.task("Statistics", total=len(plan.columns), unit="columns") as task,
+        closing(engine.map(measure, plan.columns)) as results,
+    ):
+        for result in results:
+            found.append(result)
             task.advance(1)
+    measured = [result.measured for result in found]
     return Statistics(
         fingerprint=fingerprint,
         num_rows=num_rows,
         label_rate=num_clicks / num_rows,
-        columns=columns,
-        derived_moments={key: value for found in measured for key, value in found.moments.items()},
-        boundaries={key: value for found in measured for key, value in found.boundaries.items()},
-        vocabularies=vocabularies,
+        columns={one.statistics.column: one.statistics for one in measured},
+        derived_moments={key: value for one in measured for key, value in one.moments.items()},
+        boundaries={key: value for one in measured for key, value in one.boundaries.items()},
+        vocabularies={
+            result.vocabulary.column: result.vocabulary
+            for result in found
+            if result.vocabulary is not None
+        },
         notes=(
             "All statistics are exact; quantile i/n is the smallest value with that share below "
             "or at it.",
@@ -229,7 +253,7 @@ def _count_labels(engine: DuckDbEngine, database_name: str, label: str) -> tuple
 
 
 def _write_vocabulary(
-    engine: DuckDbEngine,
+    session: DuckDbSession,
     vocabulary: Vocabulary,
     statistics: ColumnStatistics,
     staging: Path,
@@ -244,7 +268,7 @@ def _write_vocabulary(
             target, _VOCABULARY_SCHEMA, compression="zstd", use_dictionary=False
         ) as writer,
     ):
-        for batch in engine.batches(query):
+        for batch in session.batches(query):
             values, counts, label_sums = batch.columns
             columns = [values.cast(pa.string()), counts, label_sums]
             writer.write_batch(pa.record_batch(columns, schema=_VOCABULARY_SCHEMA))

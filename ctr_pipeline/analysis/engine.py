@@ -4,14 +4,16 @@ Everything lives in memory up to the limit and spills into a folder beyond it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
+from sqlglot import exp
 
 from ctr_pipeline.analysis.sql import Query, everything_query, parquet_source
 from ctr_pipeline.errors import DataError, StatisticsError
@@ -19,46 +21,20 @@ from ctr_pipeline.errors import DataError, StatisticsError
 ROWS_PER_BATCH = 65_536
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 
 
-class DuckDbEngine:
-    """One in-memory database over the Parquet files of the training rows; a context manager.
+class DuckDbSession:
+    """One connection; its queries run in the thread that asks.
 
     Args:
-        files: Parquet files of equal columns.
-        spill_folder: Where intermediate results go that do not fit in memory.
-        threads: Threads of queries.
-        memory_limit_gb: Memory for intermediate results, in 10^9 bytes.
+        connection: The connection.
+        source: The training rows, as a table of a query.
     """
 
-    def __init__(
-        self, files: Sequence[Path], *, spill_folder: Path, threads: int, memory_limit_gb: float
-    ) -> None:
-        self.source = parquet_source([_escape_glob(str(file)) for file in files])
-        self._connection = duckdb.connect(
-            ":memory:",
-            config={
-                "threads": threads,
-                "memory_limit": f"{max(1, round(memory_limit_gb * 1000))}MB",
-                "temp_directory": str(spill_folder),
-                "preserve_insertion_order": False,
-            },
-        )
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duckdb")
-        # Files are opened once for each column; their footers need not be read again.
-        self._connection.execute("SET parquet_metadata_cache = true")
-
-    def column_names(self) -> tuple[str, ...]:
-        """The names that DuckDB gives the columns, in the order of the files.
-
-        DuckDB's names ignore case: of `Price` and `price` it renames the second.
-
-        Raises:
-            DataError: The files cannot be read.
-        """
-        text = everything_query(self.source).render("duckdb")
-        names: list[str] = self._interruptibly(lambda: self._connection.sql(text).columns)
-        return tuple(names)
+    def __init__(self, connection: duckdb.DuckDBPyConnection, source: exp.Expr) -> None:
+        self.source = source
+        self._connection = connection
 
     def execute(self, query: Query) -> None:
         """Runs a query that has no result.
@@ -86,7 +62,7 @@ class DuckDbEngine:
             ).fetchall()
             return found
 
-        return self._interruptibly(fetch)
+        return self._run(fetch)
 
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The rows of a large result, a bounded number at a time.
@@ -96,28 +72,109 @@ class DuckDbEngine:
             StatisticsError: Memory and disk do not suffice.
         """
         text = query.render("duckdb")
-        reader = self._interruptibly(
-            lambda: self._connection.sql(text).to_arrow_reader(ROWS_PER_BATCH)
-        )
-        while (batch := self._interruptibly(lambda: next(reader, None))) is not None:
+        reader = self._run(lambda: self._connection.sql(text).to_arrow_reader(ROWS_PER_BATCH))
+        while (batch := self._run(lambda: next(reader, None))) is not None:
             yield batch
 
-    def _interruptibly(self, work: Callable[[], _Result]) -> _Result:
+    def interrupt(self) -> None:
+        """Ends the query that runs now, if there is one."""
+        self._connection.interrupt()
+
+    def _run(self, work: Callable[[], _Result]) -> _Result:
+        try:
+            return work()
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise _explain(error) from error
+
+
+class DuckDbEngine(DuckDbSession):
+    """One in-memory database over the Parquet files of the training rows; a context manager.
+
+    Args:
+        files: Parquet files of equal columns.
+        spill_folder: Where intermediate results go that do not fit in memory.
+        threads: Threads of queries.
+        memory_limit_gb: Memory for intermediate results, in 10^9 bytes.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], *, spill_folder: Path, threads: int, memory_limit_gb: float
+    ) -> None:
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": threads,
+                "memory_limit": f"{max(1, round(memory_limit_gb * 1000))}MB",
+                "temp_directory": str(spill_folder),
+                "preserve_insertion_order": False,
+            },
+        )
+        super().__init__(connection, parquet_source([_escape_glob(str(file)) for file in files]))
+        self._threads = threads
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duckdb")
+        # Files are opened once for each column; their footers need not be read again.
+        self._connection.execute("SET parquet_metadata_cache = true")
+
+    def column_names(self) -> tuple[str, ...]:
+        """The names that DuckDB gives the columns, in the order of the files.
+
+        DuckDB's names ignore case: of `Price` and `price` it renames the second.
+
+        Raises:
+            DataError: The files cannot be read.
+        """
+        text = everything_query(self.source).render("duckdb")
+        names: list[str] = self._run(lambda: self._connection.sql(text).columns)
+        return tuple(names)
+
+    def map(
+        self, work: Callable[[DuckDbSession, _Item], _Result], items: Sequence[_Item]
+    ) -> Generator[_Result, None, None]:
+        """Results of `work` in the order of the items, as many at a time as there are threads.
+
+        Small queries leave most of a database's threads idle; several columns at once do not. Each
+        thread has a session of its own, so temporary tables of one are unknown to the others.
+
+        Raises:
+            DataError: As a session's queries do; no further item is begun then.
+            StatisticsError: The same.
+        """
+        sessions: SimpleQueue[DuckDbSession] = SimpleQueue()
+        opened = [
+            DuckDbSession(self._connection.cursor(), self.source) for _ in range(self._threads)
+        ]
+        for session in opened:
+            sessions.put(session)
+
+        def work_in_session(item: _Item) -> _Result:
+            session = sessions.get()
+            try:
+                return work(session, item)
+            finally:
+                sessions.put(session)
+
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="duckdb")
+        futures = [pool.submit(work_in_session, item) for item in items]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            _interrupt_until_done(opened, futures)
+            pool.shutdown()
+
+    def _run(self, work: Callable[[], _Result]) -> _Result:
         """The result of `work`; a signal ends it at once.
 
         DuckDB lets no signal handler run before a query is done, so it works in a thread of its
         own while this one waits for either.
         """
-        future = self._worker.submit(work)
+        future = self._worker.submit(super()._run, work)
         try:
             return future.result()
-        except (duckdb.Error, pa.ArrowException) as error:
-            raise _explain(error) from error
         finally:
-            # Again and again, since an interrupt before the query has started is forgotten.
-            while not future.done():
-                self._connection.interrupt()
-                wait([future], timeout=0.1)
+            _interrupt_until_done([self], [future])
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +187,16 @@ class DuckDbEngine:
     ) -> None:
         self._worker.shutdown()
         self._connection.close()
+
+
+def _interrupt_until_done(
+    sessions: Sequence[DuckDbSession], futures: Sequence[Future[Any]]
+) -> None:
+    """Ends running queries again and again: an interrupt before one has started is forgotten."""
+    while not all(future.done() for future in futures):
+        for session in sessions:
+            session.interrupt()
+        wait(futures, timeout=0.1)
 
 
 def _escape_glob(path: str) -> str:

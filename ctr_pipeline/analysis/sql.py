@@ -64,7 +64,11 @@ def value_counts_query(source: exp.Expr, column: str, label: str) -> Query:
         .from_(source)
         .group_by(exp.column(column, quoted=True))
     )
-    return Query(exp.Create(this=exp.to_table(TABLE), kind="TABLE", expression=counts))
+    # Temporary, so that several sessions of one database have one each.
+    temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
+    return Query(
+        exp.Create(this=exp.to_table(TABLE), kind="TABLE", properties=temporary, expression=counts)
+    )
 
 
 @cache

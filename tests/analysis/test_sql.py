@@ -45,7 +45,7 @@ FINITE = (
 def test_value_counts_read_the_rows_once_and_quote_names():
     query = value_counts_query(SOURCE, 'sel"ect', "label")
     assert query.render() == (
-        'CREATE TABLE value_counts AS SELECT "sel""ect" AS value, COUNT(*) AS num_rows, '
+        'CREATE TEMPORARY TABLE value_counts AS SELECT "sel""ect" AS value, COUNT(*) AS num_rows, '
         'COUNT(CASE WHEN "label" = 1 THEN 1 END) AS num_clicks '
         "FROM READ_PARQUET(['it''s.parquet', 'b.parquet'], hive_partitioning => FALSE) "
         'GROUP BY "sel""ect"'
