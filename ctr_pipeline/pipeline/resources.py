@@ -29,8 +29,8 @@ def _cgroup_cores() -> float | None:
         else:
             quota = (_CGROUP_V1 / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
             period = (_CGROUP_V1 / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        if quota in {"max", "-1"} or int(period) <= 0:
+            return None
+        return int(quota) / int(period)
     except (OSError, ValueError):
         return None
-    if quota in {"max", "-1"} or int(period) <= 0:
-        return None
-    return int(quota) / int(period)
