@@ -1,0 +1,85 @@
+import random
+
+import pytest
+
+from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.errors import ConfigError, DataError
+from ctr_pipeline.pipeline import analyze
+from ctr_pipeline.pipeline.preview import check_config
+from ctr_pipeline.progress import SilentProgress
+
+
+def write(path, header="click,price,city,same,row", num_rows=500):
+    chance = random.Random(1)
+    lines = [
+        f"{int(chance.random() < 0.3)},{chance.lognormvariate(1, 1):.2f},"
+        f"{chance.choice('abc')},1,r{number}"
+        for number in range(num_rows)
+    ]
+    path.write_text("\n".join([header, *lines]) + "\n")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    write(tmp_path / "rows.csv")
+    return {
+        "data": {"train": str(tmp_path / "rows.csv"), "label": "click", "key_columns": ["row"]},
+        "model": {"embedding_dim": 4, "hidden_units": [4]},
+        "output": str(tmp_path / "out"),
+    }
+
+
+def check(settings, **sections):
+    return check_config(config_from_mapping(settings | sections), progress=SilentProgress())
+
+
+def test_automatic_plan(settings, tmp_path):
+    result = check(settings)
+    rows = {row.feature: row for row in result.rows}
+    assert list(rows) == ["price", "city"]
+    assert rows["price"].column_type == "number"
+    assert rows["city"].id.startswith(("vocabulary", "hash"))
+    assert "same" in dict(result.left_out)
+    assert not result.exact
+    assert not (tmp_path / "out").exists()
+
+
+def test_explicit_plan_and_its_sizes(settings):
+    features = [
+        {"columns": "price", "number": ["log", "standardize"]},
+        {"columns": "city", "id": [{"hash": {"buckets": 9}}]},
+    ]
+    result = check(settings, features=features)
+    price, city = result.rows
+    assert (price.number, price.dimension) == ("log → standardize", 0)
+    assert (city.num_ids, city.dimension) == (10, 4)
+    assert (result.num_fields, result.num_numbers) == (1, 1)
+    assert result.max_embedding_bytes == city.max_bytes > 0
+    assert result.left_out == ()
+
+
+def test_plan_is_exact_once_the_rows_are_analyzed(settings):
+    loaded = config_from_mapping(settings)
+    analyze(loaded, progress=SilentProgress())
+    from ctr_pipeline.pipeline.analysis_stage import run_analysis
+    from ctr_pipeline.pipeline.encoding_stage import run_encoding
+    from ctr_pipeline.pipeline.timing import StageTimes
+    from ctr_pipeline.pipeline.workspace import RunFolder
+
+    run, times = RunFolder(loaded.config.run_folder), StageTimes()
+    analysis = run_analysis(loaded, run, SilentProgress(), times)
+    run_encoding(loaded, run, analysis, SilentProgress(), times)
+    result = check(settings)
+    assert result.exact
+    # Three cities, and one id for the unknown or missing at least.
+    assert {row.feature: row for row in result.rows}["city"].num_ids in {4, 5}
+
+
+def test_missing_column_is_refused(settings):
+    with pytest.raises(ConfigError, match=r"no column 'citi'.*did you mean 'city'"):
+        check(settings, features=[{"columns": "citi", "id": "vocabulary"}])
+
+
+def test_missing_file_is_refused(settings):
+    with pytest.raises(DataError, match=r"absent\.csv"):
+        check(settings, data=settings["data"] | {"train": "absent.csv"})

@@ -1,0 +1,196 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.pipeline.workspace import RunFolder, differing_keys
+
+SETTINGS = {
+    "data": {"train": "rows.csv", "label": "click"},
+    "features": [{"columns": "city", "id": "vocabulary"}],
+}
+
+
+def loaded(*overrides):
+    return config_from_mapping(SETTINGS, overrides)
+
+
+def adopt(run, *overrides, resume=False, overwrite=False):
+    run.adopt(loaded(*overrides), resume=resume, overwrite=overwrite)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder(tmp_path / "out")
+
+
+@pytest.fixture
+def used(run):
+    """A folder with results of the plain config."""
+    with run.locked():
+        adopt(run)
+    run.checkpoints.mkdir()
+    run.metrics.write_text("{}")
+    run.statistics.write_text("{}")
+    return run
+
+
+def test_lock_makes_the_folder_and_opens_again(run):
+    for _ in range(2):
+        with run.locked():
+            assert run.path.is_dir()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from ctr_pipeline.pipeline.workspace import RunFolder
+with RunFolder(Path(sys.argv[1])).locked():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_lock_of_another_process_is_respected_and_goes_with_it(run):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as owner:
+        assert owner.stdout.readline() == "held\n"
+        with pytest.raises(RunFolderError, match=f"another run \\(process {owner.pid}\\)") as error:
+            run.locked().__enter__()
+        assert "choose another 'output'" in error.value.remedy
+        owner.kill()
+        owner.wait()
+    with run.locked():
+        pass
+
+
+def test_lock_is_refused_twice_in_one_process_too(run):
+    with run.locked(), pytest.raises(RunFolderError, match="another run"):
+        run.locked().__enter__()
+
+
+def test_folder_with_other_files_is_refused_and_untouched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds other files and is not a run folder"):
+        RunFolder(tmp_path).locked().__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(RunFolderError, match="is a file"):
+        RunFolder(tmp_path / "out").locked().__enter__()
+
+
+def test_folder_that_cannot_be_made_is_explained(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        RunFolder(tmp_path / "file" / "out").locked().__enter__()
+
+
+def test_empty_folder_is_fine(tmp_path):
+    with RunFolder(tmp_path).locked():
+        pass
+
+
+def test_adopted_folder_holds_the_resolved_config(run):
+    with run.locked():
+        adopt(run)
+    assert run.config.read_text() == loaded().resolved_yaml()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_same_config_is_welcome(used, resume):
+    adopt(used, resume=resume)
+    assert used.metrics.exists()
+
+
+def test_other_config_is_refused_and_every_key_named(used):
+    before = used.config.read_bytes()
+    with pytest.raises(RunFolderError) as error:
+        adopt(used, "model.embedding_dim=3", "train.seed=5", "data.split.test=0.2")
+    message = str(error.value)
+    for key in ("model.embedding_dim", "train.seed", "data.split.test"):
+        assert key in message
+    assert "holds results of another config" in message
+    assert "--overwrite" in message
+    assert used.config.read_bytes() == before
+    with pytest.raises(RunFolderError, match=r"cannot be resumed: train\.seed differ"):
+        adopt(used, "train.seed=5", resume=True)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name=other",
+        "train.epochs=99",
+        "train.early_stopping=null",
+        "train.checkpoint_seconds=1",
+        "train.keep_checkpoints=7",
+        "report.importance=true",
+        "evaluation.gauc_column=user",
+        "export.model_version=2",
+        "runtime.threads=1",
+    ],
+)
+def test_keys_that_no_trained_model_depends_on_may_change(used, override):
+    adopt(used, override, resume=True)
+    assert used.config.read_text() == loaded(override).resolved_yaml()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.batch_size=5",
+        "train.shuffle=false",
+        "train.learning_rate_schedule.warmup_steps=5",
+        "model.dropout=0.5",
+        "data.train=other.csv",
+        "data.missing_values=[NA]",
+        "features=auto",
+        "train.deterministic=true",
+    ],
+)
+def test_keys_that_it_depends_on_may_not(used, override):
+    with pytest.raises(RunFolderError, match=override.partition("=")[0].replace(".", r"\.")):
+        adopt(used, override, resume=True)
+
+
+def test_overwrite_discards_results_and_keeps_data_and_statistics(used):
+    adopt(used, "train.seed=5", overwrite=True)
+    assert not used.metrics.exists()
+    assert not used.checkpoints.exists()
+    assert used.statistics.exists()
+    assert used.config.read_text() == loaded("train.seed=5").resolved_yaml()
+
+
+def test_folder_without_results_takes_any_config(run):
+    with run.locked():
+        adopt(run)
+        adopt(run, "train.seed=5")
+
+
+def test_unreadable_config_beside_results_is_refused(used):
+    used.config.write_text("data: [")
+    with pytest.raises(RunFolderError, match="holds results, but its config cannot be read"):
+        adopt(used)
+    adopt(used, overwrite=True)
+
+
+def test_differing_keys_are_dotted_and_lists_are_compared_whole():
+    changed = "features=[{columns: city, id: {vocabulary: {min_count: 3}}}]"
+    other = loaded("model.embedding_dim=3", changed).config
+    assert differing_keys(loaded().config, other) == ["features", "model.embedding_dim"]
+    assert differing_keys(other, other) == []
+
+
+def test_paths_name_what_exists(used):
+    assert set(used.paths()) == {"metrics", "statistics", "config"}
+    assert all(isinstance(path, Path) for path in used.paths().values())
