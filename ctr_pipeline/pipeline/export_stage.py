@@ -83,7 +83,9 @@ def run_export(
         hard = edge_rows(signature, ordinary=ordinary, missing_values=config.data.missing_values)
         rows = pa.concat_tables([ordinary, hard])
         try:
-            with tempfile.TemporaryDirectory(dir=run.path / "cache") as workspace:
+            with tempfile.TemporaryDirectory(
+                dir=run.path / "cache", prefix=".parity.", suffix=".tmp"
+            ) as workspace:
                 proof = prove_parity(
                     exported,
                     rows,

@@ -160,9 +160,18 @@ class RunFolder:
                 ) from error
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            self._sweep()
             yield
         finally:
             os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Deletes what a killed process left half-written; nobody else writes under the lock."""
+        for path in list(self.path.rglob(".*.tmp")):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
         return (self.path / ".lock").exists() or self.config.exists()
