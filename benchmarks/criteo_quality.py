@@ -107,16 +107,23 @@ def configuration(folder: Path, fold_folder: Path, model: str, seed: int) -> dic
 
 def run_model(model: str, fold_folders: list[Path], runs: Path, seeds: int) -> Outcome:
     """One of our models on every fold, with every seed."""
-    import ctr_pipeline
+    from ctr_pipeline.config.loader import config_from_mapping
+    from ctr_pipeline.pipeline import evaluate, train
+    from ctr_pipeline.progress import SilentProgress
 
     outcome = Outcome(model, [])
+    silent = SilentProgress()
     for seed in range(seeds):
         started = time.perf_counter()
         parts = []
         for number, fold_folder in enumerate(fold_folders, start=1):
-            output = runs / f"{model}-{seed}-{number}"
-            result = ctr_pipeline.run(configuration(output, fold_folder, model, seed))
-            parts.append(result.predictions["probability"].to_numpy(dtype=np.float64))
+            # One folder a fold: statistics and encoded rows do not depend on model and seed.
+            output = runs / f"fold{number}"
+            loaded = config_from_mapping(configuration(output, fold_folder, model, seed))
+            train(loaded, overwrite=True, progress=silent)
+            evaluate(loaded, progress=silent)
+            predictions = pd.read_parquet(output / "predictions.parquet")
+            parts.append(predictions["probability"].to_numpy(dtype=np.float64))
             print(f"  {model}: seed {seed}, fold {number}", file=sys.stderr)
         outcome.probabilities.append(np.concatenate(parts))
         outcome.seconds.append(time.perf_counter() - started)

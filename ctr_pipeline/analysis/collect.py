@@ -265,7 +265,7 @@ def _write_vocabulary(
         durable_write(staging / file) as target,
         # Values occur once, so a dictionary of them would only cost.
         pq.ParquetWriter(
-            target, _VOCABULARY_SCHEMA, compression="zstd", use_dictionary=False
+            target, _VOCABULARY_SCHEMA, compression="lz4", use_dictionary=False
         ) as writer,
     ):
         for batch in session.batches(query):

@@ -1,6 +1,6 @@
 """Parts: the Parquet files that ingested rows are kept in.
 
-Text columns are dictionary-encoded; LZ4 because reading is the common case. Parts hold 64 Ki rows
+Columns are dictionary-encoded; LZ4 because reading is the common case. Parts hold 64 Ki rows
 or 64 MiB, whichever comes first, so that a writer needs little memory with few or many columns.
 """
 
@@ -41,14 +41,13 @@ def write_part(table: pa.Table, file: Path, label: str) -> Part:
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
     try:
         pq.write_table(
             table,
             file,
             row_group_size=_ROW_GROUP_ROWS,
             compression="lz4",
-            use_dictionary=texts,
+            use_dictionary=True,
             write_statistics=False,
         )
     except OSError as error:

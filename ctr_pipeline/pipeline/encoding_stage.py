@@ -25,7 +25,8 @@ from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import Progress
 
-_BATCH_ROWS = 65_536
+# At least a part, whose dictionaries are then gone through once.
+_BATCH_ROWS = 131_072
 
 
 @dataclass(frozen=True)
