@@ -82,6 +82,8 @@ class Session:
             if not isinstance(old, logging.FileHandler):
                 logger.removeHandler(old)
         logger.addHandler(stream)
+        # TensorFlow gives the root logger a handler of its own, which would say everything twice.
+        logger.propagate = False
         if self.verbosity == 0:
             import_quietly("tensorflow")
         else:
