@@ -1,0 +1,242 @@
+"""Real processes, stopped at bad moments; what they left must lead to the same end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import yaml
+from clicks import settings_of, write_clicks
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+NUM_ROWS = 20_000
+DEADLINE_SECONDS = 240
+FEATURES = [
+    {"columns": "I1..I6", "number": ["log", "standardize"]},
+    {"columns": "C1..C8", "id": [{"vocabulary": {"min_count": 2}}]},
+]
+TRAIN = {
+    "epochs": 4,
+    "batch_size": 32,
+    "deterministic": True,
+    "checkpoint_seconds": 0.05,
+    "early_stopping": None,
+}
+
+
+class World:
+    """One data file, one config file a run folder, and the processes on them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.data = folder / "rows.tsv"
+        write_clicks(self.data, NUM_ROWS)
+        self.processes = []
+
+    def config(self, name, **train):
+        path = self.folder / f"{name}.yaml"
+        settings = settings_of(
+            self.data,
+            self.folder / name,
+            features=FEATURES,
+            train=TRAIN | train,
+            report={},
+        )
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    def start(self, config, *options, command="run"):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ctr_pipeline", command, str(config), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def finish(self, config, *options, command="run"):
+        """Runs to the end: exit code, stdout, stderr."""
+        process = self.start(config, *options, command=command)
+        stdout, stderr = process.communicate(timeout=DEADLINE_SECONDS)
+        return process.returncode, stdout, stderr
+
+    def stop_when(self, condition, config, number, *options):
+        """Starts a run and signals it once the condition holds: exit code and stderr."""
+        process = self.start(config, *options)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            assert process.poll() is None, f"ended before: {process.stderr.read()}"
+            assert time.monotonic() < deadline, "the moment did not come"
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=DEADLINE_SECONDS)
+        return process.returncode, stderr
+
+    def end(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("kill"))
+    yield world
+    world.end()
+
+
+def metrics_of(folder):
+    metrics = json.loads((folder / "metrics.json").read_text())
+    return {split: metrics[split] for split in ("valid", "test")} | {
+        "steps": metrics["training"]["steps"],
+        "embedding_rows": metrics["training"]["embedding_rows"],
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    code, _, stderr = world.finish(world.config("undisturbed"))
+    assert code == 0, stderr
+    return world.folder / "undisturbed"
+
+
+def assert_same_end(folder, undisturbed):
+    found, expected = metrics_of(folder), metrics_of(undisturbed)
+    assert found["steps"] == expected["steps"]
+    assert found["embedding_rows"] == expected["embedding_rows"]
+    for split in ("valid", "test"):
+        for name, value in expected[split].items():
+            assert found[split][name] == pytest.approx(value, abs=1e-6), (split, name)
+    predictions, others = (
+        pd.read_parquet(path / "predictions.parquet") for path in (folder, undisturbed)
+    )
+    assert predictions["probability"].to_numpy() == pytest.approx(
+        others["probability"].to_numpy(), abs=1e-6
+    )
+    history, other_history = (
+        pd.read_csv(path / "history.csv").drop(columns="seconds") for path in (folder, undisturbed)
+    )
+    pd.testing.assert_frame_equal(history, other_history, atol=1e-6)
+
+
+def checkpoints_in(folder):
+    return sorted((folder / "checkpoints").glob("step-*/manifest.json"))
+
+
+def newest_step(folder):
+    steps = [int(path.parent.name.removeprefix("step-")) for path in checkpoints_in(folder)]
+    return max(steps, default=0)
+
+
+STEPS_AN_EPOCH = NUM_ROWS * 8 // 10 // 32
+
+MOMENTS = {
+    "ingest": lambda folder: (folder / "cache" / "ingested").exists(),
+    "encoding": lambda folder: (folder / "cache" / "encoded").exists(),
+    "first-epoch": lambda folder: newest_step(folder) > 20,
+    "third-epoch": lambda folder: newest_step(folder) > 2 * STEPS_AN_EPOCH + 20,
+    "export": lambda folder: (folder / "export").exists(),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_and_resumed_ends_as_undisturbed(world, undisturbed, moment):
+    name = f"killed-{moment}"
+    folder, config = world.folder / name, world.config(name)
+    code, _ = world.stop_when(lambda: MOMENTS[moment](folder), config, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert not (folder / "metrics.json").exists()
+    assert not (folder / "export" / "1").exists()
+    step = newest_step(folder)
+    code, _, stderr = world.finish(config, "--resume")
+    assert code == 0, stderr
+    if step:
+        assert "Resuming after step" in stderr
+    assert_same_end(folder, undisturbed)
+    assert not list(folder.rglob("*.tmp"))
+
+
+def test_killed_twice(world, undisturbed):
+    folder, config = world.folder / "twice", world.config("twice")
+    for steps in (30, STEPS_AN_EPOCH + 30):
+        options = () if steps == 30 else ("--resume",)
+        world.stop_when(lambda: newest_step(folder) > steps, config, signal.SIGKILL, *options)  # noqa: B023  # called within the turn
+    assert world.finish(config, "--resume")[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+)
+def test_asked_to_stop_leaves_a_checkpoint_and_goes_on(world, undisturbed, number, code, word):
+    name = f"asked-{word}"
+    # No checkpoint but those of the ends of epochs and the one that the signal makes.
+    folder, config = world.folder / name, world.config(name, checkpoint_seconds=1e6)
+    found, stderr = world.stop_when(lambda: newest_step(folder) >= STEPS_AN_EPOCH, config, number)
+    assert found == code
+    assert f"stopped by {word}" in stderr
+    assert f"ctrpipe run {config} --resume" in stderr
+    assert "Traceback" not in stderr
+    # The same step if the signal came before the first batch of the second epoch.
+    assert newest_step(folder) >= STEPS_AN_EPOCH
+    assert not (folder / "metrics.json").exists()
+    assert world.finish(config, "--resume")[0] == 0
+    assert_same_end(folder, undisturbed)
+
+
+def test_second_run_in_the_same_folder_is_refused(world):
+    folder, config = world.folder / "shared", world.config("shared")
+    first = world.start(config)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while newest_step(folder) == 0:
+        assert first.poll() is None, first.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    code, _, stderr = world.finish(config)
+    assert code == 1
+    assert f"another run (process {first.pid}) uses this folder" in stderr
+    assert "Traceback" not in stderr
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=DEADLINE_SECONDS)
+    assert first.returncode == 143
+    # The lock went with its owner; the refused run has changed nothing.
+    assert world.finish(config, "--resume")[0] == 0
+
+
+def test_damaged_newest_checkpoint_falls_back_and_says_so(world, undisturbed):
+    folder, config = world.folder / "damaged", world.config("damaged")
+    world.stop_when(lambda: newest_step(folder) > STEPS_AN_EPOCH + 20, config, signal.SIGTERM)
+    newest = checkpoints_in(folder)[-1].parent
+    size = (newest / "rows.bin").stat().st_size
+    os.truncate(newest / "rows.bin", size // 2)
+    code, _, stderr = world.finish(config, "--resume")
+    assert code == 0, stderr
+    assert "Checkpoint passed over" in stderr
+    assert newest.name in stderr
+    assert_same_end(folder, undisturbed)
+
+
+def test_resuming_with_another_model_is_refused_and_names_the_key(world):
+    folder, config = world.folder / "changed", world.config("changed")
+    world.stop_when(lambda: newest_step(folder) > 0, config, signal.SIGTERM)
+    before = checkpoints_in(folder)
+    code, _, stderr = world.finish(config, "--resume", "--set", "model.embedding_dim=8")
+    assert code == 1
+    assert "cannot be resumed: model.embedding_dim differ" in stderr
+    assert "Traceback" not in stderr
+    assert checkpoints_in(folder) == before
+
+
+def test_resuming_with_more_epochs_is_allowed(world, undisturbed):
+    config = world.config("shorter", epochs=2)
+    assert world.finish(config, command="train")[0] == 0
+    code, _, stderr = world.finish(config, "--resume", "--set", "train.epochs=4")
+    assert code == 0, stderr
+    assert_same_end(world.folder / "shorter", undisturbed)
