@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from ctr_pipeline.pipeline.planted import planted_figures
 from ctr_pipeline.pipeline.results import PredictResult, RunResult
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.encode import wake_kernels
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
 
@@ -124,6 +126,8 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
 def _prepare(
     loaded: LoadedConfig, run: RunFolder, progress: Progress, times: StageTimes
 ) -> tuple[Analysis, Encoding]:
+    # Numba takes half a second to wake up, which it can do while the files are read.
+    threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
     analysis = run_analysis(loaded, run, progress, times)
     return analysis, run_encoding(loaded, run, analysis, progress, times)
 

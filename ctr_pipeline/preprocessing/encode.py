@@ -12,6 +12,7 @@ from ctr_pipeline.preprocessing.arrow_values import number_values, text_column
 from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.preprocessing.number_kernels import finish_numbers
+from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class ColumnEncoder:
         if column not in seen:
             seen[column] = number_values(_column(batch, column), column=column)
         return seen[column]
+
+
+def wake_kernels() -> None:
+    """Runs a kernel once: the first one of a process makes Numba load what all of them need."""
+    fingerprint_values(pa.array(["a"]))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
