@@ -64,6 +64,8 @@ def explain_os_error(error: OSError, path: Path) -> RunFolderError:
         return RunFolderError("the disk is full", place=str(path), remedy="Free space, then resume")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return RunFolderError(
-            "cannot be written", place=str(path), remedy="Choose another 'output' or its permissions"
+            "cannot be written",
+            place=str(path),
+            remedy="Choose another 'output' or its permissions",
         )
     return RunFolderError(f"cannot be written ({error.strerror})", place=str(path))

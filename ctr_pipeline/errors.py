@@ -19,7 +19,9 @@ class CtrPipelineError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, *, place: str | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, place: str | None = None, remedy: str | None = None
+    ) -> None:
         self.message = message
         self.place = place
         self.remedy = remedy
@@ -95,7 +97,7 @@ class ConfigError(CtrPipelineError):
         super().__init__("\n".join([f"{title}:", *(f"  {problem}" for problem in self.problems)]))
 
 
-class Interrupted(BaseException):  # noqa: N818  # like KeyboardInterrupt, an event and not a fault
+class Interrupted(BaseException):  # like KeyboardInterrupt, an event and not a fault
     """The user or the system asked the program to stop; what was done is kept.
 
     Args:

@@ -60,7 +60,7 @@ class SilentTask:
 class SilentProgress:
     """A `Progress` that shows nothing."""
 
-    def task(self, name: str, *, total: int | None, unit: str = "rows") -> ProgressTask:  # noqa: ARG002
+    def task(self, name: str, *, total: int | None, unit: str = "rows") -> ProgressTask:
         """Shows nothing."""
         return SilentTask()
 

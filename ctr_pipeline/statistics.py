@@ -74,7 +74,7 @@ class ColumnStatistics(_Frozen):
         num_distinct: Distinct values present, exact.
         moments: Of number columns.
         quantiles: Of number columns: the 5, 25, 50, 75 and 95 % quantiles, keys "0.05" and so on.
-        missing_label_rate: Click rate of the rows where the value is missing; None if there are none.
+        missing_label_rate: Click rate of the rows without a value; None if there are none.
         top_values: The most frequent values, most frequent first.
         histogram: Of number columns.
     """

@@ -72,7 +72,8 @@ def init_config(
         raise RunFolderError(
             "exists already", place=str(output), remedy="Give --overwrite or another --output"
         )
-    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", output.stem).strip("-") or "model"
+    # The data's name says more than `config`, which most outputs are called.
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "model"
     section: dict[str, Any] = {"train": data, "label": label}
     if columns is not None:
         section["columns"] = list(columns)

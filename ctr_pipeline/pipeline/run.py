@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted
+from ctr_pipeline.errors import CheckpointError, ConfigError, CtrPipelineError, Interrupted
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
 from ctr_pipeline.pipeline.encoding_stage import Encoding, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
@@ -84,7 +84,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of the trained model on the test rows, or on the labelled rows of `data`."""
     progress = LoggedProgress(progress)
-    with _opened(loaded, resume=True, overwrite=False) as run:
+    with _opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
         from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import evaluate_file
@@ -103,7 +103,7 @@ def evaluate(
 def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress) -> PredictResult:
     """Probabilities of the rows of `data`, which need no label."""
     progress = LoggedProgress(progress)
-    with _opened(loaded, resume=True, overwrite=False) as run:
+    with _opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import predict_file
 
@@ -114,7 +114,7 @@ def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before."""
     progress = LoggedProgress(progress)
-    with _opened(loaded, resume=True, overwrite=False) as run:
+    with _opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.training_stage import open_trained
 
         model = open_trained(loaded, run)
@@ -217,6 +217,24 @@ def _check_splits(loaded: LoadedConfig) -> None:
                 )
             ]
         )
+
+
+@contextmanager
+def _opened_trained(loaded: LoadedConfig) -> Iterator[RunFolder]:
+    """The folder of an earlier training; one without any is left as it is.
+
+    Raises:
+        CheckpointError: Nothing was trained in it.
+    """
+    run = RunFolder(loaded.config.run_folder)
+    if not run.checkpoints.is_dir():
+        raise CheckpointError(
+            "holds no trained model",
+            place=str(run.path),
+            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
+        )
+    with _opened(loaded, resume=True, overwrite=False) as run:
+        yield run
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Encoded rows → trained parameters."""
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
 from ctr_pipeline.training.parameters import load_parameters
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,25 +93,28 @@ def run_training(
 
 
 def open_trained(loaded: LoadedConfig, run: RunFolder) -> TrainedModel:
-    """Loads the best epoch of a finished training.
+    """Loads the best epoch of a training; the newest whole checkpoint if that one is damaged.
 
     Raises:
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
     """
     checkpoints = CheckpointFolder(run.checkpoints)
-    newest = checkpoints.load_newest(lambda _: None)
-    best_step = newest.state["best_step"] if newest is not None else None
-    if best_step is None:
+    checkpoint = checkpoints.load_newest(_LOGGER.warning)
+    if checkpoint is None or checkpoint.state["best_step"] is None:
         raise CheckpointError(
             "holds no trained model",
             place=str(run.path),
             remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
-    checkpoint = checkpoints.load(best_step)
+    state = TrainingState.from_json(checkpoint.state)
+    if checkpoint.step != state.best_step and state.best_step is not None:
+        try:
+            checkpoint = checkpoints.load(state.best_step)
+        except CheckpointError as error:
+            _LOGGER.warning("The newest checkpoint is used instead of the best: %s", error)
     plan = load_plan(run.preprocessing)
     model = _assemble(loaded, run, plan, None)
     load_parameters(checkpoint, lookup_of(model.store, loaded.config.model), model.dense)
-    state = TrainingState.from_json(newest.state if newest is not None else checkpoint.state)
     return TrainedModel(plan, model.compiled, model.store, model.dense, model.scorer, state)
 
 

@@ -197,8 +197,9 @@ class RunFolder:
             different = differing_keys(earlier, loaded.config)
             if different:
                 what = "cannot be resumed" if resume else "holds results of another config"
+                verb = "differs" if len(different) == 1 else "differ"
                 raise RunFolderError(
-                    f"{what}: {', '.join(different[:5])} differ",
+                    f"{what}: {', '.join(different[:5])} {verb}",
                     place=str(self.path),
                     remedy="Choose another 'output', set the keys back, or give --overwrite",
                 )

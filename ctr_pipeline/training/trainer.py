@@ -20,7 +20,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.dataset.order import EpochOrder, mix
-from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.errors import CheckpointError, TrainingError
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
@@ -163,7 +163,12 @@ class Trainer:
             events.close()
         if self.state.best_step is not None and self.state.best_step != self.state.step:
             finished, history = self.state.finished, self.state.history
-            self.restore(self.checkpoints.load(self.state.best_step))
+            try:
+                best = self.checkpoints.load(self.state.best_step)
+            except CheckpointError as error:
+                self._progress.say(f"The last epoch is kept instead of the best: {error}")
+                return self.state
+            self.restore(best)
             self.state = replace(self.state, finished=finished, history=history)
         return self.state
 

@@ -59,13 +59,14 @@ def test_rows_cut_short_are_not_there(tmp_path):
         EncodedReader(tmp_path)
 
 
-def test_an_error_while_writing_leaves_no_rows(tmp_path):
-    with (
-        pytest.raises(KeyError),
-        EncodedWriter(tmp_path, num_fields=1, num_numbers=0, fingerprint="f") as writer,
-    ):
-        writer.write(
-            np.zeros((1, 1), np.int32), np.zeros((1, 0), np.float32), np.zeros(1, np.float32)
-        )
+def write_and_fail(folder):
+    with EncodedWriter(folder, num_fields=1, num_numbers=0, fingerprint="f") as writer:
+        one = np.zeros(1, np.float32)
+        writer.write(np.zeros((1, 1), np.int32), np.zeros((1, 0), np.float32), one)
         raise KeyError
+
+
+def test_an_error_while_writing_leaves_no_rows(tmp_path):
+    with pytest.raises(KeyError):
+        write_and_fail(tmp_path)
     assert load_meta(tmp_path) is None
