@@ -41,7 +41,7 @@ def test_written_config_loads_and_gives_the_same_plan(init):
     plan = check_config(loaded, progress=SilentProgress())
     assert [row.feature for row in plan.rows] == ["price", "city"]
     assert [row.column_type for row in plan.rows] == ["number", "text"]
-    assert loaded.config.output == "runs/c"
+    assert loaded.config.output == "runs/clicks"
     assert loaded.config.data.label == "click"
 
 

@@ -123,7 +123,9 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(("damage", "message"), DAMAGE.items(), ids=lambda item: str(item)[:40])
+@pytest.mark.parametrize(
+    ("damage", "message"), DAMAGE.items(), ids=[damage.__name__ for damage in DAMAGE]
+)
 def test_damage_is_detected_and_the_previous_one_used(folder, damage, message):
     save(folder, 1)
     damage(save(folder, 2).folder)
