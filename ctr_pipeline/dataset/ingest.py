@@ -175,7 +175,7 @@ class _Ingestion:
                     writer.add(table.drop_columns(dropped))
                 rows = writer.finish()
                 ranges = plan_order_ranges(sum(part.num_rows for part in rows), own)
-                parts |= divide_parts(rows, ranges, self.folder, label)
+                parts |= divide_parts(rows, ranges, self.folder, label, self.pool)
                 shutil.rmtree(self.folder / "all")
             else:
                 writers = {name: self._writer(self.folder / name) for name in own.splits}

@@ -25,8 +25,8 @@ from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import Progress
 
-# At least a part, whose dictionaries are then gone through once.
-_BATCH_ROWS = 131_072
+# At least a row group of a part, whose dictionaries are then gone through once.
+_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)

@@ -68,20 +68,17 @@ def _interval_ids(
     num_thresholds = len(thresholds)
     for n in range(len(values)):
         value = values[n]
-        if np.isnan(value):
-            out[n] = missing_id
-            continue
-        # Number of thresholds <= value, halving the part in question.
+        # Number of thresholds <= value, halving the part in question. Without a branch that depends
+        # on the value: random values would mispredict every one of them.
         low = 0
         remaining = num_thresholds
-        while remaining > 0:
+        while remaining > 1:
             half = remaining >> 1
-            if thresholds[low + half] <= value:
-                low += half + 1
-                remaining -= half + 1
-            else:
-                remaining = half
-        out[n] = ids[low]
+            low += half * (thresholds[low + half - 1] <= value)
+            remaining -= half
+        if remaining == 1:
+            low += 1 * (thresholds[low] <= value)
+        out[n] = missing_id if np.isnan(value) else ids[low]
 
 
 def interval_ids(
