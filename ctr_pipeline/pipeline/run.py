@@ -49,7 +49,8 @@ def run_pipeline(
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
-        # TensorFlow is imported by the stages below and by no earlier one.
+        progress.say("Starting TensorFlow")
+        # It is imported by the stages below and by no earlier one.
         from ctr_pipeline.pipeline.training_stage import run_training
 
         model = run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
@@ -73,6 +74,7 @@ def train(
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
+        progress.say("Starting TensorFlow")
         from ctr_pipeline.pipeline.training_stage import run_training
 
         run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)

@@ -1,14 +1,11 @@
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from ctr_pipeline.models.layers.dropout import hashed_dropout
+from ctr_pipeline.models.layers import SeededDropout
 
 
 def mask_of(seed, shape=(2000, 64), rate=0.2):
-    generator = keras.random.SeedGenerator(seed)
-    return np.asarray(hashed_dropout(np.ones(shape, np.float32), rate, generator))
+    return np.asarray(SeededDropout(rate, seed)(np.ones(shape, np.float32), training=True))
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.2, 0.5, 0.9])
@@ -35,21 +32,8 @@ def test_masks_of_rows_units_and_seeds_are_unrelated():
         assert others.std() == pytest.approx(1 / np.sqrt(count), rel=0.15)
 
 
-def test_one_generator_gives_each_call_a_mask_of_its_own():
-    generator = keras.random.SeedGenerator(3)
+def test_one_layer_gives_each_call_a_mask_of_its_own():
+    layer = SeededDropout(0.5, 3)
     ones = np.ones((500, 64), np.float32)
-    first, second = (np.asarray(hashed_dropout(ones, 0.5, generator)) for _ in range(2))
+    first, second = (np.asarray(layer(ones, training=True)) for _ in range(2))
     assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.03
-
-
-def test_xla_draws_the_same_masks():
-    ones = np.ones((64, 32), np.float32)
-
-    def draw(state):
-        with keras.StatelessScope([(generator.state, state)]):
-            return hashed_dropout(ones, 0.5, generator)
-
-    generator = keras.random.SeedGenerator(0)
-    state = tf.constant([5, 7], tf.uint32)
-    compiled = tf.function(draw, jit_compile=True)(state)
-    assert np.array_equal(np.asarray(draw(state)), np.asarray(compiled))
