@@ -68,4 +68,18 @@ def explain_os_error(error: OSError, path: Path) -> RunFolderError:
             place=str(path),
             remedy="Choose another 'output' or its permissions",
         )
-    return RunFolderError(f"cannot be written ({error.strerror})", place=str(path))
+    if error.errno == errno.EDQUOT:
+        return RunFolderError(
+            "the disk quota is used up", place=str(path), remedy="Free space, then resume"
+        )
+    if error.errno == errno.EFBIG:
+        return RunFolderError(
+            "is larger than files may be",
+            place=str(path),
+            remedy="Raise the limit, 'ulimit -f unlimited', then resume",
+        )
+    return RunFolderError(
+        f"cannot be written ({error.strerror or error})",
+        place=str(path),
+        remedy="Choose another place, or remove what is in the way",
+    )

@@ -43,7 +43,7 @@ def read_yaml_text(path: Path) -> str:
         message = f"is a folder; name the config file in it{_other_configs(path / 'config.yaml')}"
         raise ConfigError([ConfigProblem(place, "", message)]) from error
     except OSError as error:
-        message = f"cannot be read ({error.strerror}); check its permissions"
+        message = f"cannot be read ({error.strerror}); check the file and its permissions"
         raise ConfigError([ConfigProblem(place, "", message)]) from error
     try:
         text = data.decode("utf-8-sig")

@@ -77,14 +77,22 @@ class EncodedWriter:
         self, folder: Path, *, num_fields: int, num_numbers: int, fingerprint: str
     ) -> None:
         if sys.byteorder != "little":
-            raise DataError("encoded rows need a little-endian machine")
+            raise DataError(
+                "rows are encoded for little-endian machines only, and this one is not",
+                place=str(folder),
+                remedy="Run on an x86-64 or ARM machine",
+            )
         self._folder = folder
         self._meta = EncodedMeta(_FORMAT_VERSION, fingerprint, 0, num_fields, num_numbers, 0)
         self._num_rows = 0
         self._num_positive = 0
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "meta.json").unlink(missing_ok=True)
-        self._file = (folder / "rows.bin").open("wb")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "meta.json").unlink(missing_ok=True)
+            # Without a buffer of its own a full disk is noticed where it can be told.
+            self._file = (folder / "rows.bin").open("wb", buffering=0)
+        except OSError as error:
+            raise durable.explain_os_error(error, folder) from error
 
     def write(
         self,
@@ -98,10 +106,13 @@ class EncodedWriter:
         records[:, :fields] = ids_BF
         records[:, fields : fields + numbers] = numbers_BN.view(np.int32)
         records[:, -1] = labels_B.view(np.int32)
+        # Not `tofile`, whose errors do not tell a full disk from another one.
+        rest = memoryview(records.data).cast("B")
         try:
-            records.tofile(self._file)
+            while rest:
+                rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise durable.explain_os_error(error, self._folder) from error
+            raise durable.explain_os_error(error, self._folder / "rows.bin") from error
         self._num_rows += len(labels_B)
         self._num_positive += int(np.count_nonzero(labels_B))
 
@@ -177,7 +188,11 @@ class EncodedReader:
             while wanted:
                 count = os.preadv(self._descriptor, [target[position : position + wanted]], offset)
                 if count == 0:
-                    raise DataError("was cut short while it was read", place=str(self._path))
+                    raise DataError(
+                        "was cut short while it was read",
+                        place=str(self._path),
+                        remedy="Let nothing else write into the run folder, and run again",
+                    )
                 position, offset, wanted = position + count, offset + count, wanted - count
         return records
 

@@ -158,7 +158,7 @@ def _format_of(file: Path, data: DataConfig) -> Format:
         raise DataError(
             f"cannot be read ({error.strerror})",
             place=str(file),
-            remedy="Check the file's permissions",
+            remedy="Check the file and its permissions",
         ) from error
     if size == 0:
         raise DataError("is empty", place=str(file), remedy="Leave it out, or write it again")

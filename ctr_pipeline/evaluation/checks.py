@@ -16,18 +16,16 @@ def require_binary_labels(labels: npt.NDArray[Any], *, place: str) -> npt.NDArra
         place: What the rows are, for the message, such as `test rows`.
 
     Raises:
-        DataError: There are no rows, a label is not 0 or 1, or all labels are equal.
+        DataError: All labels are equal.
+        ValueError: There are no rows, or a label is not 0 or 1: rows are read so that neither can
+            be, so the caller is wrong.
     """
     if labels.ndim != 1 or labels.size == 0:
-        raise DataError(
-            "there are no rows to evaluate", place=place, remedy="Give the split more rows"
-        )
+        raise ValueError(f"{place}: no labels to evaluate, their shape is {labels.shape}")
     positive = labels == 1
     num_positive = int(np.count_nonzero(positive))
     if num_positive + int(np.count_nonzero(labels == 0)) != labels.size:
-        raise DataError(
-            "a label is neither 0 nor 1", place=place, remedy="Give the label column 0 and 1 only"
-        )
+        raise ValueError(f"{place}: a label is neither 0 nor 1")
     if num_positive in {0, labels.size}:
         only = 1 if num_positive else 0
         raise DataError(
@@ -42,11 +40,11 @@ def require_finite_scores(scores: npt.NDArray[Any], num_rows: int, *, place: str
     """Refuses scores that are not a number each.
 
     Raises:
-        DataError: There is not one score per row.
+        ValueError: There is not one score per row.
         TrainingError: A score is NaN or infinite: the model has diverged.
     """
     if scores.shape != (num_rows,):
-        raise DataError(f"{num_rows} labels but scores of shape {scores.shape}", place=place)
+        raise ValueError(f"{place}: {num_rows} labels but scores of shape {scores.shape}")
     num_bad = scores.size - int(np.count_nonzero(np.isfinite(scores)))
     if num_bad:
         raise TrainingError(

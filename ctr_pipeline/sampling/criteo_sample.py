@@ -130,7 +130,8 @@ def write_criteo_sample(
         header: Write the column names first, which the original files do not have.
 
     Raises:
-        DataError: Too few rows, or fractions that leave no training or no test rows.
+        ValueError: Too few rows, a negative seed, or fractions that leave no training or no test
+            rows.
         RunFolderError: The file cannot be written.
     """
     _refuse_impossible(num_rows, seed, valid_fraction, test_fraction)
@@ -186,18 +187,12 @@ def _refuse_impossible(
     num_rows: int, seed: int, valid_fraction: float, test_fraction: float
 ) -> None:
     if num_rows < SMALLEST_SAMPLE:
-        raise DataError(
-            f"{num_rows} rows are too few for a sample",
-            place="rows",
-            remedy=f"Ask for at least {SMALLEST_SAMPLE}",
-        )
+        raise ValueError(f"num_rows is {num_rows}, but a sample has at least {SMALLEST_SAMPLE}")
     if seed < 0:
-        raise DataError(f"the seed {seed} is negative", place="seed", remedy="Use 0 or more")
+        raise ValueError(f"the seed {seed} is negative")
     if not (valid_fraction >= 0 and test_fraction > 0 and valid_fraction + test_fraction < 1):
-        raise DataError(
-            f"valid {valid_fraction} and test {test_fraction} leave no training or no test rows",
-            place="split",
-            remedy="Use shares that are positive and together below 1",
+        raise ValueError(
+            f"valid {valid_fraction} and test {test_fraction} leave no training or no test rows"
         )
 
 

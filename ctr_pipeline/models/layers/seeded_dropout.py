@@ -10,6 +10,9 @@ import numpy as np
 from keras import ops
 
 _LOW_32_BITS = 0xFFFFFFFF
+_GOLDEN = 0x9E3779B9
+_MIX_1 = 0x85EBCA6B
+_MIX_2 = 0xC2B2AE35
 
 
 @keras.saving.register_keras_serializable(package="ctr_pipeline")
@@ -22,8 +25,7 @@ class SeededDropout(keras.layers.Layer):
     `keras.layers.Dropout` is not, and it is fused into the product where XLA compiles. (Under XLA
     on CPUs Keras's dropout falls back to a generator that takes hundreds of times as long.)
 
-    The hash is "lowbias32" (C. Wellons, "Prospecting for Hash Functions", 2018), with one half of
-    the key going in before the first round and the other before the second.
+    The hash is the finaliser of MurmurHash3 (A. Appleby, 2011) over keyed rows and units.
 
     Args:
         rate: Share of units dropped, in [0, 1).
@@ -55,16 +57,19 @@ class SeededDropout(keras.layers.Layer):
         if not training or self.seed_generator is None:
             return x_BK
         state = ops.cast(ops.bitwise_and(self.seed_generator.next(), _LOW_32_BITS), "uint32")
-        salt = ops.convert_to_tensor(np.uint32(self.seed & _LOW_32_BITS))
-        first_key = _mix(state[0] ^ salt, state[1])
-        second_key = _mix(state[1] ^ salt, first_key)
-        num_units = x_BK.shape[-1]
-        row_B1 = ops.cast(ops.arange(ops.shape(x_BK)[0], dtype="int32"), "uint32")[:, None]
-        unit_1K = ops.convert_to_tensor(np.arange(num_units, dtype=np.uint32)[None, :])
-        place_BK = row_B1 * np.uint32(num_units) + unit_1K
-        hash_BK = _mix(place_BK ^ first_key, second_key)
+        # Both halves of the state go through the mixer before they meet a place: masks of
+        # neighbouring seeds and steps would be copies of each other with a few places swapped.
+        first_key = _mix(state[0] + _word(self.seed * _GOLDEN))
+        second_key = _mix(state[1] + first_key)
+        batch_size, num_units = ops.shape(x_BK)
+        row_B1 = ops.cast(ops.arange(batch_size, dtype="int32"), "uint32")[:, None]
+        unit_1K = ops.cast(ops.arange(num_units, dtype="int32"), "uint32")[None, :]
+        row_B1 = _mix(row_B1 * _word(_GOLDEN) + first_key)
+        unit_1K = _mix(unit_1K * _word(_GOLDEN) + second_key)
+        # Mixed once more, or masks of two rows would be shifts of each other.
+        hash_BK = _mix(row_B1 + unit_1K)
         # The bound is exact to 2**-32.
-        kept_BK = hash_BK >= np.uint32(round(self.rate * 2**32))
+        kept_BK = hash_BK >= _word(round(self.rate * 2**32))
         return ops.where(kept_BK, x_BK * (1.0 / (1.0 - self.rate)), 0.0)
 
     def compute_output_shape(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -76,10 +81,14 @@ class SeededDropout(keras.layers.Layer):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
-def _mix(x: Any, key: Any) -> Any:
-    """lowbias32 of uint32, `key` added between the rounds; wraps modulo 2**32."""
-    x = x ^ ops.right_shift(x, np.uint32(16))
-    x = x * np.uint32(0x7FEB352D)
-    x = x ^ ops.right_shift(x, np.uint32(15))
-    x = (x + key) * np.uint32(0x846CA68B)
-    return x ^ ops.right_shift(x, np.uint32(16))
+def _word(value: int) -> Any:
+    return ops.convert_to_tensor(np.uint32(value & _LOW_32_BITS))
+
+
+def _mix(bits: Any) -> Any:
+    """Finaliser of MurmurHash3's 32-bit variant: every input bit moves every output bit."""
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, _word(16)))
+    bits = bits * _word(_MIX_1)
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, _word(13)))
+    bits = bits * _word(_MIX_2)
+    return ops.bitwise_xor(bits, ops.right_shift(bits, _word(16)))
