@@ -68,16 +68,24 @@ def cut_folds(rows: pd.DataFrame, origins: tuple[int, ...], test_rows: int) -> l
     ]
 
 
-def run_baseline(folds: list[Fold], *, refit: bool) -> Outcome:
-    """Logistic regression on every fold."""
+def run_baseline(folds: list[Fold], *, refit: bool, kept: Path | None) -> Outcome:
+    """Logistic regression on every fold; `kept` holds its predictions from run to run."""
     name = "logistic regression, refitted with validation rows" if refit else "logistic regression"
+    file = kept / f"{'refitted' if refit else 'plain'}.npz" if kept is not None else None
+    if file is not None and file.exists():
+        with np.load(file, allow_pickle=False) as known:
+            return Outcome(name, [known["probabilities"]], [float(known["seconds"])])
     started = time.perf_counter()
     parts = []
     for number, fold in enumerate(folds, start=1):
         result = fit_baseline(fold.train, fold.valid, fold.test, refit=refit)
         parts.append(result.probabilities)
         print(f"  {name}: fold {number}, C {result.inverse_strength}", file=sys.stderr)
-    return Outcome(name, [np.concatenate(parts)], [time.perf_counter() - started])
+    outcome = Outcome(name, [np.concatenate(parts)], [time.perf_counter() - started])
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, probabilities=outcome.probabilities[0], seconds=outcome.seconds[0])
+    return outcome
 
 
 def configuration(folder: Path, fold_folder: Path, model: str, seed: int) -> dict[str, Any]:
@@ -173,6 +181,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=[*MODELS, []])
     parser.add_argument("--quick", action="store_true", help="One origin, one seed, 20k rows.")
     parser.add_argument("--no-refit", action="store_true", help="Leave the refitted baseline out.")
+    parser.add_argument(
+        "--keep-baseline",
+        type=Path,
+        metavar="FOLDER",
+        help="Keep the regression's predictions there, and use those that are there.",
+    )
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
     if arguments.data is None:
@@ -186,9 +200,9 @@ def main() -> None:
     machine = describe_machine()
     folds = cut_folds(rows, origins, test_rows)
     labels = np.concatenate([fold.test["label"].to_numpy(dtype=np.float64) for fold in folds])
-    outcomes = [run_baseline(folds, refit=False)]
+    outcomes = [run_baseline(folds, refit=False, kept=arguments.keep_baseline)]
     if not arguments.no_refit:
-        outcomes.append(run_baseline(folds, refit=True))
+        outcomes.append(run_baseline(folds, refit=True, kept=arguments.keep_baseline))
     with tempfile.TemporaryDirectory(prefix="criteo-quality-") as temporary:
         fold_folders = write_folds(folds, Path(temporary) / "folds")
         outcomes += [
