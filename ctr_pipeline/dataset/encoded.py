@@ -107,7 +107,7 @@ class EncodedWriter:
         records[:, fields : fields + numbers] = numbers_BN.view(np.int32)
         records[:, -1] = labels_B.view(np.int32)
         # Not `tofile`, whose errors do not tell a full disk from another one.
-        rest = memoryview(records.data).cast("B")
+        rest = records.reshape(-1).view(np.uint8).data
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]

@@ -21,6 +21,7 @@ from ctr_pipeline.dataset.ingested import (
     SplitRows,
     fingerprint_of,
     load_ingested,
+    moved,
     save_ingested,
 )
 from ctr_pipeline.dataset.parts import Part, PartsWriter, divide_parts
@@ -78,8 +79,8 @@ def ingest(
     started = time.monotonic()
     source.require([name for name in column_types if name != data.label], "features")
     fingerprint = fingerprint_of(data, source, column_types, seed=seed, sensitive=sensitive)
-    present = _load_if_same(folder, fingerprint)
-    if present is not None:
+    present = load_ingested(folder)
+    if present is not None and present.fingerprint == fingerprint:
         return present
     by_hash = [data.split.column] if data.split.column is not None else []
     plan = plan_columns(
@@ -111,7 +112,9 @@ def ingest(
             != fingerprint
         ):
             raise DataError(
-                "a data file changed while it was read", place="data", remedy="Run again"
+                "a data file changed while it was read",
+                place="data",
+                remedy="Let nothing write into data files meanwhile, and run again",
             )
         rows = IngestedRows(
             splits={
@@ -127,7 +130,7 @@ def ingest(
             seconds=time.monotonic() - started,
         )
         save_ingested(temporary, rows)
-    return load_ingested(folder)
+    return moved(rows, temporary, folder)
 
 
 @dataclass(frozen=True)
@@ -193,15 +196,6 @@ class _Ingestion:
 
     def _writer(self, folder: Path) -> PartsWriter:
         return PartsWriter(folder, self.data.label, self.pool, self.threads + 1)
-
-
-def _load_if_same(folder: Path, fingerprint: str) -> IngestedRows | None:
-    try:
-        rows = load_ingested(folder)
-    except DataError:
-        # Nothing usable there: what follows replaces it.
-        return None
-    return rows if rows.fingerprint == fingerprint else None
 
 
 def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None:

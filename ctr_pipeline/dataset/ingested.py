@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,9 @@ def fingerprint_of(
     """Names everything the ingested rows depend on; the seed only where rows are divided by it.
 
     Sensitive columns are part of it because examples of bad rows are kept without their values.
+
+    Raises:
+        DataError: A file is gone.
     """
     facts: dict[str, Any] = {
         "version": INGESTED_VERSION,
@@ -74,48 +77,42 @@ def fingerprint_of(
 
 
 def _stat_of(file: Path) -> tuple[str, int, int]:
-    stat = file.stat()
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise DataError(
+            f"cannot be found any more ({error.strerror})",
+            place=str(file),
+            remedy="Leave data files in place while they are read, and run again",
+        ) from error
     return str(file.resolve()), stat.st_size, stat.st_mtime_ns
 
 
 def save_ingested(folder: Path, rows: IngestedRows) -> None:
     """Writes the record; files are kept relative to it, so that the folder can be moved."""
-    splits = {
-        name: split.model_copy(
-            update={"files": tuple(file.relative_to(folder) for file in split.files)}
-        )
-        for name, split in rows.splits.items()
-    }
-    relative = rows.model_copy(update={"splits": splits})
+    relative = _with_files(rows, lambda file: file.relative_to(folder))
     write_text(folder / _RECORD, relative.model_dump_json(indent=2) + "\n")
 
 
-def load_ingested(folder: Path) -> IngestedRows:
-    """Reads the record of an ingestion.
-
-    Raises:
-        DataError: It is missing or damaged, or parts it names are gone.
-    """
-    path = folder / _RECORD
-    remedy = "Delete the folder and run the pipeline again"
+def load_ingested(folder: Path) -> IngestedRows | None:
+    """The rows in `folder`; None if there are none that are whole and of this version."""
     try:
-        rows = IngestedRows.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise DataError(
-            f"cannot be read ({error.strerror})", place=str(path), remedy=remedy
-        ) from error
-    except ValueError as error:
-        raise DataError(
-            "is damaged or of another version", place=str(path), remedy=remedy
-        ) from error
-    if rows.version != INGESTED_VERSION:
-        raise DataError(f"has version {rows.version}", place=str(path), remedy=remedy)
+        relative = IngestedRows.model_validate_json((folder / _RECORD).read_bytes())
+    except (OSError, ValueError):
+        return None
+    rows = moved(relative, Path(), folder)
+    are_there = all(file.is_file() for split in rows.splits.values() for file in split.files)
+    return rows if rows.version == INGESTED_VERSION and are_there else None
+
+
+def moved(rows: IngestedRows, old: Path, new: Path) -> IngestedRows:
+    """The same rows after their folder was renamed."""
+    return _with_files(rows, lambda file: new / file.relative_to(old))
+
+
+def _with_files(rows: IngestedRows, change: Callable[[Path], Path]) -> IngestedRows:
     splits = {
-        name: split.model_copy(update={"files": tuple(folder / file for file in split.files)})
+        name: split.model_copy(update={"files": tuple(change(file) for file in split.files)})
         for name, split in rows.splits.items()
     }
-    for split in splits.values():
-        for file in split.files:
-            if not file.is_file():
-                raise DataError("is gone", place=str(file), remedy=remedy)
     return rows.model_copy(update={"splits": splits})

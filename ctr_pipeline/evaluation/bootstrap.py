@@ -77,7 +77,8 @@ def paired_bootstrap(
         seed: Of the draws.
 
     Raises:
-        DataError: Only one class, labels other than 0 and 1, or lengths that differ.
+        DataError: Only one class.
+        ValueError: Labels other than 0 and 1, or lengths that differ.
         TrainingError: Logits that are not finite.
     """
     positive = require_binary_labels(labels, place="paired bootstrap")

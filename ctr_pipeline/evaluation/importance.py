@@ -53,7 +53,8 @@ def importance_of(
         shuffled_logits: [N] of the same rows with the feature's values permuted.
 
     Raises:
-        DataError: Only one class, or labels other than 0 and 1.
+        DataError: Only one class.
+        ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Logits that are not finite.
     """
     return ImportanceRow(

@@ -100,8 +100,8 @@ def evaluate_predictions(
         place: What the rows are, for error messages, such as `test rows`.
 
     Raises:
-        DataError: No rows, only one class (AUC and baseline have no meaning), or labels other
-            than 0 and 1.
+        DataError: Only one class: AUC and baseline have no meaning.
+        ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Logits that are not finite.
     """
     positive = require_binary_labels(labels, place=place)

@@ -60,7 +60,8 @@ def exact_auc(
         place: What the rows are, for error messages.
 
     Raises:
-        DataError: Only one class, or labels other than 0 and 1.
+        DataError: Only one class.
+        ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Scores that are not finite.
     """
     positive = require_binary_labels(labels, place=place)
@@ -99,7 +100,8 @@ def group_auc(
         place: What the rows are, for error messages.
 
     Raises:
-        DataError: Only one class in all, or labels other than 0 and 1.
+        DataError: Only one class in all.
+        ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Scores that are not finite.
     """
     positive = require_binary_labels(labels, place=place)
@@ -178,7 +180,8 @@ def roc_points(
         place: What the rows are, for error messages.
 
     Raises:
-        DataError: Only one class, or labels other than 0 and 1.
+        DataError: Only one class.
+        ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Scores that are not finite.
     """
     positive = require_binary_labels(labels, place=place)

@@ -17,7 +17,6 @@ from pyarrow import csv as arrow_csv
 from pydantic import BaseModel, ConfigDict, Field
 
 from ctr_pipeline.durable import durable_write, explain_os_error, write_text
-from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.sampling.counter_random import Float64s, derive_key, scramble_32_bits
 from ctr_pipeline.sampling.criteo_columns import COLUMN_NAMES, NUM_CATEGORIES, NUM_NUMBERS

@@ -52,12 +52,12 @@ def test_auc_of_constant_scores_is_one_half_and_zero_signs_tie():
 @pytest.mark.parametrize(
     ("labels", "scores", "error", "message"),
     [
-        ([], [], DataError, "no rows"),
+        ([], [], ValueError, "no labels"),
         ([1, 1], [0.1, 0.2], DataError, "all 2 labels are 1"),
         ([0, 0], [0.1, 0.2], DataError, "all 2 labels are 0"),
-        ([0, 2], [0.1, 0.2], DataError, "neither 0 nor 1"),
-        ([0, np.nan], [0.1, 0.2], DataError, "neither 0 nor 1"),
-        ([0, 1], [0.1], DataError, "2 labels"),
+        ([0, 2], [0.1, 0.2], ValueError, "neither 0 nor 1"),
+        ([0, np.nan], [0.1, 0.2], ValueError, "neither 0 nor 1"),
+        ([0, 1], [0.1], ValueError, "2 labels"),
         ([0, 1], [0.1, np.nan], TrainingError, "1 of 2 scores"),
         ([0, 1], [np.inf, 0.1], TrainingError, "NaN or infinite"),
     ],

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.sampling.criteo_columns import (
     CATEGORY_COLUMNS,
@@ -178,14 +178,14 @@ def test_hexadecimal_digits_are_those_python_prints():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_rows": 99}, "too few"),
+        ({"num_rows": 99}, "at least 100"),
         ({"num_rows": 200, "seed": -1}, "negative"),
         ({"num_rows": 200, "test_fraction": 0.0}, "no test rows"),
         ({"num_rows": 200, "test_fraction": 0.6, "valid_fraction": 0.4}, "no training"),
     ],
 )
 def test_impossible_samples_are_refused_and_nothing_is_written(tmp_path, options, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(ValueError, match=message):
         write(tmp_path / "rows.tsv", **options)
     assert list(tmp_path.iterdir()) == []
 
