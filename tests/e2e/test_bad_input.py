@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from bad_input_cases import CASES, Case
+from bad_input_data_cases import DATA_CASES
 from bad_input_world import World, lines
 
 from ctr_pipeline.cli.main import main
 
+ALL_CASES = (*CASES, *DATA_CASES)
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}
 
@@ -38,7 +40,7 @@ def world(tmp_path, monkeypatch):
         cleanup()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
 def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     if case.trained:
         shutil.copytree(request.getfixturevalue("trained_run"), world.folder / "run")
@@ -67,4 +69,4 @@ def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
 
 
 def test_there_are_enough_kinds_of_mistakes():
-    assert len({case.name for case in CASES}) == len(CASES) >= 80
+    assert len({case.name for case in ALL_CASES}) == len(ALL_CASES) >= 80

@@ -1,0 +1,314 @@
+"""Mistakes in data files, and what can happen to files and disks while rows are read."""
+
+import gzip
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bad_input_cases import CHECK, Case, file, nothing, setting
+from bad_input_world import HEADER, World, lines
+
+from ctr_pipeline.dataset import compression, encoded, ingest
+
+EVALUATE = ("evaluate", "c.yaml")
+NOT_TEXT_OR_PARQUET = (
+    ("zip", b"PK\x03\x04", "a ZIP archive or an Excel workbook"),
+    ("utf16", "click,price\n1,2\n".encode("utf-16"), "UTF-16 text"),
+)
+
+
+def _huge_config(world: World) -> None:
+    world.write("c.yaml", "name: " + "x" * 10_000_000)
+
+
+def _rows_and_parquet(world: World) -> None:
+    world.parquet()
+    world.config(data__train=["rows.csv", "rows.parquet"])
+
+
+def _parquet(**values: object) -> Callable[[World], None]:
+    """The rows are Parquet and the config has these values."""
+
+    def spoil(world: World) -> None:
+        world.parquet()
+        world.config(**{"data__train": "rows.parquet", **values})
+
+    return spoil
+
+
+def _two_parquets(world: World) -> None:
+    world.parquet("part-1.parquet")
+    world.parquet("part-2.parquet", price=["a"] * 300)
+    world.config(data__train="part-*.parquet")
+
+
+def _float_ids(world: World) -> None:
+    world.parquet(city=[1.5] * 300)
+    world.config(data__train="rows.parquet")
+
+
+def _no_parquet_rows(world: World) -> None:
+    table = pa.table({"click": pa.array([], pa.int64()), "price": pa.array([], pa.float64())})
+    pq.write_table(table, world.folder / "rows.parquet")
+    world.config(data__train="rows.parquet")
+
+
+def _damage_pages(path: Path) -> None:
+    """The footer of a Parquet file stays whole, the rows do not."""
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\xff" * 400 + data[404:])
+
+
+def _damaged_pages(world: World) -> None:
+    world.parquet()
+    _damage_pages(world.folder / "rows.parquet")
+    world.config(data__train="rows.parquet")
+
+
+def _damaged_pages_later(world: World) -> None:
+    world.parquet("part-1.parquet")
+    world.parquet("part-2.parquet")
+    _damage_pages(world.folder / "part-2.parquet")
+    world.config(data__train="part-*.parquet")
+
+
+def _damaged_gz_later(world: World) -> None:
+    # The first 4 MiB, which are all that a check looks at, are whole.
+    data = gzip.compress((HEADER + "\n".join(lines() * 1500)).encode(), compresslevel=1)
+    world.write("rows.csv.gz", data[:-2000])
+    world.config(data__train="rows.csv.gz")
+
+
+def _endless_row(row: str) -> Callable[[World], None]:
+    """A row over the limit, which is lowered for the test's sake."""
+
+    def spoil(world: World) -> None:
+        world.monkeypatch.setattr("ctr_pipeline.dataset.text_blocks.MAX_RECORD_BYTES", 1 << 20)
+        world.rows([*lines() * 1500, row + "x" * (9 << 20), *lines()])
+
+    return spoil
+
+
+def _endless_first_row(world: World) -> None:
+    limit = "ctr_pipeline.dataset.text_head._LONGEST_FIRST_RECORD_BYTES"
+    world.monkeypatch.setattr(limit, 4 << 20)
+    world.write("rows.csv", HEADER + "1,2," + "x" * (4 << 20))
+
+
+DATA_FILES = (
+    Case("config_is_huge", _huge_config, ("c.yaml", "too large", "data.train")),
+    # Root reads every file whatever its permissions, but nobody the first bytes of this one.
+    Case(
+        "config_unreadable",
+        nothing,
+        ("/proc/self/mem", "cannot be read"),
+        ("run", "/proc/self/mem"),
+    ),
+    Case(
+        "data_cannot_be_read", setting(data__train="/proc/self/mem"), ("/proc/self/mem", "cannot")
+    ),
+    Case("data_names_nothing", setting(data__train=[]), ("data.train", "names no files", "glob")),
+    Case(
+        "data_named_twice",
+        setting(data__train=["rows.csv", "rows.csv"]),
+        ("data.train", "'rows.csv' is named twice", "once"),
+    ),
+    Case(
+        "data_in_the_cloud",
+        setting(data__train="s3://bucket/rows.csv"),
+        ("data.train", "s3://bucket/rows.csv", "local"),
+    ),
+    *(
+        Case(f"data_is_{name}", file("rows.csv", content), ("rows.csv", what, "Convert"))
+        for name, content, what in NOT_TEXT_OR_PARQUET
+    ),
+    Case("data_only_line_ends", file("rows.csv", "\n\n\n"), ("rows.csv", "is empty")),
+    Case(
+        "column_without_a_name",
+        lambda w: w.rows(lines(), header="click,,city,user\n"),
+        ("rows.csv", "column 2 has no name", "header"),
+    ),
+    Case(
+        "header_not_utf8",
+        file("rows.csv", b"click,pr\xffce,city,user\n" + "\n".join(lines()).encode()),
+        ("rows.csv, row 1", "not UTF-8", "Convert"),
+    ),
+    Case(
+        "delimiter_not_ascii",
+        setting(data__delimiter="é"),
+        ("data.delimiter", "'é'", "ASCII"),
+    ),
+    Case(
+        "names_of_a_file_with_header",
+        setting(data__columns=["click", "price", "city", "user"]),
+        ("rows.csv, row 1", "has a header", "Remove data.columns"),
+    ),
+    Case("two_formats", _rows_and_parquet, ("rows.parquet", "rows.csv", "one format")),
+    Case(
+        "parquet_called_csv",
+        _parquet(data__format="csv"),
+        ("rows.parquet", "is Parquet", "data.format: auto"),
+    ),
+    Case(
+        "parquet_with_names",
+        _parquet(data__columns=["click", "price", "city"]),
+        ("rows.parquet", "data.columns"),
+    ),
+    Case("parquet_types_differ", _two_parquets, ("part-2.parquet", "'price'", "part-1.parquet")),
+    Case("parquet_without_rows", _no_parquet_rows, ("rows.parquet", "has no rows")),
+    Case("parquet_floats_as_ids", _float_ids, ("rows.parquet", "'city'", "round_identity")),
+    Case("parquet_pages_damaged", _damaged_pages, ("rows.parquet", "damaged", "again"), CHECK),
+    Case("parquet_damaged_later", _damaged_pages_later, ("part-2.parquet", "damaged", "again")),
+    Case("gz_damaged_later", _damaged_gz_later, ("rows.csv.gz", "damaged", "again")),
+    Case("row_endless", _endless_row(""), ("rows.csv, row 450002", "longer than 1 MiB")),
+    Case("quote_endless", _endless_row('1,2,"'), ("rows.csv, row 450002", "never closed", "quote")),
+    Case("first_row_endless", _endless_first_row, ("rows.csv, row 1", "do not end", "one row")),
+)
+
+
+def _meanwhile(module: object, name: str, event: Callable[[], object]) -> Callable[[World], None]:
+    """Something happens to a file right before the program calls this function."""
+
+    def spoil(world: World) -> None:
+        function = getattr(module, name)
+
+        def after_the_event(*args: object, **options: object) -> object:
+            event()
+            return function(*args, **options)
+
+        world.monkeypatch.setattr(module, name, after_the_event)
+
+    return spoil
+
+
+def _refused(path: str, mode: str) -> None:
+    raise PermissionError(13, "Permission denied", path)
+
+
+def _unopenable(world: World) -> None:
+    # Readable when it was looked at first.
+    world.monkeypatch.setattr(compression.pa, "OSFile", _refused)
+
+
+def _gone_meanwhile(world: World) -> None:
+    # Below a folder that is named cache files may come and go.
+    world.rows(lines(), "cache/rows.csv")
+    world.config(data__train="cache/rows.csv")
+    _meanwhile(ingest, "_check_splits", Path("cache/rows.csv").unlink)(world)
+
+
+def _limit_file_size(num_bytes: int) -> Callable[[World], None]:
+    """As on a full disk, writing stops in the middle of a file."""
+
+    def spoil(world: World) -> None:
+        world.rows(lines(6000))
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        world.cleanups.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+
+    return spoil
+
+
+def _folder_for_rows(world: World) -> None:
+    (world.folder / "run/cache/encoded/train/rows.bin").mkdir(parents=True)
+
+
+def _truncate(name: str) -> Callable[[], None]:
+    return lambda: os.truncate(f"run/cache/encoded/{name}/rows.bin", 4)
+
+
+def _link_to_nowhere(world: World) -> None:
+    link = world.folder / "run/cache/ingested"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("nowhere")
+
+
+def _locked_folder(world: World) -> None:
+    """An empty run folder of ours."""
+    world.write("run/.lock", "")
+
+
+def _cache_is_a_file(world: World) -> None:
+    _locked_folder(world)
+    world.write("run/cache", "")
+
+
+def _big_endian(world: World) -> None:
+    world.monkeypatch.setattr(encoded, "sys", SimpleNamespace(byteorder="big"))
+
+
+MEANWHILE = (
+    Case("data_cannot_be_opened", _unopenable, ("rows.csv", "Permission denied", "permissions")),
+    Case(
+        "data_changed_while_read",
+        _meanwhile(ingest, "_check_splits", lambda: os.utime("rows.csv", (1, 1))),
+        ("data", "changed while it was read", "run again"),
+    ),
+    Case("data_gone_while_read", _gone_meanwhile, ("cache/rows.csv", "any more", "run again")),
+    Case(
+        "cache_is_a_file", _cache_is_a_file, ("run/cache/ingested", "cannot be written", "remove")
+    ),
+    Case(
+        "cache_is_a_link",
+        lambda w: (_locked_folder(w), _link_to_nowhere(w)),
+        ("run/cache/ingested", "cannot be written", "remove"),
+    ),
+    Case("disk_full_for_parts", _limit_file_size(4096), ("part-00000.parquet", "larger", "ulimit")),
+    Case("disk_full_for_rows", _limit_file_size(24_000), ("rows.bin", "larger", "ulimit")),
+    Case(
+        "encoded_is_a_folder",
+        lambda w: (_locked_folder(w), _folder_for_rows(w)),
+        ("run/cache/encoded/train", "cannot be written", "remove"),
+    ),
+    Case("big_endian", _big_endian, ("run/cache/encoded", "little-endian", "x86-64")),
+)
+
+
+def _damaged_before_reading(world: World) -> None:
+    from ctr_pipeline.pipeline import evaluation_stage
+
+    _meanwhile(evaluation_stage, "EncodedReader", _truncate("valid"))(world)
+
+
+CUBES = """
+def build_model(inputs, options):
+    logit = keras.ops.squeeze(keras.layers.Dense(1)(inputs.flat_BK), axis=-1)
+    return logit + keras.ops.sum(inputs.numbers_BN, axis=-1) ** 3
+"""
+
+
+def _logit_overflows(world: World) -> None:
+    world.write("model.py", "import keras\n" + CUBES)
+    world.config(
+        features=[
+            {"columns": "price", "number": "standardize"},
+            {"columns": "city", "id": "vocabulary"},
+        ],
+        model={"name": "custom", "embedding_dim": 2, "file": "model.py"},
+    )
+    world.spoil_row(299, "1,1e300,a,u1")
+
+
+SCORING = (
+    Case(
+        "encoded_damaged",
+        _damaged_before_reading,
+        ("run/cache/encoded/valid", "missing or damaged", "Delete"),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "encoded_cut_while_read",
+        _meanwhile(os, "preadv", _truncate("valid")),
+        ("run/cache/encoded/valid/rows.bin", "cut short", "run again"),
+        EVALUATE,
+        trained=True,
+    ),
+    Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
+)
+
+DATA_CASES = (*DATA_FILES, *MEANWHILE, *SCORING)
