@@ -50,5 +50,6 @@ def require_finite_scores(scores: npt.NDArray[Any], num_rows: int, *, place: str
         raise TrainingError(
             f"{num_bad} of {scores.size} scores are NaN or infinite",
             place=place,
-            remedy="Lower the learning rates or set train.gradient_clip_norm, then train again",
+            remedy="Lower the learning rates or set train.gradient_clip_norm, then train again; if "
+            "only rows with extreme numbers are so, add 'clip' to the chains of their columns",
         )

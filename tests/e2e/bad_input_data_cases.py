@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bad_input_cases import CHECK, Case, file, nothing, setting
+from bad_input_cases import CHECK, RUN, Case, entry, file, nothing, setting
 from bad_input_world import HEADER, World, lines
 
 from ctr_pipeline.dataset import compression, encoded, ingest
@@ -23,6 +23,12 @@ NOT_TEXT_OR_PARQUET = (
 
 def _huge_config(world: World) -> None:
     world.write("c.yaml", "name: " + "x" * 10_000_000)
+
+
+def _many_aliases(world: World) -> None:
+    """Few bytes that stand for more values than fit anywhere."""
+    deeper = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    world.write("c.yaml", "a0: &a0 [1]\n" + deeper)
 
 
 def _rows_and_parquet(world: World) -> None:
@@ -170,6 +176,32 @@ DATA_FILES = (
 )
 
 
+CONFIG_VALUES = (
+    Case("config_of_aliases", _many_aliases, ("c.yaml:", "values, counting aliases")),
+    Case("set_into_a_mapping", nothing, ("data is not a list",), (*RUN, "--set", "data[0]=1")),
+    Case(
+        "set_past_the_end",
+        nothing,
+        ("features has 2 entries",),
+        (*RUN, "--set", "features[9].id=hash"),
+    ),
+    Case(
+        "set_into_a_text",
+        nothing,
+        ("data.label is not a mapping", "'x'"),
+        (*RUN, "--set", "data.label.x=1"),
+    ),
+    Case("range_of_two_numbers", entry(columns="A1B1..A2B2"), ("more than one number",)),
+    Case("range_of_two_widths", entry(columns="A01..A100"), ("A01..A100", "different widths")),
+    Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
+    Case(
+        "no_boundaries",
+        entry(columns="price", id={"bucketize": {"boundaries": []}}),
+        ("boundaries is empty",),
+    ),
+)
+
+
 def _meanwhile(module: object, name: str, event: Callable[[], object]) -> Callable[[World], None]:
     """Something happens to a file right before the program calls this function."""
 
@@ -282,10 +314,11 @@ def build_model(inputs, options):
 
 
 def _logit_overflows(world: World) -> None:
+    # The last row, which tests, has a number that no row of training has.
     world.write("model.py", "import keras\n" + CUBES)
     world.config(
         features=[
-            {"columns": "price", "number": "standardize"},
+            {"columns": "price", "number": {"standardize": {"clip": None}}},
             {"columns": "city", "id": "vocabulary"},
         ],
         model={"name": "custom", "embedding_dim": 2, "file": "model.py"},
@@ -311,4 +344,4 @@ SCORING = (
     Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
 )
 
-DATA_CASES = (*DATA_FILES, *MEANWHILE, *SCORING)
+DATA_CASES = (*CONFIG_VALUES, *DATA_FILES, *MEANWHILE, *SCORING)
