@@ -1,5 +1,6 @@
 """The Python API for notebooks: `run` a config, `load` a run and `predict`."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,13 @@ def load(folder: str | Path) -> "LoadedRun":
     return LoadedRun(load_config(run_folder.config), run_folder)
 
 
+class _Warnings(SilentProgress):
+    """Says what a notebook must not miss, such as a checkpoint that was passed over."""
+
+    def say(self, text: str) -> None:
+        warnings.warn(text, stacklevel=2)
+
+
 class LoadedRun:
     """A trained model, ready to score rows in memory.
 
@@ -76,7 +84,7 @@ class LoadedRun:
         self.config = config.config
         self.folder = folder.path
         self._run = folder
-        self._model: TrainedModel = open_trained(config, folder)
+        self._model: TrainedModel = open_trained(config, folder, _Warnings())
 
     def predict(self, rows: "pd.DataFrame") -> "pd.Series[float]":
         """Click probabilities of raw rows.

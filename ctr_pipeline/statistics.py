@@ -11,10 +11,13 @@ values does not exceed (numpy's `inverted_cdf`). Ties between equally frequent v
 the value itself: texts in ascending order of their UTF-8 bytes, numbers ascending.
 """
 
+import json
+import zlib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType
 
@@ -145,40 +148,57 @@ class Statistics(_Frozen):
         """The statistics of one column.
 
         Raises:
-            StatisticsError: There are none for it.
+            ValueError: There are none for it: they are those of other features.
         """
         if name not in self.columns:
-            raise StatisticsError(
-                f"no statistics for column '{name}'",
-                remedy="Run 'ctrpipe analyze' again with the config you use now",
-            )
+            raise ValueError(f"no statistics for column '{name}'")
         return self.columns[name]
+
+
+def save_statistics(path: Path, statistics: Statistics) -> None:
+    """Writes `statistics.json`, with a checksum: a model rests on it, so an edit must show.
+
+    Raises:
+        RunFolderError: The disk is full or the folder cannot be written.
+    """
+    content = statistics.model_dump(mode="json") | {"crc32": _crc32_of(statistics)}
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def load_statistics(path: Path) -> Statistics:
     """Reads `statistics.json`.
 
     Raises:
-        StatisticsError: The file is missing, damaged or of another version.
+        StatisticsError: The file is missing, damaged, edited or of another version.
     """
+    remedy = "Run 'ctrpipe analyze', which computes it again"
     try:
-        text = path.read_text(encoding="utf-8")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content.pop("version")
+        crc32 = content.pop("crc32", None)
     except OSError as error:
         raise StatisticsError(
-            f"cannot be read ({error.strerror})", place=str(path), remedy="Run 'ctrpipe analyze'"
+            f"cannot be read ({error.strerror})", place=str(path), remedy=remedy
         ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StatisticsError("is damaged", place=str(path), remedy=remedy) from error
+    if version != STATISTICS_VERSION:
+        raise StatisticsError(
+            f"has version {version}, this program reads {STATISTICS_VERSION}",
+            place=str(path),
+            remedy=remedy,
+        )
     try:
-        statistics = Statistics.model_validate_json(text)
+        statistics = Statistics.model_validate_json(json.dumps(content))
     except ValueError as error:
+        raise StatisticsError("is damaged", place=str(path), remedy=remedy) from error
+    if crc32 != _crc32_of(statistics):
         raise StatisticsError(
-            "is damaged or of another version",
-            place=str(path),
-            remedy="Delete it and run 'ctrpipe analyze'",
-        ) from error
-    if statistics.version != STATISTICS_VERSION:
-        raise StatisticsError(
-            f"has version {statistics.version}, this program reads {STATISTICS_VERSION}",
-            place=str(path),
-            remedy="Delete it and run 'ctrpipe analyze'",
+            "is not as it was written (CRC differs)", place=str(path), remedy=remedy
         )
     return statistics
+
+
+def _crc32_of(statistics: Statistics) -> int:
+    """CRC-32 of the values, whatever the layout of the file."""
+    return zlib.crc32(statistics.model_dump_json().encode("utf-8"))

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import (
     AnyTransform,
     Bucketize,
@@ -83,7 +82,7 @@ def plan_statistics(
         profile: Whether every column also gets the statistics that the report shows.
 
     Raises:
-        StatisticsError: A chain does not fit its column, or two features want different
+        ValueError: A chain does not fit its column, or two features want different
             vocabularies or types of one column.
     """
     by_column: dict[str, list[FeatureSpec]] = {}
@@ -100,8 +99,8 @@ def plan_statistics(
 def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) -> ColumnPlan:
     types = {spec.column_type for spec in specs}
     if len(types) > 1:
-        raise StatisticsError(
-            "is read as a number by one feature and as text by another", place=f"column '{column}'"
+        raise ValueError(
+            f"column '{column}' is read as a number by one feature, as text by another"
         )
     column_type = specs[0].column_type
     # Dictionaries keep the order of first mention and drop what is asked for twice.
@@ -122,11 +121,7 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
                 elif isinstance(transform, Vocabulary):
                     vocabularies[_without_oov(transform)] = None
     if len(vocabularies) > 1:
-        raise StatisticsError(
-            "two different vocabularies are wanted",
-            place=f"column '{column}'",
-            remedy="Give every feature of the column the same min_count and max_size",
-        )
+        raise ValueError(f"column '{column}': two different vocabularies are wanted")
     return ColumnPlan(
         column=column,
         column_type=column_type,
@@ -145,19 +140,21 @@ def _without_oov(vocabulary: Vocabulary) -> Vocabulary:
 def _check_fit(
     column: str, column_type: ColumnType, prefix: Chain, transform: AnyTransform
 ) -> None:
-    place = f"column '{column}'"
+    # Users are told of it with the config's line; here it can only be a mistake of the program.
     if prefix and prefix[-1].kind is not TransformKind.NUMBER_TO_NUMBER:
-        raise StatisticsError(
-            f"'{transform.name}' comes after '{prefix[-1].name}', which ends a chain", place=place
+        raise ValueError(
+            f"column '{column}': '{transform.name}' comes after '{prefix[-1].name}', "
+            f"which ends a chain"
         )
     takes_text = transform.kind is TransformKind.TEXT_TO_ID
     if takes_text and prefix:
-        raise StatisticsError(
-            f"'{transform.name}' takes the column itself, not a transformed number", place=place
+        raise ValueError(
+            f"column '{column}': '{transform.name}' takes the column itself, "
+            f"not a transformed number"
         )
     if takes_text != (column_type is ColumnType.TEXT) and isinstance(
         transform, Standardize | Normalize | Bucketize | Vocabulary
     ):
-        raise StatisticsError(
-            f"'{transform.name}' does not fit a {column_type.value} column", place=place
+        raise ValueError(
+            f"column '{column}': '{transform.name}' does not fit a {column_type.value} column"
         )

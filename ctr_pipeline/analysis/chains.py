@@ -10,7 +10,6 @@ import numpy as np
 from sqlglot import exp
 
 from ctr_pipeline.analysis.aggregates import Chain
-from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import (
     Clip,
     Fill,
@@ -34,7 +33,7 @@ def build_step(value: exp.Expr, transform: Transform, position: int) -> exp.Expr
         position: Its place in the chain, which tells its placeholders from those of others.
 
     Raises:
-        StatisticsError: The transform's result is no number.
+        ValueError: The transform's result is no number.
     """
     prefix = f"step{position}"
     match transform:
@@ -52,7 +51,7 @@ def build_step(value: exp.Expr, transform: Transform, position: int) -> exp.Expr
         case Normalize():
             return _build_scaling(value, prefix)
         case _:
-            raise StatisticsError(f"'{transform.name}' has no number as its result")
+            raise ValueError(f"'{transform.name}' has no number as its result")
 
 
 def chain_parameters(column: str, chain: Chain, moments: Mapping[str, Moments]) -> dict[str, float]:
@@ -64,7 +63,7 @@ def chain_parameters(column: str, chain: Chain, moments: Mapping[str, Moments]) 
         moments: By `expression_key` of the chain before each step that needs them.
 
     Raises:
-        StatisticsError: Moments are missing.
+        ValueError: Moments are missing.
     """
     parameters: dict[str, float] = {}
     for position, transform in enumerate(chain):
@@ -89,7 +88,7 @@ def apply_chain(
         float64 [N], NaN where missing.
 
     Raises:
-        StatisticsError: Moments are missing.
+        ValueError: Moments are missing.
     """
     for position, transform in enumerate(chain):
         known = moments.get(expression_key(column, chain[:position]))
@@ -108,15 +107,12 @@ def _step_numbers(column: str, transform: Transform, moments: Moments | None) ->
             return {name: bound for name, bound in bounds.items() if bound is not None}
         case Standardize() | Normalize():
             if moments is None:
-                raise StatisticsError(
-                    f"the moments that '{transform.name}' needs are missing",
-                    place=f"column '{column}'",
+                raise ValueError(
+                    f"column '{column}': the moments that '{transform.name}' needs are missing"
                 )
             return _scaling_numbers(transform, moments)
         case _:
-            raise StatisticsError(
-                f"'{transform.name}' has no number as its result", place=f"column '{column}'"
-            )
+            raise ValueError(f"column '{column}': '{transform.name}' has no number as its result")
 
 
 def _scaling_numbers(transform: Standardize | Normalize, moments: Moments) -> dict[str, float]:

@@ -21,7 +21,7 @@ from ctr_pipeline.analysis.sql import (
     label_query,
     value_counts_query,
 )
-from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder, write_text
+from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.features import Vocabulary
 from ctr_pipeline.progress import Progress
@@ -31,6 +31,7 @@ from ctr_pipeline.statistics import (
     Statistics,
     VocabularyStatistics,
     load_statistics,
+    save_statistics,
 )
 
 STATISTICS_FILE = "statistics.json"
@@ -83,7 +84,7 @@ def collect_statistics(
         RunFolderError: The folder cannot be written.
     """
     fingerprint = fingerprint_of(plan, data_fingerprint)
-    known = _load_if_current(folder, fingerprint)
+    known = _load_if_current(folder, fingerprint, progress)
     if known is not None:
         progress.say("Statistics of the same rows and plan are there already")
         return known
@@ -111,18 +112,22 @@ def fingerprint_of(plan: StatisticsPlan, data_fingerprint: str) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _load_if_current(folder: Path, fingerprint: str) -> Statistics | None:
+def _load_if_current(folder: Path, fingerprint: str, progress: Progress) -> Statistics | None:
     path = folder / STATISTICS_FILE
     if not path.exists():
         return None
     try:
         statistics = load_statistics(path)
-    except StatisticsError:
-        # It is about to be replaced, so what is wrong with it does not matter.
+    except StatisticsError as error:
+        progress.say(f"{path}: {error.message}; the statistics are computed again")
         return None
-    vocabularies = statistics.vocabularies.values()
-    files_exist = all((folder / vocabulary.file).is_file() for vocabulary in vocabularies)
-    return statistics if statistics.fingerprint == fingerprint and files_exist else None
+    if statistics.fingerprint != fingerprint:
+        return None
+    for vocabulary in statistics.vocabularies.values():
+        if not (folder / vocabulary.file).is_file():
+            progress.say(f"{folder / vocabulary.file}: is gone; the statistics are computed again")
+            return None
+    return statistics
 
 
 @contextmanager
@@ -149,7 +154,7 @@ def _publish(statistics: Statistics, staging: Path, folder: Path) -> None:
         (staging / VOCABULARY_FOLDER).rename(folder / VOCABULARY_FOLDER)
     except OSError as error:
         raise explain_os_error(error, folder) from error
-    write_text(folder / STATISTICS_FILE, statistics.model_dump_json(indent=2) + "\n")
+    save_statistics(folder / STATISTICS_FILE, statistics)
 
 
 def _compute(
@@ -217,7 +222,7 @@ def _database_names(
 ) -> dict[str, str]:
     """What the database calls each column of the files."""
     if not files:
-        raise DataError("there are no training rows", remedy="Check data.train and data.split")
+        raise ValueError("there are no training rows")
     in_database = engine.column_names()
     try:
         in_files = pq.read_schema(files[0]).names
@@ -226,11 +231,7 @@ def _database_names(
     names = dict(zip(in_files, in_database, strict=True))
     for column in (plan.label, *(column.column for column in plan.columns)):
         if column not in names:
-            raise DataError(
-                f"column '{column}' is missing from the training rows",
-                place=str(files[0]),
-                remedy="Run the pipeline again with a new output folder",
-            )
+            raise ValueError(f"{files[0]}: column '{column}' is missing from the training rows")
     return names
 
 
@@ -239,15 +240,11 @@ def _count_labels(engine: DuckDbEngine, database_name: str, label: str) -> tuple
         label_query(engine.source, database_name)
     )
     if num_rows == 0:
-        raise DataError(
-            "there are no training rows", remedy="Check data.train, data.split and data.bad_rows"
-        )
+        raise ValueError("there are no training rows")
     if num_labels < num_rows or num_others:
         num_wrong = num_rows - num_labels + num_others
-        raise DataError(
-            f"{num_wrong} of {num_rows} rows have a label other than 0 and 1",
-            place=f"column '{label}'",
-            remedy="Check data.label",
+        raise ValueError(
+            f"column '{label}': {num_wrong} of {num_rows} rows have a label other than 0 and 1"
         )
     return num_rows, num_clicks
 

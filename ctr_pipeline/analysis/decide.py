@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ctr_pipeline.analysis.leaks import describe_leak
-from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import (
     AnyTransform,
     Bucketize,
@@ -68,7 +67,7 @@ def decide_features(
         The features, and a decision for every column except the label.
 
     Raises:
-        StatisticsError: A column has no statistics, or they are not those of its type.
+        ValueError: A column has no statistics, or they are not those of its type.
     """
     features: list[FeatureSpec] = []
     decisions: list[ColumnDecision] = []
@@ -89,11 +88,9 @@ def _decide_column(
         return None, "it is kept out by the config"
     known = statistics.column(column)
     if known.column_type is not column_type:
-        raise StatisticsError(
-            f"the statistics are those of a {known.column_type.value} column, "
-            f"and it is read as {column_type.value}",
-            place=f"column '{column}'",
-            remedy="Run 'ctrpipe analyze' again",
+        raise ValueError(
+            f"column '{column}': the statistics are those of a {known.column_type.value} column, "
+            f"and it is read as {column_type.value}"
         )
     problem = _unusable(known) or describe_leak(known, statistics.label_rate)
     if problem is not None:
@@ -138,11 +135,7 @@ def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
     kind = f"number with {_values(column.num_distinct)}{_missing(column)}"
     moments = column.moments
     if moments is None:
-        raise StatisticsError(
-            "the statistics have no profile of it",
-            place=f"column '{column.column}'",
-            remedy="Run 'ctrpipe analyze' again",
-        )
+        raise ValueError(f"column '{column.column}': the statistics have no profile of it")
     number: tuple[AnyTransform, ...] | None
     if not moments.standard_deviation:
         number = None

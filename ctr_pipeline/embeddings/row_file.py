@@ -49,10 +49,7 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
             )
     if not isinstance(num_rows, int) or num_rows < 0:
         raise reader.damaged("the number of rows is missing")
-    if num_rows > rows.capacity:
-        raise CheckpointError(
-            f"{num_rows} embedding rows, there is room for {rows.capacity}", place=place
-        )
+    rows.require_room(num_rows)
     rows.clear()
     reader.read_array(rows.keys_N[:num_rows])
     reader.read_array(rows.records_NR[:num_rows])

@@ -116,13 +116,18 @@ class RowStorage:
 
     def _make_room(self, num_missing: int) -> None:
         needed = self.num_rows + num_missing
+        self.require_room(needed)
+        if 2 * needed > len(self.index):
+            self._rebuild_index(needed)
+
+    def require_room(self, needed: int) -> None:
+        """Raises TrainingError if the system gave less memory than so many rows need."""
         if needed > self.capacity:
             raise TrainingError(
                 f"{needed} embedding rows are needed, there is room for {self.capacity}",
-                remedy="Lower vocabulary sizes, hash buckets or embedding_dim",
+                remedy="Lower vocabulary sizes, hash buckets or embedding_dim, "
+                "or allow the system to overcommit memory",
             )
-        if 2 * needed > len(self.index):
-            self._rebuild_index(needed)
 
     def _rebuild_index(self, num_rows: int) -> None:
         """Indexes all rows anew, with room for `num_rows` of them at half load.

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from ctr_pipeline.errors import ExportError
 from ctr_pipeline.export.rows import RowBlock
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -39,7 +38,7 @@ def replace_rows(
         values_name: Attribute that holds values, float32 [None, width].
 
     Raises:
-        ExportError: The saved model has no such variables.
+        ValueError: The saved model has no such variables.
     """
     variables = saved_model / "variables"
     prefix = variables / "variables"
@@ -79,7 +78,7 @@ def _copy_others(prefix: Path, target: Path, left_out: list[str]) -> str:
     names = sorted(reader.get_variable_to_dtype_map())
     missing = set(left_out) - set(names)
     if missing:
-        raise ExportError(f"the saved model has no variables {sorted(missing)}")
+        raise ValueError(f"the saved model has no variables {sorted(missing)}")
     kept = [name for name in names if name not in left_out]
     dtypes = reader.get_variable_to_dtype_map()
     tensors = tf.raw_ops.RestoreV2(

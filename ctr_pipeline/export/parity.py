@@ -80,7 +80,7 @@ def prove_parity(
             loaded or run by TensorFlow alone.
     """
     if rows.num_rows == 0 or trainer_logits.shape != (rows.num_rows,):
-        raise ExportError(
+        raise ValueError(
             f"{rows.num_rows} rows and logits of shape {trainer_logits.shape} prove nothing"
         )
     folder = exported.folder if exported.folder.exists() else exported.version_folder
@@ -96,7 +96,8 @@ def prove_parity(
             raise ExportError(
                 f"{signature}: row {comparison.row} {comparison.problem}; the row is {described}",
                 place=str(folder),
-                remedy="Please report this: export and training must agree",
+                remedy="A custom model must give equal rows equal logits, in this process and in "
+                "another; if the model is not your own, please report this",
             )
         differences[signature] = comparison.max_difference
     proof = ParityProof(
@@ -197,7 +198,7 @@ def _score_elsewhere(
         response_file.unlink(missing_ok=True)
     foreign = arrays["foreign_modules"].tobytes().decode()
     if foreign:
-        raise ExportError(f"the proving process imported more than TensorFlow: {foreign}")
+        raise ValueError(f"the proving process imported more than TensorFlow: {foreign}")
     return arrays
 
 

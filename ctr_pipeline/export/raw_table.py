@@ -19,12 +19,12 @@ def columns_as_arrays(
         By column: float64 with NaN for NULL, or an object array of UTF-8 bytes with b"" for NULL.
 
     Raises:
-        ExportError: A column is missing or has another type.
+        ValueError: A column is missing or has another type.
     """
     columns: dict[str, NDArray[np.generic]] = {}
     for column, kind in column_types.items():
         if column not in rows.column_names:
-            raise ExportError(f"the rows have no column '{column}'")
+            raise ValueError(f"the rows have no column '{column}'")
         values = rows.column(column).combine_chunks()
         try:
             if kind == "double":
@@ -34,7 +34,7 @@ def columns_as_arrays(
             else:
                 columns[column] = _as_bytes(values.cast(pa.large_string()))
         except pa.ArrowInvalid as error:
-            raise ExportError(f"column '{column}' is no {kind}: {error}") from error
+            raise ValueError(f"column '{column}' is no {kind}: {error}") from error
     return columns
 
 

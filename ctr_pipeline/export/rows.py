@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr_pipeline.errors import ExportError
-
 FIELD_SHIFT = 44
 """A key is (field index << 44) | id, so an id is below 2**44 and a field index below 2**19."""
 
@@ -46,7 +44,7 @@ def gather_blocks(
         `num_rows` + 1 rows.
 
     Raises:
-        ExportError: Keys do not ascend, or number or width of the rows are others.
+        ValueError: Keys do not ascend, or number or width of the rows are others.
     """
     pending: list[RowBlock] = []
     pending_bytes = 0
@@ -55,14 +53,14 @@ def gather_blocks(
     sentinel = RowBlock(np.array([SENTINEL_KEY]), np.zeros((1, width), dtype=np.float32))
     for block in _with_last(blocks, sentinel):
         if block.values.shape != (len(block.keys), width):
-            raise ExportError(
+            raise ValueError(
                 f"embedding rows have shape {block.values.shape}, "
                 f"expected ({len(block.keys)}, {width})"
             )
         if not len(block.keys):
             continue
         if block.keys[0] <= last_key or np.any(np.diff(block.keys) <= 0):
-            raise ExportError("embedding rows do not come in ascending order of their keys")
+            raise ValueError("embedding rows do not come in ascending order of their keys")
         last_key = int(block.keys[-1])
         seen += len(block.keys)
         pending.append(block)
@@ -74,7 +72,7 @@ def gather_blocks(
             # Nothing refers to a block that was written while the next one grows.
             del joined
     if seen != num_rows + 1:
-        raise ExportError(f"{seen - 1} embedding rows came, {num_rows} were announced")
+        raise ValueError(f"{seen - 1} embedding rows came, {num_rows} were announced")
     if pending:
         yield _join(pending)
 

@@ -73,7 +73,8 @@ def export_servable(
         warmup_rows: A few raw rows that a server scores before it takes traffic.
 
     Raises:
-        ExportError: The rows are not as announced.
+        ExportError: TensorFlow cannot write the model.
+        ValueError: The rows are not as announced.
         RunFolderError: The disk is full or cannot be written.
     """
     folder = version_folder.with_name(f".{version_folder.name}.{os.getpid()}.tmp")

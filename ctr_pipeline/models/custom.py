@@ -41,9 +41,7 @@ def build_custom(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
             something else; the place is `file:line` wherever there is one.
     """
     if config.file is None:
-        raise ModelError(
-            "'custom' needs a file", place="model.file", remedy="Name your Python file there"
-        )
+        raise ValueError("a custom model needs a file")
     file = Path(config.file)
     module = _load_module(file)
     build = getattr(module, _FUNCTION, None)

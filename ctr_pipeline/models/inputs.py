@@ -76,12 +76,11 @@ def build_inputs(signature: ModelSignature) -> ModelInputs:
     """Makes the symbolic inputs of a model.
 
     Raises:
-        ModelError: There is neither a field nor a number, or the base rate is 0 or 1.
+        ValueError: There is neither a field nor a number.
+        ModelError: The base rate is 0 or 1.
     """
     if signature.num_fields + signature.num_numbers < 1:
-        raise ModelError(
-            "there is no feature to learn from", remedy="Give 'features' at least one column"
-        )
+        raise ValueError("there is no feature to learn from")
     if not 0 < signature.base_rate < 1:
         raise ModelError(
             f"the click rate of the training rows is {signature.base_rate:g}",

@@ -44,12 +44,12 @@ def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) ->
         trainable ones are states of seed generators.
 
     Raises:
-        ModelError: The section does not fit together, there is no feature, or the user's own file
-            is at fault.
+        ValueError: The section does not fit together, or there is no feature.
+        ModelError: The user's own file is at fault.
     """
     problems = check_model(config)
     if problems:
-        raise ModelError("; ".join(problems), place="model")
+        raise ValueError("; ".join(problems))
     inputs = build_inputs(signature)
     logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
     try:

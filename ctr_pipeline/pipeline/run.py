@@ -91,7 +91,7 @@ def evaluate(
         from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import evaluate_file
 
-        model = open_trained(loaded, run)
+        model = open_trained(loaded, run, progress)
         if data is not None:
             return evaluate_file(loaded, run, model, data=data, progress=progress).to_metrics()
         times = StageTimes()
@@ -109,7 +109,7 @@ def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress
         from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import predict_file
 
-        model = open_trained(loaded, run)
+        model = open_trained(loaded, run, progress)
         return predict_file(loaded, run, model, data=data, output=output, progress=progress)
 
 
@@ -119,7 +119,7 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     with _opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.training_stage import open_trained
 
-        model = open_trained(loaded, run)
+        model = open_trained(loaded, run, progress)
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
         return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)

@@ -1,7 +1,6 @@
 """Encoded rows → trained parameters."""
 
 import contextlib
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +27,6 @@ from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
 from ctr_pipeline.training.parameters import load_parameters
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,14 +89,16 @@ def run_training(
     return TrainedModel(model.plan, model.compiled, model.store, model.dense, model.scorer, state)
 
 
-def open_trained(loaded: LoadedConfig, run: RunFolder) -> TrainedModel:
+def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
     """Loads the best epoch of a training; the newest whole checkpoint if that one is damaged.
+
+    Which checkpoints were passed over is said.
 
     Raises:
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
     """
     checkpoints = CheckpointFolder(run.checkpoints)
-    checkpoint = checkpoints.load_newest(_LOGGER.warning)
+    checkpoint = checkpoints.load_newest(progress.say)
     if checkpoint is None or checkpoint.state["best_step"] is None:
         raise CheckpointError(
             "holds no trained model",
@@ -111,7 +110,7 @@ def open_trained(loaded: LoadedConfig, run: RunFolder) -> TrainedModel:
         try:
             checkpoint = checkpoints.load(state.best_step)
         except CheckpointError as error:
-            _LOGGER.warning("The newest checkpoint is used instead of the best: %s", error)
+            progress.say(f"The newest checkpoint is used instead of the best: {error}")
     plan = load_plan(run.preprocessing)
     model = _assemble(loaded, run, plan, None)
     load_parameters(checkpoint, lookup_of(model.store, loaded.config.model), model.dense)

@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.errors import PreprocessingError
-
 SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
 """Below this magnitude a float64 is subnormal."""
 
@@ -62,7 +60,7 @@ def text_column(array: pa.Array, *, column: str) -> TextColumn:
     dictionary.
 
     Raises:
-        PreprocessingError: The array holds something else than text.
+        ValueError: The array holds something else than text.
     """
     if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
         array = array.cast(pa.string())
@@ -94,15 +92,12 @@ def number_values(array: pa.Array, *, column: str) -> np.ndarray:
     mode, where a comparison takes them for 0.
 
     Raises:
-        PreprocessingError: The array holds something else than numbers.
+        ValueError: The array holds something else than numbers.
     """
     if pa.types.is_null(array.type):
         array = array.cast(pa.float64())
     if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
-        raise PreprocessingError(
-            f"column '{column}' holds {array.type}, and its transforms read numbers",
-            remedy="Read the column as a number, or use text transforms (vocabulary, hash) on it",
-        )
+        raise ValueError(f"column '{column}' holds {array.type}, and its transforms read numbers")
     if pa.types.is_float32(array.type):
         singles = array.to_numpy(zero_copy_only=False)
         return flush_subnormal(singles, SMALLEST_NORMAL_FLOAT32).astype(np.float64)
@@ -137,10 +132,7 @@ def _check_text(kind: pa.DataType, column: str) -> None:
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
     ):
-        raise PreprocessingError(
-            f"column '{column}' holds {kind}, and its transforms read text",
-            remedy="Read the column as text, or use number transforms (bucketize, log_round) on it",
-        )
+        raise ValueError(f"column '{column}' holds {kind}, and its transforms read text")
 
 
 def _text_buffers(array: pa.Array) -> TextBuffers:

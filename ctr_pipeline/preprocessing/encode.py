@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.preprocessing.arrow_values import number_values, text_column
 from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
@@ -56,7 +55,7 @@ class ColumnEncoder:
                 float64, or another number type. NULL, '' and NaN are missing.
 
         Raises:
-            PreprocessingError: A column is not there, or holds another type.
+            ValueError: A column is not there, or holds another type.
         """
         num_rows = batch.num_rows
         ids_NF = np.empty((num_rows, len(self._plan.fields)), np.int32)
@@ -92,8 +91,5 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     positions = batch.schema.get_all_field_indices(name)
     if len(positions) != 1:
         found = "is not among" if not positions else "is more than once among"
-        raise PreprocessingError(
-            f"column '{name}' {found} the columns of the data",
-            remedy="Use data with the columns the model was trained on",
-        )
+        raise ValueError(f"column '{name}' {found} the columns of the data")
     return batch.column(positions[0])

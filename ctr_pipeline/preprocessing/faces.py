@@ -152,7 +152,7 @@ def _load_fitted(step: FittedVocabulary, folder: Path) -> pa.Array:
         raise PreprocessingError(
             f"the vocabulary has {len(values):,} values, the plan was fitted with {step.size:,}",
             place=str(path),
-            remedy="Run 'ctrpipe analyze' again",
+            remedy="Delete it and run 'ctrpipe train --resume' with the config of the run",
         )
     return values
 

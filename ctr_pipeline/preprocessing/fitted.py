@@ -180,7 +180,7 @@ def load_plan(path: Path) -> PreprocessingPlan:
     Raises:
         PreprocessingError: The file is missing, damaged or of another version.
     """
-    remedy = "Run 'ctrpipe analyze' again"
+    remedy = "Run 'ctrpipe train --resume' with the config of the run, which writes it again"
     try:
         plan = PreprocessingPlan.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:

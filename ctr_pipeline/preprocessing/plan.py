@@ -55,8 +55,6 @@ from ctr_pipeline.preprocessing.intervals import (
 )
 from ctr_pipeline.statistics import Moments, Statistics
 
-_ANALYZE_AGAIN = "Run 'ctrpipe analyze' again with the config you use now"
-
 
 def plan_preprocessing(
     features: Sequence[FeatureSpec], statistics: Statistics, folder: Path
@@ -69,8 +67,9 @@ def plan_preprocessing(
         folder: The run folder, which vocabulary files are below.
 
     Raises:
-        PreprocessingError: A chain makes no sense, or does not fit its statistics.
-        StatisticsError: A column has no statistics.
+        PreprocessingError: A chain asks for more than ids or numbers hold.
+        ValueError: A chain makes no sense, a feature is named twice, or the statistics are not
+            those of these features.
     """
     problems = [problem for spec in features for problem in check_chain(spec)]
     names = [spec.column for spec in features]
@@ -79,15 +78,14 @@ def plan_preprocessing(
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     if problems:
-        raise PreprocessingError("\n".join(problems))
+        raise ValueError("\n".join(problems))
     fields = []
     numbers = []
     for spec in features:
         if statistics.column(spec.column).column_type is not spec.column_type:
-            raise PreprocessingError(
-                f"is {spec.column_type} in the config and another type in the statistics",
-                place=f"feature '{spec.column}'",
-                remedy=_ANALYZE_AGAIN,
+            raise ValueError(
+                f"feature '{spec.column}' is {spec.column_type} in the config and another type in "
+                f"the statistics"
             )
         fit = _Fit(spec.column, statistics, folder)
         if spec.number is not None:
@@ -117,7 +115,7 @@ class _Fit:
         if num_ids > MAX_IDS:
             raise self._error(
                 f"would have {num_ids:,} ids, and ids are 32-bit integers",
-                "Bound the vocabulary with max_size",
+                "Lower oov_buckets or max_size",
             )
         return FieldPlan(
             name=spec.column,
@@ -186,16 +184,11 @@ class _Fit:
     def vocabulary(self, transform: Vocabulary, _: tuple[AnyTransform, ...]) -> tuple[IdStep, int]:
         known = self._statistics.vocabularies.get(self._column)
         if known is None:
-            raise self._error("has no vocabulary in the statistics", _ANALYZE_AGAIN)
+            raise self._stale("no vocabulary")
         if (known.min_count, known.max_size) != (transform.min_count, transform.max_size):
-            raise self._error(
-                "has a vocabulary of another min_count or max_size in the statistics",
-                _ANALYZE_AGAIN,
-            )
+            raise self._stale("a vocabulary of another min_count or max_size")
         if not (self._folder / known.file).is_file():
-            raise self._error(
-                f"lacks its vocabulary file {self._folder / known.file}", _ANALYZE_AGAIN
-            )
+            raise ValueError(f"there is no vocabulary file {self._folder / known.file}")
         missing_id = known.size + transform.oov_buckets
         step = FittedVocabulary(
             file=known.file,
@@ -240,14 +233,14 @@ class _Fit:
             key = expression_key(self._column, before)
             moments = self._statistics.derived_moments.get(key)
         if moments is None:
-            raise self._error(f"has no moments after {_names(before)}", _ANALYZE_AGAIN)
+            raise self._stale(f"no moments after {_names(before)}")
         return moments
 
     def _quantiles(self, count: int | None, before: tuple[AnyTransform, ...]) -> tuple[float, ...]:
         key = expression_key(self._column, before)
         boundaries = self._statistics.boundaries.get(key, {}).get(str(count))
         if boundaries is None:
-            raise self._error(f"has no {count}-quantiles after {_names(before)}", _ANALYZE_AGAIN)
+            raise self._stale(f"no {count}-quantiles after {_names(before)}")
         return boundaries
 
     def _check_finite(self, *values: float) -> None:
@@ -256,6 +249,10 @@ class _Fit:
                 "has values so large that their moments overflow",
                 "Put clip or log first in its chain",
             )
+
+    def _stale(self, what: str) -> ValueError:
+        # The statistics are computed for these very features: only a mistake of the program.
+        return ValueError(f"feature '{self._column}' has {what} in the statistics")
 
     def _error(self, message: str, remedy: str | None) -> PreprocessingError:
         return PreprocessingError(message, place=f"feature '{self._column}'", remedy=remedy)

@@ -157,7 +157,9 @@ def vocabulary_table(values: pa.Array, *, source: str | None = None) -> Vocabula
         values
     ):
         raise PreprocessingError(
-            "the vocabulary repeats a value", place=source, remedy="Keep each value once"
+            "the vocabulary repeats a value",
+            place=source,
+            remedy="Delete it and run 'ctrpipe train --resume' with the config of the run",
         )
     # At most half full, so that a search ends after one or two slots.
     num_bits = max(1, (2 * max(1, len(sorted_keys)) - 1).bit_length())

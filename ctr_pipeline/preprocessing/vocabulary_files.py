@@ -17,7 +17,7 @@ def load_vocabulary(path: Path) -> pa.Array:
     Raises:
         PreprocessingError: The file is missing or unreadable.
     """
-    remedy = "Run 'ctrpipe analyze' again"
+    remedy = "Delete it and run 'ctrpipe train --resume' with the config of the run"
     try:
         if path.suffix == ".parquet":
             with pq.ParquetFile(path) as file:

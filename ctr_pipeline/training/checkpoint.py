@@ -123,17 +123,18 @@ class CheckpointFolder:
         Raises:
             CheckpointError: There are some, and all are damaged.
         """
-        steps = self.steps()
-        for step in reversed(steps):
+        newest: CheckpointError | None = None
+        for step in reversed(self.steps()):
             try:
                 return self.load(step)
             except CheckpointError as error:
                 say(f"Checkpoint passed over: {error}")
-        if steps:
+                newest = newest or error
+        if newest is not None:
             raise CheckpointError(
-                "all checkpoints are damaged",
-                place=str(self.folder),
-                remedy="Delete the folder, or run without --resume to train from the start",
+                f"all checkpoints are damaged, the newest: {newest.message}",
+                place=newest.place,
+                remedy="Run 'ctrpipe train' without --resume to train from the start",
             )
         return None
 

@@ -15,7 +15,6 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.order import mix
-from ctr_pipeline.errors import ModelError
 
 Floats = NDArray[np.float32]
 
@@ -66,7 +65,7 @@ class CompiledModel:
     def assign(self, parameters_P: Floats) -> keras.Model:
         """Puts trained parameters into the model's variables, for the export."""
         if len(parameters_P) != self.num_parameters:
-            raise ModelError(
+            raise ValueError(
                 f"{len(parameters_P)} trained parameters, the model has {self.num_parameters}"
             )
         offset = 0

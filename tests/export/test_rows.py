@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from ctr_pipeline.errors import ExportError
 from ctr_pipeline.export.rows import SENTINEL_KEY, RowBlock, gather_blocks
 
 
@@ -38,5 +37,5 @@ def test_no_rows_leave_the_row_of_zeros() -> None:
     ],
 )
 def test_refusals(blocks: list[RowBlock], num_rows: int, message: str) -> None:
-    with pytest.raises(ExportError, match=message):
+    with pytest.raises(ValueError, match=message):
         list(gather_blocks(blocks, num_rows=num_rows, width=2))

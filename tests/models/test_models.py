@@ -264,9 +264,9 @@ def test_seed_decides_initial_weights(name: str) -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ModelError, match="no feature"):
+    with pytest.raises(ValueError, match="no feature"):
         build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)
     with pytest.raises(ModelError, match="click rate of the training rows is 1"):
         build_model(ModelConfig(), ModelSignature(2, 8, 0, base_rate=1.0), seed=0)
-    with pytest.raises(ModelError, match="did you mean 'deepfm'"):
+    with pytest.raises(ValueError, match="did you mean 'deepfm'"):
         build_model(ModelConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)

@@ -4,7 +4,6 @@ import pytest
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, draw_rows, new_model
 
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.training.compiled import CompiledModel
@@ -164,7 +163,7 @@ def test_assigned_parameters_come_back(still, batch):
 
 
 def test_parameters_of_another_model_are_refused(compiled):
-    with pytest.raises(ModelError, match="3 trained parameters, the model has"):
+    with pytest.raises(ValueError, match="3 trained parameters, the model has"):
         compiled.assign(np.zeros(3, np.float32))
 
 
