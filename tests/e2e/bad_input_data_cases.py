@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bad_input_cases import CHECK, RUN, Case, entry, file, nothing, setting
+from bad_input_cases import CHECK, Case, file, setting
 from bad_input_world import HEADER, World, lines
 
 from ctr_pipeline.dataset import compression, encoded, ingest
@@ -19,16 +19,6 @@ NOT_TEXT_OR_PARQUET = (
     ("zip", b"PK\x03\x04", "a ZIP archive or an Excel workbook"),
     ("utf16", "click,price\n1,2\n".encode("utf-16"), "UTF-16 text"),
 )
-
-
-def _huge_config(world: World) -> None:
-    world.write("c.yaml", "name: " + "x" * 10_000_000)
-
-
-def _many_aliases(world: World) -> None:
-    """Few bytes that stand for more values than fit anywhere."""
-    deeper = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
-    world.write("c.yaml", "a0: &a0 [1]\n" + deeper)
 
 
 def _rows_and_parquet(world: World) -> None:
@@ -106,14 +96,7 @@ def _endless_first_row(world: World) -> None:
 
 
 DATA_FILES = (
-    Case("config_is_huge", _huge_config, ("c.yaml", "too large", "data.train")),
     # Root reads every file whatever its permissions, but nobody the first bytes of this one.
-    Case(
-        "config_unreadable",
-        nothing,
-        ("/proc/self/mem", "cannot be read"),
-        ("run", "/proc/self/mem"),
-    ),
     Case(
         "data_cannot_be_read", setting(data__train="/proc/self/mem"), ("/proc/self/mem", "cannot")
     ),
@@ -173,32 +156,6 @@ DATA_FILES = (
     Case("row_endless", _endless_row(""), ("rows.csv, row 450002", "longer than 1 MiB")),
     Case("quote_endless", _endless_row('1,2,"'), ("rows.csv, row 450002", "never closed", "quote")),
     Case("first_row_endless", _endless_first_row, ("rows.csv, row 1", "do not end", "one row")),
-)
-
-
-CONFIG_VALUES = (
-    Case("config_of_aliases", _many_aliases, ("c.yaml:", "values, counting aliases")),
-    Case("set_into_a_mapping", nothing, ("data is not a list",), (*RUN, "--set", "data[0]=1")),
-    Case(
-        "set_past_the_end",
-        nothing,
-        ("features has 2 entries",),
-        (*RUN, "--set", "features[9].id=hash"),
-    ),
-    Case(
-        "set_into_a_text",
-        nothing,
-        ("data.label is not a mapping", "'x'"),
-        (*RUN, "--set", "data.label.x=1"),
-    ),
-    Case("range_of_two_numbers", entry(columns="A1B1..A2B2"), ("more than one number",)),
-    Case("range_of_two_widths", entry(columns="A01..A100"), ("A01..A100", "different widths")),
-    Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
-    Case(
-        "no_boundaries",
-        entry(columns="price", id={"bucketize": {"boundaries": []}}),
-        ("boundaries is empty",),
-    ),
 )
 
 
@@ -344,4 +301,4 @@ SCORING = (
     Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
 )
 
-DATA_CASES = (*CONFIG_VALUES, *DATA_FILES, *MEANWHILE, *SCORING)
+DATA_CASES = (*DATA_FILES, *MEANWHILE, *SCORING)

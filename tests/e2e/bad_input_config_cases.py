@@ -1,0 +1,86 @@
+"""Mistakes in configs that are rarer than those of the main table."""
+
+import errno
+import os
+
+from bad_input_cases import RUN, Case, entry, nothing, setting, text
+from bad_input_world import World
+
+
+def _huge_config(world: World) -> None:
+    world.write("c.yaml", "name: " + "x" * 10_000_000)
+
+
+def _many_aliases(world: World) -> None:
+    """Few bytes that stand for more values than fit anywhere."""
+    deeper = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+    world.write("c.yaml", "a0: &a0 [1]\n" + deeper)
+
+
+def _quota(world: World) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    world.monkeypatch.setattr(os, "fsync", refuse)
+
+
+CONFIG_CASES = (
+    Case("config_is_huge", _huge_config, ("c.yaml", "too large", "data.train")),
+    # Root reads every file whatever its permissions, but nobody the first bytes of this one.
+    Case(
+        "config_unreadable",
+        nothing,
+        ("/proc/self/mem", "cannot be read", "permissions"),
+        ("run", "/proc/self/mem"),
+    ),
+    Case("config_too_deep", text("a: " + "[" * 5000), ("c.yaml", "nested too deep")),
+    Case("alias_of_itself", text("a: &a [*a]"), ("c.yaml:1", "contains itself")),
+    Case("tag_without_meaning", text("name: !mine x"), ("c.yaml:1", "!mine", "no meaning")),
+    Case("tag_that_lies", text("name: !!int x"), ("c.yaml:1", "'x' is not what its YAML tag says")),
+    Case("key_is_a_list", text("? [a, b]\n: 1"), ("c.yaml:1", "a key must be a plain text")),
+    Case("quota_used_up", _quota, ("run", "quota", "Free space")),
+    Case(
+        "label_not_among_columns",
+        lambda w: w.config(data={"train": "rows.csv", "columns": ["click", "price", "city"]}),
+        ("data.columns", "'label'", "data.label"),
+    ),
+    Case("features_of_text", setting(features="all"), ("features", "auto or a list of entries")),
+    Case("feature_of_text", setting(features=["price"]), ("features[0]", "columns: I1..I13")),
+    Case("train_is_a_number", setting(data__train=3), ("data.train", "text or a list of texts")),
+    Case("data_null", setting(data__train=None), ("data.train", "found nothing")),
+    Case(
+        "boolean_as_number", setting(train__epochs=True), ("train.epochs", "whole number", "true")
+    ),
+    Case("mapping_as_number", setting(train__epochs={"a": 1}), ("train.epochs", "a mapping")),
+    Case("key_nearly_elsewhere", setting(data__epoch=3), ("data.epoch", "unknown key")),
+    Case("key_like_nothing", setting(data__xyzzy=3), ("data.xyzzy", "known here: train")),
+    Case(
+        "two_transforms_in_one",
+        entry(columns="price", number={"log": {}, "clip": {}}),
+        ("features[0].number", "2 names (log, clip) in one entry"),
+    ),
+    Case("transform_is_a_number", entry(columns="price", number=[3]), ("a name such as log",)),
+    Case("set_a_lie", nothing, ("--set", "'x' is not what"), (*RUN, "--set", "name=!!int x")),
+    Case("config_of_aliases", _many_aliases, ("c.yaml:", "values, counting aliases")),
+    Case("set_into_a_mapping", nothing, ("data is not a list",), (*RUN, "--set", "data[0]=1")),
+    Case(
+        "set_past_the_end",
+        nothing,
+        ("features has 2 entries",),
+        (*RUN, "--set", "features[9].id=hash"),
+    ),
+    Case(
+        "set_into_a_text",
+        nothing,
+        ("data.label is not a mapping", "'x'"),
+        (*RUN, "--set", "data.label.x=1"),
+    ),
+    Case("range_of_two_numbers", entry(columns="A1B1..A2B2"), ("more than one number",)),
+    Case("range_of_two_widths", entry(columns="A01..A100"), ("A01..A100", "different widths")),
+    Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
+    Case(
+        "no_boundaries",
+        entry(columns="price", id={"bucketize": {"boundaries": []}}),
+        ("boundaries is empty",),
+    ),
+)
