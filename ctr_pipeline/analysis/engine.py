@@ -217,4 +217,8 @@ def _explain(error: Exception) -> DataError | StatisticsError:
             f"the training rows cannot be read ({reason})",
             remedy="Run the pipeline again with a new output folder",
         )
-    return StatisticsError(f"the statistics cannot be computed ({reason})")
+    return StatisticsError(
+        f"the statistics cannot be computed ({reason.rstrip(' :')})",
+        remedy="If the rows that were read may be damaged, delete the folder 'cache' of the run "
+        "folder and run again",
+    )

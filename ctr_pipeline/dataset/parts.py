@@ -7,6 +7,7 @@ or 64 MiB, whichever comes first, so that a writer needs little memory with few 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.durable import explain_os_error
+from ctr_pipeline.errors import DataError
 
 PART_ROWS = 65_536
 _PART_BYTES = 64 << 20
@@ -160,14 +162,44 @@ def read_batches(
         files: Parts.
         columns: Which columns, in this order; None for all.
         batch_rows: Most rows in a batch; a batch never spans two row groups.
+
+    Raises:
+        DataError: A part is damaged.
     """
     for file in files:
-        with pq.ParquetFile(file, pre_buffer=False) as reader:
-            names = list(columns) if columns is not None else reader.schema_arrow.names
-        texts = [name for name in names if pa.types.is_string(reader.schema_arrow.field(name).type)]
-        with pq.ParquetFile(file, read_dictionary=texts) as reader:
-            for row_group in range(reader.num_row_groups):
-                for batch in reader.iter_batches(
-                    batch_size=batch_rows, row_groups=[row_group], columns=names
-                ):
-                    yield batch.select(names)
+        with _explained(file):
+            with pq.ParquetFile(file, pre_buffer=False) as reader:
+                schema = reader.schema_arrow
+            names = list(columns) if columns is not None else schema.names
+            texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
+            with pq.ParquetFile(file, read_dictionary=texts) as reader:
+                for row_group in range(reader.num_row_groups):
+                    for batch in reader.iter_batches(
+                        batch_size=batch_rows, row_groups=[row_group], columns=names
+                    ):
+                        yield batch.select(names)
+
+
+def read_columns(files: Sequence[Path], columns: Sequence[str]) -> pa.Table:
+    """Some columns of parts, all rows at once.
+
+    Raises:
+        DataError: A part is damaged.
+    """
+    tables = []
+    for file in files:
+        with _explained(file):
+            tables.append(pq.read_table(file, columns=list(columns)))
+    return pa.concat_tables(tables)
+
+
+@contextmanager
+def _explained(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            "is damaged or cannot be read",
+            place=str(file),
+            remedy="Delete the folder 'cache' of the run folder and run again",
+        ) from error

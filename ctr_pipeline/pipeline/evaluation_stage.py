@@ -11,6 +11,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shuffled_orders
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -113,4 +114,4 @@ def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
     wanted = dict.fromkeys(config.data.key_columns)
     if config.evaluation.gauc_column is not None:
         wanted[config.evaluation.gauc_column] = None
-    return pa.concat_tables(pq.read_table(file, columns=list(wanted)) for file in files)
+    return read_columns(files, list(wanted))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from bad_input_cases import CHECK, Case, file, setting
 from bad_input_world import HEADER, World, lines
 
+from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset import compression, encoded, ingest
 
 EVALUATE = ("evaluate", "c.yaml")
@@ -263,6 +264,34 @@ def _damaged_before_reading(world: World) -> None:
     _meanwhile(evaluation_stage, "EncodedReader", _truncate("valid"))(world)
 
 
+def _analyzed(*damages: Callable[[Path], None]) -> Callable[[World], None]:
+    """Rows are read already, and then this happens to the run folder."""
+
+    def spoil(world: World) -> None:
+        assert main(["analyze", "c.yaml", "-q"]) == 0
+        for damage in damages:
+            damage(world.folder / "run")
+
+    return spoil
+
+
+def _damage_part(run: Path) -> None:
+    _damage_pages(run / "cache/ingested/train/part-00000.parquet")
+
+
+def _remove_statistics(run: Path) -> None:
+    (run / "statistics.json").unlink()
+
+
+def _part_damaged_late(world: World) -> None:
+    """While the model was opened, which is after the rows were encoded."""
+    from ctr_pipeline.pipeline import evaluation_stage
+
+    world.config(data__key_columns=["user"])
+    part = world.folder / "run/cache/ingested/valid/part-00000.parquet"
+    _meanwhile(evaluation_stage, "_score", lambda: _damage_pages(part))(world)
+
+
 CUBES = """
 def build_model(inputs, options):
     logit = keras.ops.squeeze(keras.layers.Dense(1)(inputs.flat_BK), axis=-1)
@@ -297,6 +326,22 @@ SCORING = (
         ("run/cache/encoded/valid/rows.bin", "cut short", "run again"),
         EVALUATE,
         trained=True,
+    ),
+    Case(
+        "part_damaged",
+        _analyzed(_damage_part),
+        ("run/cache/ingested/train/part-00000.parquet", "damaged", "Delete the folder 'cache'"),
+    ),
+    Case(
+        "part_damaged_for_statistics",
+        _analyzed(_damage_part, _remove_statistics),
+        ("statistics cannot be computed", "delete the folder 'cache'"),
+        ("analyze", "c.yaml"),
+    ),
+    Case(
+        "part_damaged_late",
+        _part_damaged_late,
+        ("run/cache/ingested/valid/part-00000.parquet", "damaged", "Delete the folder 'cache'"),
     ),
     Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
 )
