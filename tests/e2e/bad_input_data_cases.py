@@ -15,7 +15,6 @@ from bad_input_world import HEADER, World, lines
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset import compression, encoded, ingest
 
-EVALUATE = ("evaluate", "c.yaml")
 NOT_TEXT_OR_PARQUET = (
     ("zip", b"PK\x03\x04", "a ZIP archive or an Excel workbook"),
     ("utf16", "click,price\n1,2\n".encode("utf-16"), "UTF-16 text"),
@@ -259,9 +258,9 @@ MEANWHILE = (
 
 
 def _damaged_before_reading(world: World) -> None:
-    from ctr_pipeline.pipeline import evaluation_stage
+    from ctr_pipeline.pipeline import training_stage
 
-    _meanwhile(evaluation_stage, "EncodedReader", _truncate("valid"))(world)
+    _meanwhile(training_stage, "EncodedReader", _truncate("valid"))(world)
 
 
 def _analyzed(*damages: Callable[[Path], None]) -> Callable[[World], None]:
@@ -317,15 +316,11 @@ SCORING = (
         "encoded_damaged",
         _damaged_before_reading,
         ("run/cache/encoded/valid", "missing or damaged", "Delete"),
-        EVALUATE,
-        trained=True,
     ),
     Case(
         "encoded_cut_while_read",
-        _meanwhile(os, "preadv", _truncate("valid")),
-        ("run/cache/encoded/valid/rows.bin", "cut short", "run again"),
-        EVALUATE,
-        trained=True,
+        _meanwhile(os, "preadv", _truncate("train")),
+        ("run/cache/encoded/train/rows.bin", "cut short", "run again"),
     ),
     Case(
         "part_damaged",
