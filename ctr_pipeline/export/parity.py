@@ -193,6 +193,12 @@ def _score_elsewhere(
             )
         with np.load(response_file, allow_pickle=False) as response:
             arrays = dict(response)
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(
+            f"scoring {rows.num_rows:,} rows took longer than {_TIMEOUT_SECONDS:,} seconds",
+            place=str(folder),
+            remedy="Lower export.parity_rows",
+        ) from error
     finally:
         request_file.unlink(missing_ok=True)
         response_file.unlink(missing_ok=True)

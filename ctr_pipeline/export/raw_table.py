@@ -65,7 +65,11 @@ def _write_number(value: float, missing_values: Collection[str]) -> bytes:
     for text in spellings:
         if text not in missing_values:
             return text.encode()
-    raise ExportError(f"every way to write {value} is one of the texts that mean 'missing'")
+    raise ExportError(
+        f"every way to write {value} is one of the texts that mean 'missing'",
+        place="data.missing_values",
+        remedy=f"Leave '{text}' out",
+    )
 
 
 def _as_bytes(values: pa.Array) -> NDArray[np.generic]:

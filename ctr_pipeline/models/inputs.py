@@ -10,8 +10,6 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.errors import ModelError
-
 
 @dataclass(frozen=True)
 class ModelSignature:
@@ -76,16 +74,12 @@ def build_inputs(signature: ModelSignature) -> ModelInputs:
     """Makes the symbolic inputs of a model.
 
     Raises:
-        ValueError: There is neither a field nor a number.
-        ModelError: The base rate is 0 or 1.
+        ValueError: There is neither a field nor a number, or the base rate is 0 or 1.
     """
     if signature.num_fields + signature.num_numbers < 1:
         raise ValueError("there is no feature to learn from")
     if not 0 < signature.base_rate < 1:
-        raise ModelError(
-            f"the click rate of the training rows is {signature.base_rate:g}",
-            remedy="Train on rows of which some are clicks and some are not",
-        )
+        raise ValueError(f"the click rate of the training rows is {signature.base_rate:g}")
     fields, dim = signature.num_fields, signature.embedding_dim
     return ModelInputs(
         signature=signature,

@@ -6,6 +6,7 @@ P dense parameters.
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.order import mix
+from ctr_pipeline.errors import ModelError
 
 Floats = NDArray[np.float32]
 
@@ -96,7 +98,8 @@ class CompiledModel:
             num_valid: Rows that are not padding; the first ones.
             dropout_seed: Fixes the dropout masks.
         """
-        loss_sum, parameters, rows = self._gradients(
+        loss_sum, parameters, rows = self._run(
+            self._gradients,
             parameters_P=parameters_P,
             rows_BFW=rows_BFW,
             numbers_BN=numbers_BN,
@@ -108,8 +111,27 @@ class CompiledModel:
 
     def logits(self, *, parameters_P: Floats, rows_BFW: Floats, numbers_BN: Floats) -> Floats:
         """Logits of one padded batch, float32 [B], dropout off."""
-        logits: Floats = self._forward(parameters_P, rows_BFW, numbers_BN).numpy()
+        logits: Floats = self._run(self._forward, parameters_P, rows_BFW, numbers_BN).numpy()
         return logits
+
+    def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Calls a compiled function.
+
+        Raises:
+            ModelError: A custom model does what cannot be compiled.
+        """
+        try:
+            return function(*arguments, **options)
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            if self._model.name != "custom":
+                raise
+            reason = str(error.message).strip().partition("\n")[0]
+            raise ModelError(
+                f"TensorFlow cannot compile the model ({reason[:300]})",
+                place="model.file",
+                remedy="Make it of Keras layers and keras.ops that XLA can compile, without Python "
+                "functions inside",
+            ) from error
 
     def _seed_states(self, dropout_seed: int) -> NDArray[np.uint32]:
         numbers = [mix(dropout_seed, index) for index in range(self._num_seeds)]

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from bad_input_artefact_cases import ARTEFACT_CASES
 from bad_input_cases import CASES, Case
 from bad_input_config_cases import CONFIG_CASES
 from bad_input_data_cases import DATA_CASES
@@ -12,7 +13,7 @@ from bad_input_world import World, lines
 
 from ctr_pipeline.cli.main import main
 
-ALL_CASES = (*CASES, *CONFIG_CASES, *DATA_CASES)
+ALL_CASES = (*CASES, *CONFIG_CASES, *DATA_CASES, *ARTEFACT_CASES)
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}
 

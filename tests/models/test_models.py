@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.names import MODEL_KEYS
 from ctr_pipeline.models.registry import MODEL_BUILDERS, build_model
@@ -266,7 +265,7 @@ def test_seed_decides_initial_weights(name: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no feature"):
         build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)
-    with pytest.raises(ModelError, match="click rate of the training rows is 1"):
+    with pytest.raises(ValueError, match="click rate of the training rows is 1"):
         build_model(ModelConfig(), ModelSignature(2, 8, 0, base_rate=1.0), seed=0)
     with pytest.raises(ValueError, match="did you mean 'deepfm'"):
         build_model(ModelConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)

@@ -1,11 +1,12 @@
 import random
+import shutil
 
 import pandas as pd
 import pytest
 
 import ctr_pipeline
 from ctr_pipeline import notebook
-from ctr_pipeline.errors import CheckpointError, ConfigError, DataError
+from ctr_pipeline.errors import CheckpointError, ConfigError, DataError, RunFolderError
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.progress import SilentProgress
 
@@ -120,6 +121,28 @@ def test_integers_serve_as_numbers_and_not_as_text(trained):
 def test_column_of_another_kind_is_refused(trained):
     with pytest.raises(DataError, match="column 'price' is not numbers"):
         trained.predict(pd.DataFrame({"price": ["dear"], "zip": ["00001"]}))
+
+
+def test_missing_column_is_refused(trained):
+    with pytest.raises(DataError, match=r"no column 'zip'\. Add it, or NaN for all"):
+        trained.predict(pd.DataFrame({"price": [1.0]}))
+
+
+def test_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match=r"holds no run\. Give the 'output' folder"):
+        ctr_pipeline.load(tmp_path)
+
+
+def test_checkpoint_passed_over_is_a_warning(trained, csv, tmp_path):
+    shutil.copytree(trained.folder, tmp_path / "copy")
+    (newest,) = (tmp_path / "copy" / "checkpoints").iterdir()
+    later = newest.with_name("step-000000999999")
+    shutil.copytree(newest, later)
+    (later / "dense.bin").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"passed over: .*'dense\.bin' is missing or cut short"):
+        run = ctr_pipeline.load(tmp_path / "copy")
+    rows = csv[1].head(5)
+    assert run.predict(rows).equals(trained.predict(rows))
 
 
 def test_folder_without_training_is_refused(csv, tmp_path):

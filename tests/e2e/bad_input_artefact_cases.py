@@ -1,0 +1,450 @@
+"""Damaged, edited and missing artefacts of a run; models and disks that give way late."""
+
+import errno
+import json
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bad_input_cases import PREDICT_AGAIN, Case, entry, returning
+from bad_input_world import HEADER, World, lines
+
+from ctr_pipeline.cli.main import main
+
+ANALYZE = ("analyze", "c.yaml")
+EVALUATE = ("evaluate", "c.yaml")
+EXPORT = ("export", "c.yaml")
+TRAIN_ANEW = "without --resume"
+
+
+def _found(world: World, pattern: str) -> list[Path]:
+    found = sorted((world.folder / "run").glob(pattern))
+    assert found, pattern
+    return found
+
+
+def edited(pattern: str, **values: object) -> Callable[[World], None]:
+    """Some JSON files of the run have these values."""
+
+    def spoil(world: World) -> None:
+        for path in _found(world, pattern):
+            path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return spoil
+
+
+def rewritten(pattern: str, content: bytes) -> Callable[[World], None]:
+    """Some files of the run hold this."""
+
+    def spoil(world: World) -> None:
+        for path in _found(world, pattern):
+            path.write_bytes(content)
+
+    return spoil
+
+
+def removed(pattern: str) -> Callable[[World], None]:
+    """Some files or folders of the run are gone."""
+
+    def spoil(world: World) -> None:
+        for path in _found(world, pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return spoil
+
+
+def in_the_way(name: str, *, folder: bool) -> Callable[[World], None]:
+    """A file stands where the run wants a folder, or the other way round."""
+
+    def spoil(world: World) -> None:
+        path = world.folder / "run" / name
+        path.unlink(missing_ok=True)
+        if folder:
+            (path / "within").mkdir(parents=True)
+        else:
+            path.write_text("mine")
+
+    return spoil
+
+
+def vocabulary(**columns: object) -> Callable[[World], None]:
+    """The vocabulary file of the run has these columns."""
+
+    def spoil(world: World) -> None:
+        (path,) = _found(world, "vocabularies/*")
+        pq.write_table(pa.table(columns), path)
+
+    return spoil
+
+
+def config_of_another_run(**values: object) -> Callable[[World], None]:
+    """The config has changed, and what it was is gone."""
+
+    def spoil(world: World) -> None:
+        (world.folder / "run" / "config.resolved.yaml").unlink()
+        world.config(**values)
+
+    return spoil
+
+
+def _flip(world: World) -> None:
+    for path in _found(world, "checkpoints/*/dense.bin"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+def _cut(world: World) -> None:
+    for path in _found(world, "checkpoints/*/rows.bin"):
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+CHECKPOINTS = (
+    Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
+    Case(
+        "manifests_gone",
+        removed("checkpoints/*/manifest.json"),
+        ("step-", "no readable manifest", TRAIN_ANEW),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "manifests_of_another_format",
+        edited("checkpoints/*/manifest.json", version=9),
+        ("step-", "has format 9", TRAIN_ANEW),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "manifests_edited",
+        edited("checkpoints/*/manifest.json", step=7),
+        ("step-", "manifest is damaged", TRAIN_ANEW),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "checkpoint_cut_short",
+        _cut,
+        ("step-", "'rows.bin' is missing or cut short", TRAIN_ANEW),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "checkpoint_flipped",
+        _flip,
+        ("step-", "'dense.bin' is damaged (CRC differs)", TRAIN_ANEW),
+        EXPORT,
+        trained=True,
+    ),
+    Case(
+        "embedding_rows_of_another_model",
+        config_of_another_run(model__embedding_dim=3),
+        ("rows.bin", "another make", "Restore the configuration"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "dense_parameters_of_another_model",
+        config_of_another_run(model__hidden_units=[5]),
+        ("dense.bin", "another make", "Restore the configuration"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+)
+
+STATISTICS = (
+    Case(
+        "statistics_gone",
+        removed("statistics.json"),
+        ("statistics.json", "cannot be read", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_no_json",
+        rewritten("statistics.json", b"{"),
+        ("statistics.json", "is damaged", "ctrpipe analyze"),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "statistics_of_another_form",
+        edited("statistics.json", columns=3),
+        ("statistics.json", "is damaged", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_edited",
+        edited("statistics.json", label_rate=0.9),
+        ("statistics.json", "not as it was written", "ctrpipe analyze"),
+        EXPORT,
+        trained=True,
+    ),
+    Case(
+        "statistics_of_another_version",
+        edited("statistics.json", version=99),
+        ("statistics.json", "has version 99", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_is_a_folder",
+        lambda w: (w.write("run/.lock", ""), in_the_way("statistics.json", folder=True)(w)),
+        ("run", "cannot be written"),
+        ANALYZE,
+    ),
+    Case(
+        "file_where_statistics_begin",
+        lambda w: (w.write("run/.lock", ""), in_the_way("vocabularies", folder=False)(w)),
+        ("run", "cannot be written"),
+        ANALYZE,
+    ),
+    Case(
+        "moments_overflow",
+        lambda w: (
+            w.rows([f"{line[0]},{'-' * (n % 2)}1.7e308,a,u" for n, line in enumerate(lines())]),
+            w.config(features=[{"columns": "price", "number": "normalize"}]),
+        ),
+        ("feature 'price'", "moments overflow", "Put clip or log first"),
+    ),
+    Case(
+        "too_many_ids",
+        entry(columns="city", id={"vocabulary": {"oov_buckets": 2**31 - 1}}),
+        ("feature 'city'", "32-bit", "oov_buckets"),
+    ),
+    Case(
+        "too_many_cut_points",
+        entry(columns="price", id={"log_round": {"num_bins": 10**9, "base": 1.0000001}}),
+        ("feature 'price'", "cut points", "fewer bins"),
+    ),
+)
+
+PLANS = (
+    Case(
+        "plan_gone",
+        removed("preprocessing.json"),
+        ("preprocessing.json", "cannot be read", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "plan_of_another_version",
+        edited("preprocessing.json", version=99),
+        ("preprocessing.json", "has version 99", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "vocabulary_without_its_column",
+        vocabulary(word=["a"]),
+        ("vocabularies", "no column 'value'", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "vocabulary_of_other_rows",
+        vocabulary(value=["a", "b"]),
+        ("vocabularies", "2 values, the plan was fitted with 6", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "vocabulary_repeats",
+        vocabulary(value=["a", "b", "c", "d", "e", "a"]),
+        ("vocabularies", "repeats a value", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "no_good_row",
+        lambda w: (
+            config_of_another_run(data__bad_rows="skip", data__max_bad_fraction=1.0)(w),
+            w.write("new.csv", HEADER + ",5,a,u1\n" * 9),
+        ),
+        ("new.csv", "holds no good row"),
+        (*EVALUATE, "--data", "new.csv"),
+        trained=True,
+    ),
+)
+
+
+def done(*commands: str, **values: object) -> Callable[[World], None]:
+    """Some commands went well with this config."""
+
+    def spoil(world: World) -> None:
+        if values:
+            world.config(**values)
+        for command in commands:
+            assert main([command, "c.yaml", "-q"]) == 0
+
+    return spoil
+
+
+def _cached_rows_damaged(world: World) -> None:
+    done("analyze")(world)
+    for path in _found(world, "cache/ingested/train*/*.parquet"):
+        path.write_bytes(path.read_bytes()[:-9])
+    removed("statistics.json")(world)
+
+
+def address_space(*, num_rows: int) -> Callable[[World], None]:
+    """The system reserves memory for so many embedding rows and no more."""
+
+    def spoil(world: World) -> None:
+        import mmap
+
+        def reserve(*arguments: int, **options: int) -> mmap.mmap:
+            if num_rows == 0:
+                raise OSError(errno.ENOMEM, "Cannot allocate memory")
+            return mmap.mmap(*arguments, **options)
+
+        known = {name: getattr(mmap, name) for name in dir(mmap) if name != "mmap"}
+        where = "ctr_pipeline.embeddings"
+        world.monkeypatch.setattr(f"{where}.reserved.mmap", SimpleNamespace(**known, mmap=reserve))
+        if num_rows:
+            world.monkeypatch.setattr(f"{where}.rows._MOST_ROWS", num_rows)
+
+    return spoil
+
+
+def _file_size_limit(world: World) -> None:
+    """No file may grow beyond what all but the servable model need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    world.cleanups.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+
+
+def _full_at_the_end(world: World) -> None:
+    """The disk is full once the servable model is written and proved."""
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def prove(*_: object, **__: object) -> None:
+        world.monkeypatch.setattr("os.fsync", refuse)
+
+    world.monkeypatch.setattr("ctr_pipeline.pipeline.export_stage.prove_parity", prove)
+
+
+def _killed(world: World) -> None:
+    """The process that proves the export is ended by the system."""
+    script = world.folder / "python.sh"
+    script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
+    script.chmod(0o755)
+    world.monkeypatch.setattr(
+        "ctr_pipeline.export.parity.sys", SimpleNamespace(executable=str(script))
+    )
+
+
+GIVING_WAY = (
+    Case(
+        "cached_rows_damaged",
+        _cached_rows_damaged,
+        ("the training rows cannot be read", "cache"),
+        ANALYZE,
+    ),
+    Case(
+        "no_memory_for_embeddings",
+        address_space(num_rows=0),
+        ("no address space", "embedding rows", "embedding_dim"),
+    ),
+    Case(
+        "too_little_memory_for_embeddings",
+        address_space(num_rows=3),
+        ("embedding rows are needed", "there is room for 3", "embedding_dim"),
+    ),
+    Case(
+        "export_is_a_file",
+        lambda w: (done("train", "evaluate")(w), in_the_way("export", folder=False)(w)),
+        ("export", "cannot be written"),
+        EXPORT,
+    ),
+    Case(
+        "disk_full_in_the_servable_model",
+        lambda w: (done("train", "evaluate")(w), _file_size_limit(w)),
+        ("export", "TensorFlow cannot write the model", "disk has room"),
+        EXPORT,
+    ),
+    Case(
+        "disk_full_when_publishing",
+        lambda w: (done("train", "evaluate")(w), _full_at_the_end(w)),
+        ("export", "disk is full"),
+        EXPORT,
+    ),
+    Case(
+        "proving_process_killed",
+        lambda w: (done("train", "evaluate")(w), _killed(w)),
+        ("export", "TensorFlow alone cannot run the export", "out of memory"),
+        EXPORT,
+    ),
+    Case(
+        "proving_takes_forever",
+        lambda w: (
+            done("train", "evaluate")(w),
+            w.monkeypatch.setattr("ctr_pipeline.export.parity._TIMEOUT_SECONDS", 0.01),
+        ),
+        ("export", "took longer than", "export.parity_rows"),
+        EXPORT,
+    ),
+)
+
+_CUSTOM = """
+import numpy as np
+import tensorflow as tf
+
+
+class Strange(keras.layers.Layer):
+    def call(self, x):
+        return {body}
+
+
+def build_model(inputs, options):
+    return keras.ops.sum(Strange()(keras.layers.Dense(4)(inputs.flat_BK)), axis=-1)
+"""
+
+
+def trained_custom(body: str) -> Callable[[World], None]:
+    """A custom model with a layer of this was trained."""
+
+    def spoil(world: World) -> None:
+        world.model_file(_CUSTOM.format(body=body))
+        done("train", "evaluate")(world)
+
+    return spoil
+
+
+MODELS = (
+    Case(
+        "custom_of_other_inputs",
+        returning("keras.ops.sum(keras.layers.Dense(2)(keras.Input((3,))), axis=-1)"),
+        ("model.py", "layers make no model", "from the inputs given"),
+    ),
+    Case(
+        "custom_looks_at_other_rows",
+        trained_custom("x - keras.ops.mean(x, axis=0)"),
+        ("export", "row", "equal rows equal logits"),
+        EXPORT,
+    ),
+    Case(
+        "custom_runs_in_python",
+        lambda w: w.model_file(
+            _CUSTOM.format(
+                body="tf.ensure_shape(tf.numpy_function(np.sinh, [x], tf.float32), x.shape)"
+            )
+        ),
+        ("model.file", "cannot compile the model", "without Python functions"),
+    ),
+    Case(
+        "every_infinity_is_missing",
+        done("train", "evaluate", data__missing_values=["inf", "+inf", "+INFINITY"]),
+        ("data.missing_values", "every way to write inf", "Leave '+INFINITY' out"),
+        EXPORT,
+    ),
+)
+
+ARTEFACT_CASES = (*CHECKPOINTS, *STATISTICS, *PLANS, *GIVING_WAY, *MODELS)
