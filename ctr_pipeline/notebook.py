@@ -114,7 +114,17 @@ class LoadedRun:
                 )
             wanted = pa.float64() if kind is ColumnType.NUMBER else pa.string()
             try:
-                columns[name] = pa.array(rows[name], from_pandas=True).cast(wanted)
+                values = pa.array(rows[name], from_pandas=True)
+                if pa.types.is_floating(values.type) and kind is ColumnType.TEXT:
+                    # 7.0 is not the text 7 or 007 that the model was trained on.
+                    if values.null_count < len(values):
+                        raise DataError(
+                            f"column '{name}' holds floats, and the model reads it as text",
+                            remedy="Read it as text, as in pandas.read_csv(…, dtype=str)",
+                        )
+                    values = pa.nulls(len(values), wanted)
+                # Integers beyond 2**53 are rounded, as they are when a file is read.
+                columns[name] = values.cast(wanted, safe=False)
             except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
                 raise DataError(
                     f"column '{name}' is not {'numbers' if kind is ColumnType.NUMBER else 'text'}",

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,12 @@ def session_of(context: typer.Context, verbose: int, quiet: bool, as_json: bool)
     session.as_json = session.as_json or as_json
     session.start_logging()
     return session
+
+
+def resume_command(verb: str, config: Path, overrides: Sequence[str] | None) -> str:
+    """What goes on from an interrupted call of `verb`, with the same overrides."""
+    options = [part for override in overrides or () for part in ("--set", override)]
+    return shlex.join(["ctrpipe", verb, str(config), *options, "--resume"])
 
 
 def print_json(payload: Any) -> None:

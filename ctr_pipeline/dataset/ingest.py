@@ -208,7 +208,7 @@ def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None
             raise DataError(
                 f"the {split} split has no rows ({ledger.num_good} good rows in all)",
                 place=place,
-                remedy="Give more rows, or change data.split",
+                remedy=f"Give more rows, or change data.{split} or data.split",
             )
         if num_positive in {0, num_rows}:
             only = 1 if num_positive else 0

@@ -114,7 +114,8 @@ def _decide(
     }
     chosen = columns.explicit | automatic
     features = tuple(chosen[name] for name in columns.types if name in chosen)
-    left_out = tuple(decision for decision in decisions if not decision.used)
+    unused = tuple(decision for decision in decisions if not decision.used)
+    left_out = (*unused, *columns.unfit)
     if not features:
         reasons = "; ".join(f"{decision.column}: {decision.reason}" for decision in left_out[:3])
         raise ConfigError(

@@ -4,11 +4,14 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, entries_by_column
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import ColumnType, FeatureSpec, TransformKind
 from ctr_pipeline.preprocessing.chains import check_chain
+
+_UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class FeatureColumns:
         automatic: Columns whose transforms the statistics decide.
         sensitive: Columns whose values are never shown.
         carried: Key columns and the column of GAUC; read as text, not features.
+        unfit: Columns that would be automatic, but whose type fits no feature.
     """
 
     types: dict[str, ColumnType]
@@ -28,6 +32,7 @@ class FeatureColumns:
     automatic: tuple[str, ...]
     sensitive: frozenset[str]
     carried: tuple[str, ...]
+    unfit: tuple[ColumnDecision, ...] = ()
 
 
 def choose_columns(
@@ -57,11 +62,17 @@ def choose_columns(
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}
     automatic: list[str] = []
+    unfit: list[str] = []
     sensitive: set[str] = set()
     if config.features == "auto":
         kept_out = {config.data.label, *config.data.key_columns}
-        automatic = [name for name in names if name not in kept_out]
+        wanted = [name for name in names if name not in kept_out]
+        automatic = [name for name in wanted if name in inferred]
+        unfit = [name for name in wanted if name not in inferred]
         types = {name: inferred[name] for name in automatic}
+        if not automatic:
+            message = "no column can serve as a feature: there is none, or no type fits"
+            problems.append(loaded.problem_at("features", message))
     else:
         for column, entry in entries_by_column(config.features).items():
             key = f"features[{config.features.index(entry)}]"
@@ -78,7 +89,14 @@ def choose_columns(
             problems += [loaded.problem_at(key, message) for message in check_chain(spec)]
     if problems:
         raise ConfigError(problems)
-    return FeatureColumns(types, explicit, tuple(automatic), frozenset(sensitive), tuple(carried))
+    return FeatureColumns(
+        types,
+        explicit,
+        tuple(automatic),
+        frozenset(sensitive),
+        tuple(carried),
+        tuple(ColumnDecision(name, used=False, reason=_UNFIT) for name in unfit),
+    )
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:

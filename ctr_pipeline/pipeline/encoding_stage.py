@@ -37,11 +37,13 @@ class Encoding:
         plan: Fitted transforms.
         folders: Encoded rows by split.
         counts: Occurrences of each id in the training rows, int64 per field.
+        fingerprint: Of rows and transforms; equal ones mean equal encoded rows.
     """
 
     plan: PreprocessingPlan
     folders: dict[str, Path]
     counts: list[NDArray[np.int64]]
+    fingerprint: str
 
 
 def run_encoding(
@@ -51,9 +53,8 @@ def run_encoding(
     with times.stage("transforms"):
         plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
         plan.save(run.preprocessing)
-        digest = hashlib.sha256(plan.model_dump_json().encode("utf-8"))
-        digest.update(analysis.ingested.fingerprint.encode("utf-8"))
-        fingerprint = digest.hexdigest()
+        facts = plan_fingerprint(plan) + analysis.ingested.fingerprint
+        fingerprint = hashlib.sha256(facts.encode("ascii")).hexdigest()
         encoder = ColumnEncoder(plan, run.path)
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
         num_ids = [field.num_ids for field in plan.fields]
@@ -89,7 +90,12 @@ def run_encoding(
                 counts = counted
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
-    return Encoding(plan, folders, counts.per_field())
+    return Encoding(plan, folders, counts.per_field(), fingerprint)
+
+
+def plan_fingerprint(plan: PreprocessingPlan) -> str:
+    """Names everything that turns raw columns into ids and numbers."""
+    return hashlib.sha256(plan.model_dump_json().encode("utf-8")).hexdigest()
 
 
 def columns_of(plan: PreprocessingPlan) -> list[str]:

@@ -102,7 +102,8 @@ def preview_features(loaded: LoadedConfig) -> Preview:
             )
             chosen = columns.explicit | {spec.column: spec for spec in decided}
             features = tuple(chosen[name] for name in columns.types if name in chosen)
-            left_out = tuple(decision for decision in decisions if not decision.used)
+            unused = tuple(decision for decision in decisions if not decision.used)
+            left_out = (*unused, *columns.unfit)
         statistics = _collect(loaded, features, file, folder)
         return Preview(source, features, left_out, plan_preprocessing(features, statistics, folder))
 

@@ -88,7 +88,7 @@ def evaluate(
     progress = LoggedProgress(progress)
     with _opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
-        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.training_stage import open_trained, require_same_rows
         from ctr_pipeline.pipeline.unseen import evaluate_file
 
         model = open_trained(loaded, run, progress)
@@ -96,6 +96,7 @@ def evaluate(
             return evaluate_file(loaded, run, model, data=data, progress=progress).to_metrics()
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
+        require_same_rows(model.state, encoding, run)
         results = run_evaluation(
             loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
         )
@@ -117,11 +118,12 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before."""
     progress = LoggedProgress(progress)
     with _opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.training_stage import open_trained, require_same_rows
 
         model = open_trained(loaded, run, progress)
         times = StageTimes()
         analysis, encoding = _prepare(loaded, run, progress, times)
+        require_same_rows(model.state, encoding, run)
         return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
 
 
@@ -235,17 +237,22 @@ def _opened_trained(loaded: LoadedConfig) -> Iterator[RunFolder]:
             place=str(run.path),
             remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
-    with _opened(loaded, resume=True, overwrite=False) as run:
+    with run.locked(), _logged(run), interruption.handle_signals():
+        run.require_same_model(
+            loaded,
+            "was trained with another config",
+            "Use the config it was trained with, or set the keys back",
+        )
         yield run
 
 
 @contextmanager
 def _opened(loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> Iterator[RunFolder]:
-    """The run folder, locked and this config's own, its log open, signals handled."""
+    """The run folder, locked and free for this config, its log open, signals handled."""
     _check_splits(loaded)
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), _logged(run), interruption.handle_signals():
-        run.adopt(loaded, resume=resume, overwrite=overwrite)
+        run.claim(loaded, resume=resume, overwrite=overwrite)
         yield run
 
 

@@ -14,7 +14,7 @@ from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import build_model
-from ctr_pipeline.pipeline.encoding_stage import Encoding
+from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -80,10 +80,14 @@ def run_training(
         checkpoint = trainer.checkpoints.load_newest(progress.say) if resume else None
         if checkpoint is not None:
             trainer.restore(checkpoint)
+            require_same_rows(trainer.state, encoding, run)
             trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(f"Resuming after step {checkpoint.step:,}")
         elif not resume:
             run.discard_results()
+        run.keep_config(loaded)
+        trainer.state.rows_fingerprint = encoding.fingerprint
+        trainer.state.plan_fingerprint = plan_fingerprint(encoding.plan)
         state = trainer.fit()
         progress.say(f"Training ended: {state.finished}")
     return TrainedModel(model.plan, model.compiled, model.store, model.dense, model.scorer, state)
@@ -112,9 +116,29 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
         except CheckpointError as error:
             progress.say(f"The newest checkpoint is used instead of the best: {error}")
     plan = load_plan(run.preprocessing)
+    if state.plan_fingerprint != plan_fingerprint(plan):
+        raise CheckpointError(
+            "was trained with other transforms than those that lie beside it now",
+            place=str(run.path),
+            remedy="Run 'ctrpipe run' with --overwrite: data or config changed since then",
+        )
     model = _assemble(loaded, run, plan, None)
     load_parameters(checkpoint, lookup_of(model.store, loaded.config.model), model.dense)
     return TrainedModel(plan, model.compiled, model.store, model.dense, model.scorer, state)
+
+
+def require_same_rows(state: TrainingState, encoding: Encoding, run: RunFolder) -> None:
+    """Refuses parameters that were trained on other rows or with other transforms.
+
+    Raises:
+        CheckpointError: The data changed since.
+    """
+    if state.rows_fingerprint != encoding.fingerprint:
+        raise CheckpointError(
+            "the data changed since the model was trained",
+            place=str(run.path),
+            remedy="Run 'ctrpipe run' with --overwrite to train on it from the start",
+        )
 
 
 def _assemble(

@@ -176,34 +176,66 @@ class RunFolder:
     def _is_ours(self) -> bool:
         return (self.path / ".lock").exists() or self.config.exists()
 
-    def adopt(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
-        """Makes the folder this config's own.
+    def claim(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
+        """Makes sure that a run of this config may write here; changes nothing yet.
 
         Raises:
-            RunFolderError: It holds results of another config; names the keys that differ.
+            RunFolderError: It holds results, and they are neither to be resumed nor to be replaced;
+                or they are of another config, and the message names the keys that differ.
         """
-        results = [name for name in _LEFTOVERS if (self.path / name).exists()]
-        if results and overwrite and not resume:
-            self.discard_results()
-        elif results and self.config.exists():
-            try:
-                earlier = load_config(self.config).config
-            except CtrPipelineError as error:
-                raise RunFolderError(
-                    "holds results, but its config cannot be read",
-                    place=str(self.config),
-                    remedy="Choose another 'output', or give --overwrite",
-                ) from error
-            different = differing_keys(earlier, loaded.config)
-            if different:
-                what = "cannot be resumed" if resume else "holds results of another config"
-                verb = "differs" if len(different) == 1 else "differ"
-                raise RunFolderError(
-                    f"{what}: {', '.join(different[:5])} {verb}",
-                    place=str(self.path),
-                    remedy="Choose another 'output', set the keys back, or give --overwrite",
-                )
+        if not self._has_results() or (overwrite and not resume):
+            return
+        if resume:
+            self.require_same_model(
+                loaded, "cannot be resumed", "Set the keys back, or give --overwrite to start anew"
+            )
+            return
+        self.require_same_model(
+            loaded,
+            "holds results of another config",
+            "Choose another 'output', set the keys back, or give --overwrite to replace them",
+        )
+        raise RunFolderError(
+            "holds the results of an earlier run",
+            place=str(self.path),
+            remedy="Give --resume to go on with it, --overwrite to replace it, or choose another "
+            "'output'",
+        )
+
+    def require_same_model(self, loaded: LoadedConfig, what: str, remedy: str) -> None:
+        """Refuses a config that a trained model in this folder does not fit.
+
+        Args:
+            loaded: The config.
+            what: Begins the message.
+            remedy: Ends it.
+
+        Raises:
+            RunFolderError: Keys that the model depends on differ from those of the run.
+        """
+        if not self.config.exists():
+            return
+        try:
+            earlier = load_config(self.config).config
+        except CtrPipelineError as error:
+            raise RunFolderError(
+                "holds results, but its config cannot be read",
+                place=str(self.config),
+                remedy="Choose another 'output', or give --overwrite",
+            ) from error
+        different = differing_keys(earlier, loaded.config)
+        if different:
+            verb = "differs" if len(different) == 1 else "differ"
+            raise RunFolderError(
+                f"{what}: {', '.join(different[:5])} {verb}", place=str(self.path), remedy=remedy
+            )
+
+    def keep_config(self, loaded: LoadedConfig) -> None:
+        """Writes the config with all defaults; from now on the folder is this config's."""
         durable.write_text(self.config, loaded.resolved_yaml())
+
+    def _has_results(self) -> bool:
+        return any((self.path / name).exists() for name in _LEFTOVERS)
 
     def discard_results(self) -> None:
         """Deletes what training and later stages made; data and statistics stay."""

@@ -53,5 +53,8 @@ def decide_stop(
                 best_epoch, True, f"validation {metric} has not improved for {epochs_since} epochs"
             )
     if history[-1].epoch + 1 >= num_epochs:
-        return StopDecision(best_epoch, True, f"all {num_epochs} epochs are done")
+        reason = f"all {num_epochs} epochs are done"
+        if best_epoch == history[-1].epoch and num_epochs > 1:
+            reason += ", and the last one was the best: more may help (train.epochs, --resume)"
+        return StopDecision(best_epoch, True, reason)
     return StopDecision(best_epoch, False, "")

@@ -50,6 +50,8 @@ class TrainingState:
         history: Epochs done.
         best_step: Step of the best epoch's checkpoint.
         finished: Why training ended; empty while it goes on.
+        rows_fingerprint: Of the encoded rows that are trained on.
+        plan_fingerprint: Of the transforms that encoded them.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
@@ -60,6 +62,8 @@ class TrainingState:
     history: list[EpochRecord] = field(default_factory=list)
     best_step: int | None = None
     finished: str = ""
+    rows_fingerprint: str = ""
+    plan_fingerprint: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -206,6 +210,7 @@ class Trainer:
                     started = self._clock()
                 if interruption.requested() and state.position.epoch == epoch:
                     return
+            task.note(f"logloss {state.epoch_loss_sum / max(state.epoch_rows, 1):.4f}")
         self._end_epoch(epoch, events)
 
     def _step(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
-from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline import analyze, evaluate, predict, train
 from ctr_pipeline.progress import SilentProgress
 
@@ -379,7 +379,7 @@ def test_second_training_reads_and_encodes_nothing(world, tmp_path):
     first, second = RecordingProgress(), RecordingProgress()
     train(loaded, progress=first)
     history = (tmp_path / "out/history.csv").read_text().split(",")[:-1]
-    result = train(loaded, progress=second)
+    result = train(loaded, overwrite=True, progress=second)
     assert any(name.startswith("Encoding") for name in first.tasks)
     assert second.tasks == ["Training, epoch 1 of 1", "Validation"]
     assert (tmp_path / "out/history.csv").read_text().split(",")[:-1] == history
@@ -429,3 +429,17 @@ def test_hash_split_keeps_the_rows_of_a_user_together(world, tmp_path):
     users = {name: set(found) for name, found in values_by_split(tmp_path / "out", "user").items()}
     assert set.union(*users.values()) == {f"u{n}" for n in range(20)}
     assert sum(map(len, users.values())) == 20
+
+
+def test_resuming_on_other_data_is_refused(world, tmp_path):
+    rows = tmp_path / "rows.tsv"
+    text = (world[0] / "rows.tsv").read_text()
+    rows.write_text(text)
+    loaded = small(world, tmp_path / "out", f"data.train={rows}")
+    train(loaded, progress=SilentProgress())
+    lines = text.splitlines(keepends=True)
+    rows.write_text("".join([*lines[1:], lines[0]]))
+    with pytest.raises(CheckpointError, match="the data changed since the model was trained"):
+        train(loaded, resume=True, progress=SilentProgress())
+    with pytest.raises(CheckpointError, match=r"the data changed|other transforms"):
+        evaluate(loaded, progress=SilentProgress())

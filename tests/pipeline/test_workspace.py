@@ -18,8 +18,8 @@ def loaded(*overrides):
     return config_from_mapping(SETTINGS, overrides)
 
 
-def adopt(run, *overrides, resume=False, overwrite=False):
-    run.adopt(loaded(*overrides), resume=resume, overwrite=overwrite)
+def claim(run, *overrides, resume=False, overwrite=False):
+    run.claim(loaded(*overrides), resume=resume, overwrite=overwrite)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def run(tmp_path):
 def used(run):
     """A folder with results of the plain config."""
     with run.locked():
-        adopt(run)
+        run.keep_config(loaded())
     run.checkpoints.mkdir()
     run.metrics.write_text("{}")
     run.statistics.write_text("{}")
@@ -110,22 +110,30 @@ def test_empty_folder_is_fine(tmp_path):
         pass
 
 
-def test_adopted_folder_holds_the_resolved_config(run):
+def test_kept_config_is_the_resolved_one(run):
     with run.locked():
-        adopt(run)
+        run.keep_config(loaded())
     assert run.config.read_text() == loaded().resolved_yaml()
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_same_config_is_welcome(used, resume):
-    adopt(used, resume=resume)
+def test_same_config_is_welcome_to_resume_or_to_start_anew(used):
+    claim(used, resume=True)
+    claim(used, overwrite=True)
+    assert used.metrics.exists()
+
+
+def test_results_are_not_replaced_unasked(used):
+    with pytest.raises(RunFolderError, match="holds the results of an earlier run") as error:
+        claim(used)
+    assert "--resume" in error.value.remedy
+    assert "--overwrite" in error.value.remedy
     assert used.metrics.exists()
 
 
 def test_other_config_is_refused_and_every_key_named(used):
     before = used.config.read_bytes()
     with pytest.raises(RunFolderError) as error:
-        adopt(used, "model.embedding_dim=3", "train.seed=5", "data.split.test=0.2")
+        claim(used, "model.embedding_dim=3", "train.seed=5", "data.split.test=0.2")
     message = str(error.value)
     for key in ("model.embedding_dim", "train.seed", "data.split.test"):
         assert key in message
@@ -133,7 +141,7 @@ def test_other_config_is_refused_and_every_key_named(used):
     assert "--overwrite" in message
     assert used.config.read_bytes() == before
     with pytest.raises(RunFolderError, match=r"cannot be resumed: train\.seed differ"):
-        adopt(used, "train.seed=5", resume=True)
+        claim(used, "train.seed=5", resume=True)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +159,7 @@ def test_other_config_is_refused_and_every_key_named(used):
     ],
 )
 def test_keys_that_no_trained_model_depends_on_may_change(used, override):
-    adopt(used, override, resume=True)
-    assert used.config.read_text() == loaded(override).resolved_yaml()
+    claim(used, override, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -170,28 +177,34 @@ def test_keys_that_no_trained_model_depends_on_may_change(used, override):
 )
 def test_keys_that_it_depends_on_may_not(used, override):
     with pytest.raises(RunFolderError, match=override.partition("=")[0].replace(".", r"\.")):
-        adopt(used, override, resume=True)
+        claim(used, override, resume=True)
 
 
-def test_overwrite_discards_results_and_keeps_data_and_statistics(used):
-    adopt(used, "train.seed=5", overwrite=True)
+def test_overwrite_touches_nothing_before_there_is_something_better(used):
+    before = used.config.read_bytes()
+    claim(used, "train.seed=5", overwrite=True)
+    assert used.metrics.exists()
+    assert used.config.read_bytes() == before
+
+
+def test_discarding_results_keeps_data_and_statistics(used):
+    used.discard_results()
     assert not used.metrics.exists()
     assert not used.checkpoints.exists()
     assert used.statistics.exists()
-    assert used.config.read_text() == loaded("train.seed=5").resolved_yaml()
 
 
 def test_folder_without_results_takes_any_config(run):
     with run.locked():
-        adopt(run)
-        adopt(run, "train.seed=5")
+        claim(run)
+        claim(run, "train.seed=5")
 
 
 def test_unreadable_config_beside_results_is_refused(used):
     used.config.write_text("data: [")
     with pytest.raises(RunFolderError, match="holds results, but its config cannot be read"):
-        adopt(used)
-    adopt(used, overwrite=True)
+        claim(used)
+    claim(used, overwrite=True)
 
 
 def test_differing_keys_are_dotted_and_lists_are_compared_whole():

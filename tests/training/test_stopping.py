@@ -56,7 +56,8 @@ def test_reason_names_the_metric_and_the_best_epoch_from_one():
 
 
 def test_last_epoch_ends_it():
-    assert decide_stop(epochs([0.5, 0.4]), BY_LOSS, 2).reason == "all 2 epochs are done"
+    assert decide_stop(epochs([0.4, 0.4]), BY_LOSS, 2).reason == "all 2 epochs are done"
+    assert "more may help" in decide_stop(epochs([0.5, 0.4]), BY_LOSS, 2).reason
     assert decide_stop(epochs([0.5, 0.4]), None, 2).stop
 
 
