@@ -140,6 +140,8 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
         console.print(f"[cyan]{escape(row.feature)}[/]: {escape(row.reason)}", soft_wrap=True)
     for column, reason in result.left_out:
         console.print(f"left out: [cyan]{escape(column)}[/] ({escape(reason)})", soft_wrap=True)
+    for warning in result.warnings:
+        console.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True)
     if not result.exact:
         console.print(
             "Sizes are estimates from the head of the data; 'ctrpipe analyze' counts all."

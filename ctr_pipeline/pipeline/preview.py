@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -66,13 +67,25 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         ):
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
     rows = describe_plan(config, features, plan)
+    max_bytes = sum(row.max_bytes or 0 for row in rows)
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
         exact=exact,
         num_fields=len(plan.fields),
         num_numbers=len(plan.numbers),
-        max_embedding_bytes=sum(row.max_bytes or 0 for row in rows),
+        max_embedding_bytes=max_bytes,
+        warnings=_memory_warnings(max_bytes, psutil.virtual_memory().available),
+    )
+
+
+def _memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[str, ...]:
+    if max_embedding_bytes <= available_bytes:
+        return ()
+    return (
+        f"embedding rows may need {max_embedding_bytes / 1e9:.1f} GB if every id occurs, and "
+        f"{available_bytes / 1e9:.1f} GB are free: lower hash buckets, vocabulary.max_size or "
+        "model.embedding_dim",
     )
 
 

@@ -74,6 +74,7 @@ class CheckResult:
         num_fields: Embedded fields.
         num_numbers: Dense inputs.
         max_embedding_bytes: Upper bound of the rows' memory; None if unknown.
+        warnings: What may go wrong, a sentence each.
     """
 
     rows: tuple[PlanRow, ...]
@@ -82,6 +83,7 @@ class CheckResult:
     num_fields: int
     num_numbers: int
     max_embedding_bytes: int | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

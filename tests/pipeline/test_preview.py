@@ -83,3 +83,12 @@ def test_missing_column_is_refused(settings):
 def test_missing_file_is_refused(settings):
     with pytest.raises(DataError, match=r"absent\.csv"):
         check(settings, data=settings["data"] | {"train": "absent.csv"})
+
+
+def test_rows_beyond_the_memory_are_warned_of():
+    from ctr_pipeline.pipeline.preview import _memory_warnings
+
+    assert _memory_warnings(5, 5) == ()
+    (warning,) = _memory_warnings(22_000_000_000, 15_000_000_000)
+    assert "22.0 GB" in warning
+    assert "15.0 GB" in warning
