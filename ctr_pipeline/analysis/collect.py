@@ -22,7 +22,7 @@ from ctr_pipeline.analysis.sql import (
     value_counts_query,
 )
 from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
-from ctr_pipeline.errors import DataError, StatisticsError
+from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
@@ -224,11 +224,7 @@ def _database_names(
     if not files:
         raise ValueError("there are no training rows")
     in_database = engine.column_names()
-    try:
-        in_files = pq.read_schema(files[0]).names
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot be read ({error})", place=str(files[0])) from error
-    names = dict(zip(in_files, in_database, strict=True))
+    names = dict(zip(pq.read_schema(files[0]).names, in_database, strict=True))
     for column in (plan.label, *(column.column for column in plan.columns)):
         if column not in names:
             raise ValueError(f"{files[0]}: column '{column}' is missing from the training rows")

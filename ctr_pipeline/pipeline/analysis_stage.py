@@ -1,6 +1,7 @@
 """Check → ingest → statistics: from files to features with everything known about them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,9 +52,22 @@ class Analysis:
 
 
 def run_analysis(
-    loaded: LoadedConfig, run: RunFolder, progress: Progress, times: StageTimes
+    loaded: LoadedConfig,
+    run: RunFolder,
+    progress: Progress,
+    times: StageTimes,
+    *,
+    accept: Callable[[str], None] | None = None,
 ) -> Analysis:
-    """Reads the data once and computes its statistics; both are reused if nothing changed."""
+    """Reads the data once and computes its statistics; both are reused if nothing changed.
+
+    Args:
+        loaded: The config.
+        run: Where the results go.
+        progress: Who is told.
+        times: What each stage took.
+        accept: Raises if rows of this fingerprint must not replace what a model rests on.
+    """
     config = loaded.config
     with times.stage("check"):
         source = inspect_source(config.data)
@@ -70,6 +84,8 @@ def run_analysis(
             sensitive=columns.sensitive,
             progress=progress,
         )
+    if accept is not None:
+        accept(ingested.fingerprint)
     with times.stage("statistics"):
         features, left_out = _decide(loaded, run, columns, ingested, progress)
         statistics = _collect(loaded, run.path, features, ingested, progress)

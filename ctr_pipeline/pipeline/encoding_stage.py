@@ -53,8 +53,7 @@ def run_encoding(
     with times.stage("transforms"):
         plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
         plan.save(run.preprocessing)
-        facts = plan_fingerprint(plan) + analysis.ingested.fingerprint
-        fingerprint = hashlib.sha256(facts.encode("ascii")).hexdigest()
+        fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint)
         encoder = ColumnEncoder(plan, run.path)
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
         num_ids = [field.num_ids for field in plan.fields]
@@ -91,6 +90,12 @@ def run_encoding(
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
     return Encoding(plan, folders, counts.per_field(), fingerprint)
+
+
+def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str) -> str:
+    """Names what these rows become by these transforms."""
+    facts = plan_fingerprint(plan) + rows_fingerprint
+    return hashlib.sha256(facts.encode("ascii")).hexdigest()
 
 
 def plan_fingerprint(plan: PreprocessingPlan) -> str:

@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import CheckpointError, ConfigError, CtrPipelineError, Interrupted
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
-from ctr_pipeline.pipeline.encoding_stage import Encoding, run_encoding
+from ctr_pipeline.pipeline.encoding_stage import Encoding, encoded_fingerprint, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.planted import planted_figures
@@ -95,8 +95,17 @@ def evaluate(
         if data is not None:
             return evaluate_file(loaded, run, model, data=data, progress=progress).to_metrics()
         times = StageTimes()
-        analysis, encoding = _prepare(loaded, run, progress, times)
-        require_same_rows(model.state, encoding, run)
+        analysis, encoding = _prepare(
+            loaded,
+            run,
+            progress,
+            times,
+            # Before anything is replaced that the model needs.
+            accept=lambda rows: require_same_rows(
+                model.state, encoded_fingerprint(model.plan, rows), run
+            ),
+        )
+        require_same_rows(model.state, encoding.fingerprint, run)
         results = run_evaluation(
             loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
         )
@@ -122,17 +131,31 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
 
         model = open_trained(loaded, run, progress)
         times = StageTimes()
-        analysis, encoding = _prepare(loaded, run, progress, times)
-        require_same_rows(model.state, encoding, run)
+        analysis, encoding = _prepare(
+            loaded,
+            run,
+            progress,
+            times,
+            # Before anything is replaced that the model needs.
+            accept=lambda rows: require_same_rows(
+                model.state, encoded_fingerprint(model.plan, rows), run
+            ),
+        )
+        require_same_rows(model.state, encoding.fingerprint, run)
         return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
 
 
 def _prepare(
-    loaded: LoadedConfig, run: RunFolder, progress: Progress, times: StageTimes
+    loaded: LoadedConfig,
+    run: RunFolder,
+    progress: Progress,
+    times: StageTimes,
+    *,
+    accept: Callable[[str], None] | None = None,
 ) -> tuple[Analysis, Encoding]:
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
-    analysis = run_analysis(loaded, run, progress, times)
+    analysis = run_analysis(loaded, run, progress, times, accept=accept)
     return analysis, run_encoding(loaded, run, analysis, progress, times)
 
 

@@ -80,7 +80,7 @@ def run_training(
         checkpoint = trainer.checkpoints.load_newest(progress.say) if resume else None
         if checkpoint is not None:
             trainer.restore(checkpoint)
-            require_same_rows(trainer.state, encoding, run)
+            require_same_rows(trainer.state, encoding.fingerprint, run)
             trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(f"Resuming after step {checkpoint.step:,}")
         elif not resume:
@@ -127,13 +127,13 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
     return TrainedModel(plan, model.compiled, model.store, model.dense, model.scorer, state)
 
 
-def require_same_rows(state: TrainingState, encoding: Encoding, run: RunFolder) -> None:
+def require_same_rows(state: TrainingState, fingerprint: str, run: RunFolder) -> None:
     """Refuses parameters that were trained on other rows or with other transforms.
 
     Raises:
         CheckpointError: The data changed since.
     """
-    if state.rows_fingerprint != encoding.fingerprint:
+    if state.rows_fingerprint != fingerprint:
         raise CheckpointError(
             "the data changed since the model was trained",
             place=str(run.path),

@@ -4,13 +4,15 @@ import errno
 import json
 import resource
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bad_input_cases import PREDICT_AGAIN, Case, entry, returning
+from bad_input_cases import PREDICT_AGAIN, Case, entry, nothing, returning
 from bad_input_world import HEADER, World, lines
 
 from ctr_pipeline.cli.main import main
@@ -102,6 +104,61 @@ def _cut(world: World) -> None:
     for path in _found(world, "checkpoints/*/rows.bin"):
         path.write_bytes(path.read_bytes()[:-1])
 
+
+def forged(change: Callable[[bytes], bytes]) -> Callable[[World], None]:
+    """The embedding rows of every checkpoint are changed, and its manifest vouches for them."""
+
+    def spoil(world: World) -> None:
+        for path in _found(world, "checkpoints/*/rows.bin"):
+            path.write_bytes(change(path.read_bytes()))
+            manifest_path = path.with_name("manifest.json")
+            manifest = json.loads(manifest_path.read_text())
+            del manifest["crc32"]
+            data = path.read_bytes()
+            manifest["files"]["rows.bin"] = {"bytes": len(data), "crc32": zlib.crc32(data)}
+            crc32 = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+            manifest_path.write_text(json.dumps({**manifest, "crc32": crc32}))
+
+    return spoil
+
+
+def _rows_file(
+    data: bytes, description: bytes | None = None, *, first_key_twice: bool = False
+) -> bytes:
+    """A file of embedding rows with another description or keys, and a checksum that fits."""
+    (length,) = struct.unpack("<I", data[8:12])
+    text, arrays = data[12 : 12 + length], data[12 + length : -4]
+    if description is not None:
+        text = description
+    if first_key_twice:
+        arrays = arrays[:8] * 2 + arrays[16:]
+    content = data[:8] + struct.pack("<I", len(text)) + text + arrays
+    return content + struct.pack("<I", zlib.crc32(content))
+
+
+def _without_num_rows(data: bytes) -> bytes:
+    (length,) = struct.unpack("<I", data[8:12])
+    description = json.loads(data[12 : 12 + length])
+    del description["num_rows"]
+    return _rows_file(data, json.dumps(description).encode())
+
+
+def _forged(name: str, change: Callable[[bytes], bytes], says: str) -> Case:
+    place = ("rows.bin", "the file is damaged", says, "earlier checkpoint")
+    return Case(f"embedding_rows_{name}", forged(change), place, PREDICT_AGAIN, trained=True)
+
+
+FORGED = (
+    _forged("of_another_kind", lambda data: b"PARQUET1" + data[8:], "does not begin with"),
+    _forged("described_at_length", lambda d: d[:8] + b"\xff" * 4 + d[12:], "is too long"),
+    _forged("undescribed", lambda data: _rows_file(data, b"{"), "description cannot be read"),
+    _forged("with_a_list", lambda data: _rows_file(data, b"[]"), "is not a mapping"),
+    _forged("uncounted", _without_num_rows, "number of rows is missing"),
+    _forged("ending_early", lambda data: data[:-9], "ends too early"),
+    _forged("flipped", lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:], "checksum"),
+    _forged("going_on", lambda data: data + b"!", "something follows its end"),
+    _forged("twice", lambda data: _rows_file(data, first_key_twice=True), "stands twice"),
+)
 
 CHECKPOINTS = (
     Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
@@ -213,6 +270,16 @@ STATISTICS = (
         ("feature 'price'", "moments overflow", "Put clip or log first"),
     ),
     Case(
+        "file_where_the_profile_belongs",
+        lambda w: (
+            w.config(features="auto"),
+            w.write("run/.lock", ""),
+            w.write("run/cache/profile", "mine"),
+        ),
+        ("run/cache/profile", "cannot be written"),
+        ANALYZE,
+    ),
+    Case(
         "too_many_ids",
         entry(columns="city", id={"vocabulary": {"oov_buckets": 2**31 - 1}}),
         ("feature 'city'", "32-bit", "oov_buckets"),
@@ -225,6 +292,33 @@ STATISTICS = (
 )
 
 PLANS = (
+    Case(
+        "results_of_an_earlier_run",
+        nothing,
+        ("run", "holds the results of an earlier run", "--resume", "--overwrite"),
+        trained=True,
+    ),
+    Case(
+        "data_changed",
+        lambda w: w.rows(lines(seed=1)),
+        ("run", "the data changed since the model was trained", "--overwrite"),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "plan_edited",
+        edited("preprocessing.json", fields=[]),
+        ("run", "trained with other transforms"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "predict_over_the_data",
+        nothing,
+        ("rows.csv", "is the file that --data reads", "--output"),
+        ("predict", "c.yaml", "--data", "rows.csv", "-o", "rows.csv"),
+        trained=True,
+    ),
     Case(
         "plan_gone",
         removed("preprocessing.json"),
@@ -331,6 +425,15 @@ def _full_at_the_end(world: World) -> None:
     world.monkeypatch.setattr("ctr_pipeline.pipeline.export_stage.prove_parity", prove)
 
 
+def _full_for_checkpoints(world: World) -> None:
+    """The disk has room for all but checkpoints."""
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.monkeypatch.setattr("ctr_pipeline.training.checkpoint._sync_file", refuse)
+
+
 def _killed(world: World) -> None:
     """The process that proves the export is ended by the system."""
     script = world.folder / "python.sh"
@@ -358,6 +461,7 @@ GIVING_WAY = (
         address_space(num_rows=3),
         ("embedding rows are needed", "there is room for 3", "embedding_dim"),
     ),
+    Case("disk_full_in_a_checkpoint", _full_for_checkpoints, ("checkpoints", "disk is full")),
     Case(
         "export_is_a_file",
         lambda w: (done("train", "evaluate")(w), in_the_way("export", folder=False)(w)),
@@ -447,4 +551,4 @@ MODELS = (
     ),
 )
 
-ARTEFACT_CASES = (*CHECKPOINTS, *STATISTICS, *PLANS, *GIVING_WAY, *MODELS)
+ARTEFACT_CASES = (*CHECKPOINTS, *FORGED, *STATISTICS, *PLANS, *GIVING_WAY, *MODELS)
