@@ -446,6 +446,12 @@ def _killed(world: World) -> None:
 
 GIVING_WAY = (
     Case(
+        "init_below_a_file",
+        lambda w: w.write("a", "mine"),
+        ("a", "cannot be written"),
+        ("init", "rows.csv", "--label", "click", "-o", "a/b/new.yaml"),
+    ),
+    Case(
         "cached_rows_damaged",
         _cached_rows_damaged,
         ("the training rows cannot be read", "cache"),
