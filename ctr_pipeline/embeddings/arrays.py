@@ -1,5 +1,6 @@
 """Names for the array types that kernels and store pass around."""
 
+import math
 from typing import TypeAlias
 
 import numpy as np
@@ -10,3 +11,16 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 IdArray: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+_ALIGNMENT_BYTES = 64
+
+
+def empty_aligned(shape: tuple[int, ...]) -> Float32Array:
+    """An uninitialised float32 array that starts at a cache line.
+
+    TensorFlow takes such an array as it is and copies any other.
+    """
+    num_bytes = math.prod(shape) * 4
+    buffer = np.empty(num_bytes + _ALIGNMENT_BYTES, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT_BYTES
+    return buffer[start : start + num_bytes].view(np.float32).reshape(shape)

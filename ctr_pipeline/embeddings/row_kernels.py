@@ -181,12 +181,15 @@ def gather_occurrences(
     records_NR: Float32Array,
     rows_U: Int32Array,
     inverse_P: Int32Array,
-    out_PW: Float32Array,
+    leading_PA: Float32Array,
+    trailing_PB: Float32Array,
     begin: int,
     end: int,
 ) -> None:
-    """Copies the values of each occurrence's row; zeros where there is no row."""
-    width = np.uint64(out_PW.shape[1])
+    """Copies the first A and the other B values of each occurrence's row; zeros without a row."""
+    num_leading = np.uint64(leading_PA.shape[1])
+    num_trailing = np.uint64(trailing_PB.shape[1])
+    width = num_leading + num_trailing
     last = np.uint64(end)
     for p in range(np.uint64(begin), last):
         ahead = p + _PLACES_AHEAD
@@ -200,11 +203,15 @@ def gather_occurrences(
             row = rows_U[np.uint64(inverse_P[p])]
         if row >= 0:
             source = np.uint64(row)
-            for i in range(width):
-                out_PW[p, i] = records_NR[source, _FIRST_VALUE + i]
+            for i in range(num_leading):
+                leading_PA[p, i] = records_NR[source, _FIRST_VALUE + i]
+            for i in range(num_trailing):
+                trailing_PB[p, i] = records_NR[source, _FIRST_VALUE + num_leading + i]
         else:
-            for i in range(width):
-                out_PW[p, i] = _ZERO
+            for i in range(num_leading):
+                leading_PA[p, i] = _ZERO
+            for i in range(num_trailing):
+                trailing_PB[p, i] = _ZERO
 
 
 @kernel

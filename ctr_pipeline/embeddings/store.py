@@ -18,7 +18,13 @@ from typing import IO, Any
 import numpy as np
 
 from ctr_pipeline.embeddings import row_kernels, update_kernels
-from ctr_pipeline.embeddings.arrays import Float32Array, IdArray, Int32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import (
+    Float32Array,
+    IdArray,
+    Int32Array,
+    Int64Array,
+    empty_aligned,
+)
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
@@ -157,25 +163,36 @@ class EmbeddingStore:
         Returns:
             float32 [B, F, W]; zeros where there is no row and in padding.
         """
-        rows_U = _located(prepared)
         shape = (*prepared.shape, self.width)
         if out is None:
             out = np.empty(shape, np.float32)
         _check_values(out, shape, "out")
-        out_PW = out.reshape(-1, self.width)
-
-        def work(first: int, last: int) -> None:
-            row_kernels.gather_occurrences(
-                self._rows.records_NR, rows_U, prepared.inverse_P, out_PW, first, last
-            )
-
-        self._runner.run(work, len(out_PW))
+        self._gather(prepared, np.empty((*prepared.shape, 0), np.float32), out)
         return out
+
+    def gather_parts(
+        self, prepared: PreparedBatch, num_leading: int
+    ) -> tuple[Float32Array, Float32Array]:
+        """As `gather`, the first values of a row apart from the others.
+
+        A consumer that uses them apart need not take a wide array to pieces.
+
+        Args:
+            prepared: The batch.
+            num_leading: A, how many values come first, 0 … W.
+
+        Returns:
+            float32 [B, F, A] and [B, F, W - A].
+        """
+        leading = empty_aligned((*prepared.shape, num_leading))
+        trailing = empty_aligned((*prepared.shape, self.width - num_leading))
+        self._gather(prepared, leading, trailing)
+        return leading, trailing
 
     def update(
         self,
         prepared: PreparedBatch,
-        gradients_BFW: Float32Array,
+        gradients: Float32Array | tuple[Float32Array, Float32Array],
         *,
         step: int,
         learning_rate_factor: float,
@@ -187,17 +204,23 @@ class EmbeddingStore:
 
         Args:
             prepared: A located batch.
-            gradients_BFW: float32 [B, F, W], with respect to what `gather` returned; padding is not
-                read.
+            gradients: float32 [B, F, W] with respect to what `gather` returned, or a pair with
+                respect to what `gather_parts` returned; padding is not read.
             step: Global step, from 1; corrects Adam's bias and becomes the rows' last-seen step.
             learning_rate_factor: The schedule's factor on every learning rate.
             num_examples: Divisor of segments whose reduction is `mean`.
         """
         rows_U = _located(prepared)
-        shape = (*prepared.shape, self.width)
-        gradients_BFW = np.ascontiguousarray(gradients_BFW)
-        _check_values(gradients_BFW, shape, "gradients")
-        gradients_PW = gradients_BFW.reshape(-1, self.width)
+        if isinstance(gradients, tuple):
+            leading, trailing = (np.ascontiguousarray(part) for part in gradients)
+        else:
+            trailing = np.ascontiguousarray(gradients)
+            leading = np.empty((*prepared.shape, 0), np.float32)
+        num_leading = leading.shape[-1]
+        _check_values(leading, (*prepared.shape, num_leading), "gradients")
+        _check_values(trailing, (*prepared.shape, self.width - num_leading), "gradients")
+        leading_PA = leading.reshape(len(prepared.inverse_P), num_leading)
+        trailing_PB = trailing.reshape(len(prepared.inverse_P), self.width - num_leading)
         constants_SC = self.layout.constants(
             step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
         )
@@ -209,7 +232,8 @@ class EmbeddingStore:
                 rows_U,
                 prepared.offsets,
                 prepared.occurrences,
-                gradients_PW,
+                leading_PA,
+                trailing_PB,
                 self.layout.plan_SP,
                 constants_SC,
                 step,
@@ -327,6 +351,27 @@ class EmbeddingStore:
         name = getattr(file, "name", None)
         place = Path(name).name if isinstance(name, str) else "embedding rows"
         load_rows(file, self._rows, describe_rows(self.layout, self.tables, self.seed), place)
+
+    def _gather(
+        self, prepared: PreparedBatch, leading: Float32Array, trailing: Float32Array
+    ) -> None:
+        rows_U = _located(prepared)
+        num_places = len(prepared.inverse_P)
+        leading_PA = leading.reshape(num_places, leading.shape[-1])
+        trailing_PB = trailing.reshape(num_places, trailing.shape[-1])
+
+        def work(first: int, last: int) -> None:
+            row_kernels.gather_occurrences(
+                self._rows.records_NR,
+                rows_U,
+                prepared.inverse_P,
+                leading_PA,
+                trailing_PB,
+                first,
+                last,
+            )
+
+        self._runner.run(work, num_places)
 
     def _locate(self, keys_U: Int64Array, *, create: bool) -> Int32Array:
         if create:

@@ -253,17 +253,22 @@ def update_rows_by_occurrence(
     rows_U: Int32Array,
     offsets: Int32Array,
     occurrences: Int32Array,
-    gradients_PW: Float32Array,
+    leading_PA: Float32Array,
+    trailing_PB: Float32Array,
     plan_SP: UInt64Array,
     constants_SC: Float32Array,
     step: int,
     begin: int,
     end: int,
 ) -> None:
-    """Sums each unique row's gradients in the order of its occurrences and updates the row."""
-    width = np.uint64(gradients_PW.shape[1])
+    """Sums each unique row's gradients in the order of its occurrences and updates the row.
+
+    The gradients of a row's first A values and of its other B ones come in two arrays.
+    """
+    num_leading = np.uint64(leading_PA.shape[1])
+    num_trailing = np.uint64(trailing_PB.shape[1])
     num_segments = np.uint64(plan_SP.shape[0])
-    sum_W = np.empty(gradients_PW.shape[1], np.float32)
+    sum_W = np.empty(leading_PA.shape[1] + trailing_PB.shape[1], np.float32)
     last = np.uint64(end)
     for u in range(np.uint64(begin), last):
         _prefetch_row(records_NR, rows_U, u + _ROWS_AHEAD, last)
@@ -273,14 +278,18 @@ def update_rows_by_occurrence(
         earliest = np.uint64(offsets[u])
         after = np.uint64(offsets[u + _NEXT])
         place = np.uint64(occurrences[earliest])
-        _prefetch_gradient(gradients_PW, occurrences, earliest + _GRADIENTS_AHEAD)
-        for i in range(width):
-            sum_W[i] = gradients_PW[place, i]
+        _prefetch_gradient(trailing_PB, occurrences, earliest + _GRADIENTS_AHEAD)
+        for i in range(num_leading):
+            sum_W[i] = leading_PA[place, i]
+        for i in range(num_trailing):
+            sum_W[num_leading + i] = trailing_PB[place, i]
         for k in range(earliest + _NEXT, after):
             place = np.uint64(occurrences[k])
-            _prefetch_gradient(gradients_PW, occurrences, k + _GRADIENTS_AHEAD)
-            for i in range(width):
-                sum_W[i] += gradients_PW[place, i]
+            _prefetch_gradient(trailing_PB, occurrences, k + _GRADIENTS_AHEAD)
+            for i in range(num_leading):
+                sum_W[i] += leading_PA[place, i]
+            for i in range(num_trailing):
+                sum_W[num_leading + i] += trailing_PB[place, i]
         num_occurrences = np.float64(after - earliest)
         count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
         for segment in range(num_segments):

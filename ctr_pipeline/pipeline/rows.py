@@ -30,14 +30,19 @@ class NoRows:
     def locate(self, prepared: Any, *, create: bool) -> None:
         """Nothing to find."""
 
-    def gather(self, prepared: Any) -> NDArray[np.float32]:
-        """float32 [B, 0, W]."""
-        return np.zeros((prepared, 0, self._width), np.float32)
+    def gather_parts(
+        self, prepared: Any, num_leading: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """float32 [B, 0, A] and [B, 0, W - A]."""
+        return (
+            np.zeros((prepared, 0, num_leading), np.float32),
+            np.zeros((prepared, 0, self._width - num_leading), np.float32),
+        )
 
     def update(
         self,
         prepared: Any,
-        gradients_BFW: NDArray[np.float32],
+        gradients: tuple[NDArray[np.float32], NDArray[np.float32]],
         *,
         step: int,
         learning_rate_factor: float,

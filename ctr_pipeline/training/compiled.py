@@ -1,7 +1,6 @@
 """A Keras model as pure functions: (parameters, rows, batch) → gradients, or → logits.
 
-Axes: B batch, F fields, W values of a row (the linear weight, then the embedding), N numbers,
-P dense parameters.
+Axes: B batch, F fields, D embedding dimension, N numbers, P dense parameters.
 """
 
 import contextlib
@@ -28,12 +27,14 @@ class BatchGradients:
     Attributes:
         loss_sum: Sum of the rows' logloss, padding left out.
         parameters_P: Gradient of the *mean* loss, float32 [P].
-        rows_BFW: Gradient of the loss *sum* with respect to the gathered rows.
+        linear_BF1: Gradient of the loss *sum* with respect to the rows' linear weights.
+        embeddings_BFD: The same with respect to their embeddings.
     """
 
     loss_sum: float
     parameters_P: Floats
-    rows_BFW: Floats
+    linear_BF1: Floats
+    embeddings_BFD: Floats
 
 
 class CompiledModel:
@@ -82,7 +83,8 @@ class CompiledModel:
         self,
         *,
         parameters_P: Floats,
-        rows_BFW: Floats,
+        linear_BF1: Floats,
+        embeddings_BFD: Floats,
         numbers_BN: Floats,
         labels_B: Floats,
         num_valid: int,
@@ -92,26 +94,39 @@ class CompiledModel:
 
         Args:
             parameters_P: Dense parameters, float32.
-            rows_BFW: Row of each field's id.
+            linear_BF1: Linear weight of each field's id.
+            embeddings_BFD: Embedding of each field's id.
             numbers_BN: Dense inputs.
             labels_B: 0 or 1.
             num_valid: Rows that are not padding; the first ones.
             dropout_seed: Fixes the dropout masks.
         """
-        loss_sum, parameters, rows = self._run(
+        loss_sum, parameters, linear, embeddings = self._run(
             self._gradients,
             parameters_P=parameters_P,
-            rows_BFW=rows_BFW,
+            linear_BF1=linear_BF1,
+            embeddings_BFD=embeddings_BFD,
             numbers_BN=numbers_BN,
             labels_B=labels_B,
             num_valid=np.float32(num_valid),
             seeds=self._seed_states(dropout_seed),
         )
-        return BatchGradients(float(loss_sum), parameters.numpy(), rows.numpy())
+        return BatchGradients(
+            float(loss_sum), parameters.numpy(), linear.numpy(), embeddings.numpy()
+        )
 
-    def logits(self, *, parameters_P: Floats, rows_BFW: Floats, numbers_BN: Floats) -> Floats:
+    def logits(
+        self,
+        *,
+        parameters_P: Floats,
+        linear_BF1: Floats,
+        embeddings_BFD: Floats,
+        numbers_BN: Floats,
+    ) -> Floats:
         """Logits of one padded batch, float32 [B], dropout off."""
-        logits: Floats = self._run(self._forward, parameters_P, rows_BFW, numbers_BN).numpy()
+        logits: Floats = self._run(
+            self._forward, parameters_P, linear_BF1, embeddings_BFD, numbers_BN
+        ).numpy()
         return logits
 
     def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -157,34 +172,39 @@ class CompiledModel:
         self,
         *,
         parameters_P: Any,
-        rows_BFW: Any,
+        linear_BF1: Any,
+        embeddings_BFD: Any,
         numbers_BN: Any,
         labels_B: Any,
         num_valid: Any,
         seeds: Any,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, Any, Any, Any]:
         weights_B = tf.cast(tf.range(self.batch_size, dtype=tf.float32) < num_valid, tf.float32)
         with tf.GradientTape() as tape:
-            tape.watch([parameters_P, rows_BFW])
-            logits_B = self._call(parameters_P, seeds, _inputs(rows_BFW, numbers_BN), training=True)
+            tape.watch([parameters_P, linear_BF1, embeddings_BFD])
+            inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)
+            logits_B = self._call(parameters_P, seeds, inputs, training=True)
             losses_B = tf.nn.sigmoid_cross_entropy_with_logits(labels_B, logits_B)
             loss_sum = tf.reduce_sum(losses_B * weights_B)
-        parameters, rows = tape.gradient(
+        parameters, linear, embeddings = tape.gradient(
             loss_sum,
-            [parameters_P, rows_BFW],
+            [parameters_P, linear_BF1, embeddings_BFD],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        return loss_sum, parameters / num_valid, rows
+        return loss_sum, parameters / num_valid, linear, embeddings
 
-    def _compute_logits(self, parameters_P: Any, rows_BFW: Any, numbers_BN: Any) -> Any:
+    def _compute_logits(
+        self, parameters_P: Any, linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any
+    ) -> Any:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
-        return self._call(parameters_P, seeds, _inputs(rows_BFW, numbers_BN), training=False)
+        inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)
+        return self._call(parameters_P, seeds, inputs, training=False)
 
 
-def _inputs(rows_BFW: Any, numbers_BN: Any) -> dict[str, Any]:
+def _inputs(linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any) -> dict[str, Any]:
     return {
-        "embeddings": rows_BFW[:, :, 1:],
-        "linear": rows_BFW[:, :, 0],
+        "embeddings": embeddings_BFD,
+        "linear": tf.squeeze(linear_BF1, -1),
         "numbers": numbers_BN,
     }
 

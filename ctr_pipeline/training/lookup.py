@@ -1,7 +1,8 @@
 """The narrow interface between the trainer and the embedding rows.
 
 `embeddings.EmbeddingStore` implements it in this process; a client of parameter servers can too.
-Axes: B batch, F fields, W values of a row (the linear weight, then the embedding).
+Axes: B batch, F fields, A leading values of a row (the linear weight), D the others (the
+embedding).
 """
 
 from typing import IO, Any, Protocol
@@ -19,13 +20,15 @@ class EmbeddingLookup(Protocol):
     def locate(self, prepared: Any, *, create: bool) -> None:
         """Finds the batch's rows; makes the absent ones if it may."""
 
-    def gather(self, prepared: Any) -> NDArray[np.float32]:
-        """The rows' values, [B, F, W]; zeros for absent rows and for padding."""
+    def gather_parts(
+        self, prepared: Any, num_leading: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The rows' values, [B, F, A] and [B, F, D]; zeros for absent rows and for padding."""
 
     def update(
         self,
         prepared: Any,
-        gradients_BFW: NDArray[np.float32],
+        gradients: tuple[NDArray[np.float32], NDArray[np.float32]],
         *,
         step: int,
         learning_rate_factor: float,

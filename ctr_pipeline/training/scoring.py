@@ -75,9 +75,11 @@ class Scorer:
         whole = pad(rows, self._compiled.batch_size)
         prepared = self._embeddings.prepare(whole.ids_BF, rows.num_rows)
         self._embeddings.locate(prepared, create=False)
+        linear, embeddings = self._embeddings.gather_parts(prepared, num_leading=1)
         logits = self._compiled.logits(
             parameters_P=self._dense.values,
-            rows_BFW=self._embeddings.gather(prepared),
+            linear_BF1=linear,
+            embeddings_BFD=embeddings,
             numbers_BN=whole.numbers_BN,
         )
         return logits[: rows.num_rows]

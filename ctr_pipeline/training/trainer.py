@@ -217,9 +217,11 @@ class Trainer:
         state, position = self.state, batch.position
         step = state.step + 1
         factor = learning_rate_factor(self._config.learning_rate_schedule, step)
+        linear, embeddings = self._embeddings.gather_parts(batch.prepared, num_leading=1)
         gradients = self._compiled.gradients(
             parameters_P=self._dense.values,
-            rows_BFW=self._embeddings.gather(batch.prepared),
+            linear_BF1=linear,
+            embeddings_BFD=embeddings,
             numbers_BN=batch.rows.numbers_BN,
             labels_B=batch.rows.labels_B,
             num_valid=batch.num_valid,
@@ -237,7 +239,7 @@ class Trainer:
         )
         self._embeddings.update(
             batch.prepared,
-            gradients.rows_BFW,
+            (gradients.linear_BF1, gradients.embeddings_BFD),
             step=step,
             learning_rate_factor=factor,
             num_examples=batch.num_valid,

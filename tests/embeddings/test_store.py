@@ -491,3 +491,33 @@ def test_arrays_of_any_make_give_the_same_rows():
 def read_only(array):
     array.flags.writeable = False
     return array
+
+
+def test_parts_are_the_whole_in_two_arrays():
+    def made(threads):
+        store = EmbeddingStore(
+            [TableSpec("a", 50), TableSpec("b", 20)],
+            [
+                SegmentSpec("w", 1, OptimizerSpec("adagrad", 0.1), "sum", 1.0, 1, 0.1),
+                SegmentSpec("v", 4, OptimizerSpec("adam", 0.1), "mean", 1.0, 2, 0.1),
+            ],
+            seed=3,
+            threads=threads,
+        )
+        prepared = store.prepare(ids, 30)
+        store.locate(prepared, create=True)
+        return store, prepared
+
+    chance = np.random.default_rng(0)
+    ids = np.stack([chance.integers(0, 50, 32), chance.integers(0, 20, 32)], axis=1)
+    gradients = chance.normal(size=(32, 2, 5)).astype(np.float32)
+    (whole, whole_batch), (parts, parts_batch) = made(1), made(2)
+    for step in (1, 2):
+        settings = {"step": step, "learning_rate_factor": 1.0, "num_examples": 30}
+        whole.update(whole_batch, gradients, **settings)
+        parts.update(parts_batch, (gradients[:, :, :1], gradients[:, :, 1:]), **settings)
+        leading, trailing = parts.gather_parts(parts_batch, 1)
+        assert leading.shape == (32, 2, 1)
+        assert trailing.ctypes.data % 64 == 0
+        values = whole.gather(whole_batch)
+        np.testing.assert_array_equal(np.concatenate([leading, trailing], axis=2), values)

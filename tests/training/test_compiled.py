@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import keras
 import numpy as np
 import pytest
@@ -31,10 +33,34 @@ def parameters_of(compiled):
     return values + np.random.default_rng(2).normal(0, 0.1, len(values)).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class Found:
+    """Gradients, those of the rows' parts put together."""
+
+    loss_sum: float
+    parameters_P: np.ndarray
+    rows_BFW: np.ndarray
+
+
+def split(rows_BFW):
+    return {"linear_BF1": rows_BFW[:, :, :1].copy(), "embeddings_BFD": rows_BFW[:, :, 1:].copy()}
+
+
 def gradients(compiled, batch, parameters_P, *, num_valid=NUM_VALID, seed=0):
-    return compiled.gradients(
-        parameters_P=parameters_P, num_valid=num_valid, dropout_seed=seed, **batch
+    others = {name: values for name, values in batch.items() if name != "rows_BFW"}
+    found = compiled.gradients(
+        parameters_P=parameters_P,
+        num_valid=num_valid,
+        dropout_seed=seed,
+        **split(batch["rows_BFW"]),
+        **others,
     )
+    rows_BFW = np.concatenate([found.linear_BF1, found.embeddings_BFD], axis=2)
+    return Found(found.loss_sum, found.parameters_P, rows_BFW)
+
+
+def logits_of(compiled, parameters_P, rows_BFW, numbers_BN):
+    return compiled.logits(parameters_P=parameters_P, numbers_BN=numbers_BN, **split(rows_BFW))
 
 
 def softplus_losses(logits, labels):
@@ -44,9 +70,7 @@ def softplus_losses(logits, labels):
 def test_loss_is_the_sum_over_the_rows_that_count(still, batch):
     compiled, _ = still
     parameters = parameters_of(compiled)
-    logits = compiled.logits(
-        parameters_P=parameters, rows_BFW=batch["rows_BFW"], numbers_BN=batch["numbers_BN"]
-    )
+    logits = logits_of(compiled, parameters, batch["rows_BFW"], batch["numbers_BN"])
     expected = softplus_losses(logits, batch["labels_B"])[:NUM_VALID].sum()
     assert gradients(compiled, batch, parameters).loss_sum == pytest.approx(expected, rel=1e-5)
 
@@ -118,9 +142,9 @@ def test_logits_do_not_depend_on_the_padding(still, batch):
     compiled, _ = still
     parameters = parameters_of(compiled)
     rows, numbers = batch["rows_BFW"].copy(), batch["numbers_BN"].copy()
-    first = compiled.logits(parameters_P=parameters, rows_BFW=rows, numbers_BN=numbers)
+    first = logits_of(compiled, parameters, rows, numbers)
     rows[NUM_VALID:], numbers[NUM_VALID:] = 0, 0
-    second = compiled.logits(parameters_P=parameters, rows_BFW=rows, numbers_BN=numbers)
+    second = logits_of(compiled, parameters, rows, numbers)
     assert np.array_equal(first[:NUM_VALID], second[:NUM_VALID])
 
 
