@@ -159,10 +159,10 @@ def test_dropout_is_a_function_of_its_seed(compiled, batch):
 
 def test_scoring_leaves_dropout_off(compiled, batch):
     parameters = parameters_of(compiled)
-    inputs = {"rows_BFW": batch["rows_BFW"], "numbers_BN": batch["numbers_BN"]}
-    first = compiled.logits(parameters_P=parameters, **inputs)
+    inputs = batch["rows_BFW"], batch["numbers_BN"]
+    first = logits_of(compiled, parameters, *inputs)
     gradients(compiled, batch, parameters, seed=5)
-    assert np.array_equal(compiled.logits(parameters_P=parameters, **inputs), first)
+    assert np.array_equal(logits_of(compiled, parameters, *inputs), first)
 
 
 def test_assigned_parameters_come_back(still, batch):
@@ -180,9 +180,7 @@ def test_assigned_parameters_come_back(still, batch):
         }
     )
     compiled.assign(initial)
-    expected = compiled.logits(
-        parameters_P=parameters, rows_BFW=batch["rows_BFW"], numbers_BN=batch["numbers_BN"]
-    )
+    expected = logits_of(compiled, parameters, batch["rows_BFW"], batch["numbers_BN"])
     assert np.ravel(logits) == pytest.approx(expected, abs=1e-5)
 
 
