@@ -88,24 +88,14 @@ def evaluate(
     progress = LoggedProgress(progress)
     with _opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
-        from ctr_pipeline.pipeline.training_stage import open_trained, require_same_rows
+        from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import evaluate_file
 
         model = open_trained(loaded, run, progress)
         if data is not None:
             return evaluate_file(loaded, run, model, data=data, progress=progress).to_metrics()
         times = StageTimes()
-        analysis, encoding = _prepare(
-            loaded,
-            run,
-            progress,
-            times,
-            # Before anything is replaced that the model needs.
-            accept=lambda rows: require_same_rows(
-                model.state, encoded_fingerprint(model.plan, rows), run
-            ),
-        )
-        require_same_rows(model.state, encoding.fingerprint, run)
+        analysis, encoding = _prepare_as_trained(loaded, run, model, progress, times)
         results = run_evaluation(
             loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
         )
@@ -127,21 +117,11 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before."""
     progress = LoggedProgress(progress)
     with _opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.training_stage import open_trained, require_same_rows
+        from ctr_pipeline.pipeline.training_stage import open_trained
 
         model = open_trained(loaded, run, progress)
         times = StageTimes()
-        analysis, encoding = _prepare(
-            loaded,
-            run,
-            progress,
-            times,
-            # Before anything is replaced that the model needs.
-            accept=lambda rows: require_same_rows(
-                model.state, encoded_fingerprint(model.plan, rows), run
-            ),
-        )
-        require_same_rows(model.state, encoding.fingerprint, run)
+        analysis, encoding = _prepare_as_trained(loaded, run, model, progress, times)
         return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
 
 
@@ -157,6 +137,30 @@ def _prepare(
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
     analysis = run_analysis(loaded, run, progress, times, accept=accept)
     return analysis, run_encoding(loaded, run, analysis, progress, times)
+
+
+def _prepare_as_trained(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    model: "TrainedModel",
+    progress: Progress,
+    times: StageTimes,
+) -> tuple[Analysis, Encoding]:
+    """As `_prepare`, for rows that the model was trained on and for no others."""
+    from ctr_pipeline.pipeline.training_stage import require_same_rows
+
+    analysis, encoding = _prepare(
+        loaded,
+        run,
+        progress,
+        times,
+        # Before anything is replaced that the model needs.
+        accept=lambda rows: require_same_rows(
+            model.state, encoded_fingerprint(model.plan, rows), run
+        ),
+    )
+    require_same_rows(model.state, encoding.fingerprint, run)
+    return analysis, encoding
 
 
 def _finish(
