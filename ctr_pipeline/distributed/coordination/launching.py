@@ -1,0 +1,48 @@
+"""The interface to whatever starts and stops processes: this machine, or a cluster."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ctr_pipeline.distributed.coordination.messages import Role
+
+ExitReason = Literal["completed", "error", "out_of_memory", "killed", "evicted", "node_lost"]
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """One process as its launcher sees it.
+
+    Attributes:
+        role: Of the member.
+        index: Of the member.
+        incarnation: Name of this start of it.
+        pid: Process, or 0 where there is none to name.
+        running: It has not ended.
+        exit_code: Of an ended one; negative: minus the signal.
+        reason: Why it ended.
+        traceback: The last lines that an ended one wrote, for a person.
+        restarts: Starts of this member before this one.
+    """
+
+    role: Role
+    index: int
+    incarnation: str
+    pid: int
+    running: bool
+    exit_code: int | None
+    reason: ExitReason | None
+    traceback: str
+    restarts: int
+
+
+class Launcher(Protocol):
+    """Starts, stops and watches members; level-triggered: asking twice changes nothing."""
+
+    def start(self, role: Role, index: int) -> None:
+        """Starts a member unless it runs."""
+
+    def stop(self, role: Role, index: int, *, grace_seconds: float) -> None:
+        """Asks it to end, kills it after the grace; 0 kills at once."""
+
+    def observe(self) -> tuple[ProcessState, ...]:
+        """The newest process of every member that was ever started."""

@@ -1,0 +1,378 @@
+"""Control messages between members, as frozen dataclasses; `rpc.control` makes them JSON.
+
+Bit k of a mask stands for batch k of a task.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+
+Role = Literal["master", "ps", "worker"]
+TaskKind = Literal["train", "score"]
+Directive = Literal["go_on", "register_again", "leave"]
+Verdict = Literal["tasks", "wait", "end"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a job.
+
+    Attributes:
+        role: What it is.
+        index: Which of them; a restarted one keeps its index.
+        incarnation: Random name of this process; another one after each restart.
+    """
+
+    role: Role
+    index: int
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """One task.
+
+    Attributes:
+        kind: `train`: 64 batches of an epoch. `score`: a range of rows of a split.
+        epoch: From 0; of score tasks, the epoch that asks.
+        task: Number within the epoch or the split, from 0.
+        split: `train`, or the split that is scored.
+    """
+
+    kind: TaskKind
+    epoch: int
+    task: int
+    split: str
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """Loss sum of one trained batch."""
+
+    batch: int
+    loss_sum: float
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """What a score task found, mergeable; see `evaluation.histogram`.
+
+    Attributes:
+        positives: Sparse histogram of the logits of positive rows: (bin, count) pairs.
+        negatives: The same of negative rows.
+        loss_sum: Sum of logloss.
+        probability_sum: Sum of predictions.
+    """
+
+    positives: tuple[tuple[int, int], ...]
+    negatives: tuple[tuple[int, int], ...]
+    loss_sum: float
+    probability_sum: float
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """Progress of a leased task; cumulative, so that a lost or repeated report does no harm.
+
+    Attributes:
+        key: The task.
+        attempt: Of the lease it was trained under.
+        done_mask: Batches that every parameter server has acknowledged under this attempt, or that
+            the lease gave as done before.
+        repeated_mask: Of these, batches that some parameter server had applied before.
+        losses: Of the batches done under this attempt.
+        finished: All of it is done.
+        failure: Why it cannot be done, with the traceback; empty if nothing is wrong.
+        seconds: Spent on it so far.
+        scores: Of a finished score task.
+    """
+
+    key: TaskKey
+    attempt: int
+    done_mask: int
+    repeated_mask: int
+    losses: tuple[BatchLoss, ...]
+    finished: bool
+    failure: str
+    seconds: float
+    scores: ScoreSummary | None
+
+
+@dataclass(frozen=True)
+class MemberStats:
+    """What a member says of itself.
+
+    Attributes:
+        rss_bytes: Resident memory.
+        cpu_seconds: User and system time so far.
+        samples_per_second: Of a worker, over the last seconds.
+        rows_held: Of a parameter server.
+        bytes_received: Payload so far.
+        bytes_sent: Payload so far.
+        version: Updates applied, of a parameter server.
+    """
+
+    rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+    samples_per_second: float = 0.0
+    rows_held: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class RegisterRequest:
+    """A member has started.
+
+    Attributes:
+        member: Who.
+        pid: Its process.
+        host: Its host.
+        address: `host:port` that it serves on; empty for workers.
+        metrics_address: Of its Prometheus metrics; empty if it has none.
+        protocol: Its `PROTOCOL_VERSION`.
+        config_fingerprint: Of the config that it was started with.
+    """
+
+    member: Member
+    pid: int
+    host: str
+    address: str
+    metrics_address: str
+    protocol: int
+    config_fingerprint: str
+
+
+@dataclass(frozen=True)
+class RegisterReply:
+    """What a member needs to begin.
+
+    Attributes:
+        refused: Why it may not join; empty if it may.
+        generation: Of the job now.
+        spec: The job.
+        ps_addresses: By index; empty where one is not there yet.
+        heartbeat_seconds: Between heartbeats.
+        lease_seconds: Without a heartbeat for so long a worker loses its leases.
+    """
+
+    refused: str
+    generation: int
+    spec: JobSpec
+    ps_addresses: tuple[str, ...]
+    heartbeat_seconds: float
+    lease_seconds: float
+
+
+@dataclass(frozen=True)
+class HeartbeatRequest:
+    """A member lives; a worker's progress goes with it.
+
+    Attributes:
+        member: Who.
+        generation: That it works in.
+        reports: Of a worker's tasks, since the last acknowledged heartbeat.
+        stats: Of its process.
+    """
+
+    member: Member
+    generation: int
+    reports: tuple[TaskReport, ...]
+    stats: MemberStats
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease by its task and attempt."""
+
+    key: TaskKey
+    attempt: int
+
+
+@dataclass(frozen=True)
+class HeartbeatReply:
+    """What a member has to know.
+
+    Attributes:
+        directive: `go_on`; `register_again`: the master does not know this incarnation, or it lost
+            its leases, and everything it holds is void; `leave`: finish the batch, report, end
+            with exit code 0.
+        generation: Of the job now; a worker of an older one drops leases and caches.
+        ps_addresses: By index.
+        revoked: Leases that are no longer the worker's; it stops working on them.
+        active_workers: Incarnations that hold training leases; parameter servers size rounds by it.
+    """
+
+    directive: Directive
+    generation: int
+    ps_addresses: tuple[str, ...]
+    revoked: tuple[HeldLease, ...]
+    active_workers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """A worker asks for work.
+
+    Attributes:
+        member: Who.
+        generation: That it works in.
+        num_tasks: How many more tasks it would hold.
+    """
+
+    member: Member
+    generation: int
+    num_tasks: int
+
+
+@dataclass(frozen=True)
+class LeasedTask:
+    """Work for one worker.
+
+    Attributes:
+        key: The task.
+        attempt: To be named in every push and report.
+        done_mask: Batches that are done already and are to be left out.
+        first_row: Of a score task: its first row.
+        num_rows: Of a score task: its rows.
+        scores_file: Of a score task: where its logits go, float32, written whole or not at all;
+            empty if nobody wants them.
+    """
+
+    key: TaskKey
+    attempt: int
+    done_mask: int
+    first_row: int
+    num_rows: int
+    scores_file: str
+
+
+@dataclass(frozen=True)
+class LeaseReply:
+    """The answer; silence and errors are never the end of data.
+
+    Attributes:
+        verdict: `tasks`; `wait`: ask again after `wait_seconds`; `end`: nothing is left for ever.
+        generation: Of the job now.
+        tasks: Leased now.
+        wait_seconds: For `wait`.
+    """
+
+    verdict: Verdict
+    generation: int
+    tasks: tuple[LeasedTask, ...]
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class TaskMarks:
+    """Batches of a training task that a parameter server has applied."""
+
+    epoch: int
+    task: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class LoggedFile:
+    """A file of a checkpoint.
+
+    Attributes:
+        name: Within the checkpoints folder.
+        num_bytes: Its size.
+        crc32: Of its bytes.
+        num_rows: Rows in it.
+        partition: Whose rows; -1 for dense parameters.
+        kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
+        first: Of dense parameters: where their range begins.
+    """
+
+    name: str
+    num_bytes: int
+    crc32: int
+    num_rows: int
+    partition: int
+    kind: Literal["base", "delta", "dense"]
+    first: int
+
+
+@dataclass(frozen=True)
+class SnapshotRequest:
+    """The master asks a parameter server for its part of a cut.
+
+    Attributes:
+        generation: Of the job.
+        cut: Number of the cut; grows, and is never used twice.
+        full: Write all rows, not only those touched since the last cut.
+    """
+
+    generation: int
+    cut: int
+    full: bool
+
+
+@dataclass(frozen=True)
+class SnapshotReply:
+    """A parameter server's part of a cut, durable.
+
+    Attributes:
+        refused: Why there is none; empty if there is.
+        files: What was written.
+        marks: Batches that the snapshot holds, of epochs that are not over.
+        version: Updates applied when it was taken.
+        pause_seconds: For how long updates waited, at most.
+    """
+
+    refused: str
+    files: tuple[LoggedFile, ...]
+    marks: tuple[TaskMarks, ...]
+    version: int
+    pause_seconds: float
+
+
+@dataclass(frozen=True)
+class PartitionFiles:
+    """Files that make up one partition at a cut, base first; and its owner's marks."""
+
+    partition: int
+    files: tuple[LoggedFile, ...]
+    marks_of: int
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """The master tells a parameter server what it holds from now on.
+
+    Attributes:
+        generation: From now on; older pushes and pulls are refused.
+        cut: That is restored; 0: nothing was trained yet.
+        partitions: Files of all partitions; a server reads those that it owns.
+        dense: Files of the dense parameters; a server reads its range.
+        marks: By number of the server that took the snapshot; `PartitionFiles.marks_of` names it.
+    """
+
+    generation: int
+    cut: int
+    partitions: tuple[PartitionFiles, ...]
+    dense: tuple[LoggedFile, ...]
+    marks: tuple[tuple[TaskMarks, ...], ...]
+
+
+@dataclass(frozen=True)
+class RestoreReply:
+    """Whether a parameter server restored itself.
+
+    Attributes:
+        refused: What is missing or damaged, naming the file; empty if all is well.
+        num_rows: Rows held now.
+    """
+
+    refused: str
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class Empty:
+    """Nothing to say."""

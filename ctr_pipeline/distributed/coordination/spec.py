@@ -1,0 +1,139 @@
+"""What every member of a job has to agree on: `job/spec.json` in the run folder."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PROTOCOL_VERSION = 1
+BATCHES_PER_TASK = 64
+"""So that the batches of a task that are done fit one 64-bit word."""
+
+UpdateMode = Literal["async", "sync", "bounded"]
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """One embedding table.
+
+    Attributes:
+        name: Unique.
+        num_ids: Ids are 0 … num_ids - 1.
+    """
+
+    name: str
+    num_ids: int
+
+
+@dataclass(frozen=True)
+class OptimizerShape:
+    """An update rule with its constants; the fields of `embeddings.specs.OptimizerSpec`."""
+
+    name: str
+    learning_rate: float
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    initial_accumulator: float
+    l1: float
+    l2: float
+
+
+@dataclass(frozen=True)
+class SegmentShape:
+    """A part of every row; the fields of `embeddings.specs.SegmentSpec`."""
+
+    name: str
+    dim: int
+    optimizer: OptimizerShape
+    reduction: str
+    l2_strength: float
+    l2_count_power: int
+    initial_range: float
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """How pushes become updates.
+
+    Attributes:
+        mode: `async`: at once. `sync`: a round waits for `grads_to_wait` pushes, or for one of
+            each worker that can still push, and applies their mean; a push of an older version is
+            refused. `bounded`: at once, but refused if more than `max_staleness` versions old.
+        grads_to_wait: Pushes of a sync round.
+        max_staleness: Versions, for `bounded`.
+        scale_by_staleness: Divide the learning rate by max(1, staleness).
+    """
+
+    mode: UpdateMode
+    grads_to_wait: int
+    max_staleness: int
+    scale_by_staleness: bool
+
+
+@dataclass(frozen=True)
+class SplitShape:
+    """Encoded rows of a split.
+
+    Attributes:
+        name: `train`, `valid` or `test`.
+        folder: Where `rows.bin` and `meta.json` are; every member sees the same files.
+        num_rows: Rows.
+    """
+
+    name: str
+    folder: str
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """The facts of one job; written once, before any member starts.
+
+    Attributes:
+        job: Unique name of the job.
+        protocol: `PROTOCOL_VERSION` of the program that wrote it.
+        config_fingerprint: Of the keys that the model depends on.
+        rows_fingerprint: Of the encoded rows.
+        plan_fingerprint: Of the transforms that encoded them.
+        seed: Of order, dropout and initial values.
+        tables: Embedding tables; empty for a model without fields.
+        segments: Of every row.
+        counts_file: int64 .npy, training counts of all ids, table after table.
+        num_dense: Dense parameters.
+        dense_optimizer: Of the dense parameters.
+        num_partitions: Partitions of the rows; the same for the life of the job.
+        num_parameter_servers: Now; a resumed job may have another number.
+        update: How pushes become updates.
+        splits: Encoded rows.
+        batch_size: Rows of a full batch.
+        epochs: Most epochs.
+        shuffle: A new order every epoch.
+        checkpoint_seconds: Between cuts.
+        keep_checkpoints: Cuts kept, beside the best.
+        checkpoints_folder: Where the row log and the manifests lie.
+    """
+
+    job: str
+    protocol: int
+    config_fingerprint: str
+    rows_fingerprint: str
+    plan_fingerprint: str
+    seed: int
+    tables: tuple[TableShape, ...]
+    segments: tuple[SegmentShape, ...]
+    counts_file: str
+    num_dense: int
+    dense_optimizer: OptimizerShape
+    num_partitions: int
+    num_parameter_servers: int
+    update: UpdateRule
+    splits: tuple[SplitShape, ...]
+    batch_size: int
+    epochs: int
+    shuffle: bool
+    checkpoint_seconds: float
+    keep_checkpoints: int
+    checkpoints_folder: str
+
+    def split(self, name: str) -> SplitShape | None:
+        """The split of that name, if there is one."""
+        return next((split for split in self.splits if split.name == name), None)
