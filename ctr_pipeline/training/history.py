@@ -1,4 +1,4 @@
-"""What each epoch achieved: `history.csv`, TensorBoard events, and the same in memory."""
+"""What each epoch achieved: `history.csv`, and the same in memory."""
 
 import csv
 import io
@@ -45,28 +45,3 @@ def save_history(path: Path, history: Sequence[EpochRecord]) -> None:
     writer.writeheader()
     writer.writerows(asdict(record) for record in history)
     durable.write_text(path, text.getvalue())
-
-
-class EventLog:
-    """TensorBoard events of one run.
-
-    Args:
-        folder: Where TensorBoard looks for them.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        import tensorflow as tf
-
-        self._summary = tf.summary
-        self._writer = tf.summary.create_file_writer(str(folder))
-
-    def scalars(self, step: int, **values: float) -> None:
-        """Writes values of one step, named as the keywords with `_` for `/` after the first."""
-        with self._writer.as_default():
-            for name, value in values.items():
-                group, _, rest = name.partition("_")
-                self._summary.scalar(f"{group}/{rest}", value, step=step)
-
-    def close(self) -> None:
-        """Puts everything on disk."""
-        self._writer.close()

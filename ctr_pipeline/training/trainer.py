@@ -26,7 +26,8 @@ from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
 from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.history import EpochRecord, EventLog, save_history
+from ctr_pipeline.training.events import EventLog
+from ctr_pipeline.training.history import EpochRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
 from ctr_pipeline.training.parameters import load_parameters, save_parameters
 from ctr_pipeline.training.schedule import learning_rate_factor

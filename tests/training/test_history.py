@@ -1,8 +1,6 @@
 import pandas as pd
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.util.tensor_util import make_ndarray
 
-from ctr_pipeline.training.history import EpochRecord, EventLog, save_history
+from ctr_pipeline.training.history import EpochRecord, save_history
 
 FIRST = EpochRecord(0, 94, 0.6, 0.55, 0.71, 1.01, 1.0, 1500, 2.5)
 SECOND = EpochRecord(1, 188, 0.5, 0.52, 0.75, 0.99, 0.5, 1500, 2.0)
@@ -28,15 +26,3 @@ def test_no_epoch_is_a_header_alone(tmp_path):
     save_history(tmp_path / "history.csv", [])
     assert (tmp_path / "history.csv").read_text().splitlines()[0].startswith("epoch,step,")
     assert pd.read_csv(tmp_path / "history.csv").empty
-
-
-def test_tensorboard_reads_the_events(tmp_path):
-    log = EventLog(tmp_path)
-    log.scalars(7, valid_auc=0.75, train_samples_per_second=100.0)
-    log.close()
-    events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0})
-    events.Reload()
-    assert set(events.Tags()["tensors"]) == {"valid/auc", "train/samples_per_second"}
-    (event,) = events.Tensors("valid/auc")
-    assert event.step == 7
-    assert float(make_ndarray(event.tensor_proto)) == 0.75

@@ -1,0 +1,1 @@
+"""The master: ledger of tasks, members, cuts, validation, status; never on the gradient path."""

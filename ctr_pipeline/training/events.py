@@ -1,0 +1,52 @@
+"""TensorBoard events, written without TensorFlow."""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+
+class EventLog:
+    """TensorBoard events of one run.
+
+    Args:
+        folder: Where TensorBoard looks for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._messages = event_pb2
+        # TensorBoard reads a folder's files in the order of their names.
+        started = time.time_ns()
+        name = f"events.out.tfevents.{started // 10**9}.{socket.gethostname()}.{os.getpid()}"
+        self._records = RecordWriter((folder / f"{name}.{started % 10**9:09d}").open("xb"))
+        self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def scalars(self, step: int, **values: float) -> None:
+        """Writes values of one step, named as the keywords with `_` for `/` after the first."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        found = []
+        for name, value in values.items():
+            group, _, rest = name.partition("_")
+            found.append(Summary.Value(tag=f"{group}/{rest}", simple_value=value))
+        self._write(
+            self._messages.Event(wall_time=time.time(), step=step, summary=Summary(value=found))
+        )
+
+    def roll_back(self, step: int) -> None:
+        """TensorBoard drops what was written of later steps."""
+        start = self._messages.SessionLog(status=self._messages.SessionLog.START)
+        self._write(self._messages.Event(wall_time=time.time(), step=step + 1, session_log=start))
+
+    def close(self) -> None:
+        """Puts everything on disk."""
+        self._records.close()
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._records.flush()
