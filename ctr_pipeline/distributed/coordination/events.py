@@ -1,0 +1,337 @@
+"""What happens to a job, and what is to be done about it: the words of `coordination.job`.
+
+The executor turns the outside into events, hands them to `Job`, and performs the actions in their
+order, before it answers the call that caused them: a `Persist` with `durable` is on disk before
+the reply that it allows leaves the process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ctr_pipeline.distributed.coordination.launching import ProcessState
+from ctr_pipeline.distributed.coordination.messages import Role, ScoreSummary
+
+Phase = Literal[
+    "waiting",
+    "restoring",
+    "training",
+    "cutting",
+    "validating",
+    "scoring",
+    "trained",
+    "stopping",
+    "finished",
+    "stopped",
+    "failed",
+]
+"""`waiting`: for parameter servers and the first workers. `restoring`: parameter servers load a
+cut. `cutting`: the cut at the end of an epoch. `validating`: the split `valid` after an epoch.
+`scoring`: all splits under the best cut. `trained`: parameter servers stay for the export.
+`stopping`: the cut before an asked stop. `finished`, `stopped`, `failed`: members leave."""
+
+Json = Mapping[str, Any]
+
+# Events: `Job.handle(event, now)`.
+
+
+@dataclass(frozen=True)
+class ProcessesSeen:
+    """What the launcher observed: the newest process of every member it ever started."""
+
+    processes: tuple[ProcessState, ...]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed; sent several times a second."""
+
+
+@dataclass(frozen=True)
+class CutTaken:
+    """The manifest of a cut is durable."""
+
+    cut: int
+    pause_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class CutFailed:
+    """A cut did not come about; what was written of it is ignored.
+
+    Attributes:
+        cut: Its number.
+        reason: For a person.
+    """
+
+    cut: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RestoreDone:
+    """All parameter servers hold a cut.
+
+    Attributes:
+        generation: Of the `RestoreCut` that asked.
+        cut: That was restored; 0: the beginning.
+        frozen: The `TakeCut.frozen` of that cut, from its manifest; empty for 0.
+    """
+
+    generation: int
+    cut: int
+    frozen: Json
+
+
+@dataclass(frozen=True)
+class RestoreFailed:
+    """Parameter servers could not restore a cut.
+
+    Attributes:
+        generation: Of the `RestoreCut` that asked.
+        cut: That was to be restored.
+        reason: For a person, naming the file.
+        damaged: The cut itself is bad, and the one before it is tried; otherwise a server was
+            not reachable, and the same cut is tried again.
+    """
+
+    generation: int
+    cut: int
+    reason: str
+    damaged: bool
+
+
+@dataclass(frozen=True)
+class EpochDecided:
+    """The answer to `DecideEpoch`.
+
+    Attributes:
+        epoch: The epoch.
+        record: Its line of the history, as JSON; kept, rolled back and returned as it is.
+        stop: Training is over.
+        best_epoch: So far.
+        reason: Why it stops, or empty.
+    """
+
+    epoch: int
+    record: Json
+    stop: bool
+    best_epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """A person asks to stop; the job takes a cut first and can be resumed."""
+
+
+@dataclass(frozen=True)
+class ScaleAsked:
+    """A person or the autoscaler asks for another number of workers.
+
+    Attributes:
+        min_workers: New bounds; None leaves the bound.
+        max_workers: New bounds; None leaves the bound.
+        target_workers: Wanted now, within the bounds; None means `max_workers`.
+    """
+
+    min_workers: int | None = None
+    max_workers: int | None = None
+    target_workers: int | None = None
+
+
+@dataclass(frozen=True)
+class FinishAsked:
+    """The export is done; members may leave."""
+
+
+Event = (
+    ProcessesSeen
+    | Tick
+    | CutTaken
+    | CutFailed
+    | RestoreDone
+    | RestoreFailed
+    | EpochDecided
+    | StopAsked
+    | ScaleAsked
+    | FinishAsked
+)
+
+
+# Actions, to be performed in their order.
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Changes of the ledger, one transaction.
+
+    Attributes:
+        records: New values of records, as JSON; None deletes.
+        durable: Must be on disk before anything that follows; otherwise a later commit will do.
+    """
+
+    records: Mapping[str, Json | None]
+    durable: bool
+
+
+@dataclass(frozen=True)
+class StartMember:
+    """Start a member unless it runs."""
+
+    role: Role
+    index: int
+
+
+@dataclass(frozen=True)
+class StopMember:
+    """End a member; with 0 seconds of grace, kill it at once."""
+
+    role: Role
+    index: int
+    grace_seconds: float
+
+
+@dataclass(frozen=True)
+class TakeCut:
+    """Ask every parameter server for a snapshot, then write the manifest.
+
+    The answer is `CutTaken` or `CutFailed`.
+
+    Attributes:
+        cut: Its number.
+        generation: Of the job.
+        parent: The cut that its deltas build on; 0 if `full`.
+        full: Write all rows.
+        frozen: The ledger as this cut counts it; goes into the manifest.
+    """
+
+    cut: int
+    generation: int
+    parent: int
+    full: bool
+    frozen: Json
+
+
+@dataclass(frozen=True)
+class RestoreCut:
+    """Ask every parameter server to restore a cut; answer with `RestoreDone` or `RestoreFailed`.
+
+    Attributes:
+        cut: Its number; 0: begin with no rows and initial dense parameters.
+        generation: From now on.
+    """
+
+    cut: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class DropCuts:
+    """Cuts beyond these, and files that none of these needs, may be deleted."""
+
+    keep: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SplitTotals:
+    """A split scored in full.
+
+    Attributes:
+        split: Its name.
+        num_rows: Rows scored.
+        scores: Sums over all rows; rows of dropped tasks are not among them.
+    """
+
+    split: str
+    num_rows: int
+    scores: ScoreSummary
+
+
+@dataclass(frozen=True)
+class EpochTotals:
+    """An epoch trained in full.
+
+    Attributes:
+        epoch: From 0.
+        trained: Records counted by the ledger, each once.
+        repeated: Executions beyond that.
+        dropped: Records of tasks that were given up.
+        loss_sum: Over the records trained.
+        seconds: From its first lease to its last report, without validation.
+    """
+
+    epoch: int
+    trained: int
+    repeated: int
+    dropped: int
+    loss_sum: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class DecideEpoch:
+    """Compute the metrics and decide whether to stop; answer with `EpochDecided`.
+
+    Attributes:
+        totals: Of the training.
+        valid: None without a split `valid`.
+        history: Records of the epochs before, as `EpochDecided` gave them.
+    """
+
+    totals: EpochTotals
+    valid: SplitTotals | None
+    history: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Something that a person wants to know of: a line of the event log.
+
+    Attributes:
+        what: What happened.
+        done: What was done about it.
+        recovery_seconds: From the failure to work going on; None if that is not what this is.
+    """
+
+    what: str
+    done: str
+    recovery_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The job has failed: tell the person, with exit code 1.
+
+    Attributes:
+        reason: One sentence.
+        traceback: Of the member that failed; may be empty.
+    """
+
+    reason: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class End:
+    """All members have left, or had time to; the master ends.
+
+    Attributes:
+        phase: `finished`, `stopped` or `failed`.
+    """
+
+    phase: Phase
+
+
+Action = (
+    Persist
+    | StartMember
+    | StopMember
+    | TakeCut
+    | RestoreCut
+    | DropCuts
+    | DecideEpoch
+    | Announce
+    | Fail
+    | End
+)
