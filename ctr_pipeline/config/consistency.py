@@ -5,10 +5,11 @@ These checks look at plain values, so that they also speak when other keys are w
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ctr_pipeline.config.explanations import nearest
 from ctr_pipeline.config.key_paths import KeyPath, value_at
-from ctr_pipeline.config.models import SplitConfig
+from ctr_pipeline.config.models import RuntimeConfig, SplitConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS, TransformKind
 
@@ -23,6 +24,7 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
     """Adds to the problems of `source` what contradicts itself in `values`."""
     _check_columns(values, source)
     _check_splits(values, source)
+    _check_runtime(values, source)
     entries = value_at(values, ("features",))
     for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
         for key in ("number", "id"):
@@ -89,6 +91,72 @@ def _check_splits(values: dict[str, Any], source: Source) -> None:
                 ("data", "split", key),
                 f"data.{key} already names files for these rows; leave out one of the two",
             )
+
+
+def _check_runtime(values: dict[str, Any], source: Source) -> None:
+    fewest, most = (_number(values, ("runtime", "workers", key)) for key in ("min", "max"))
+    if fewest and most and fewest > most >= 1:
+        given = "min" if value_at(values, ("runtime", "workers", "min")) is not None else "max"
+        source.add(("runtime", "workers", given), f"min {fewest} is above max {most}")
+    partitions = _number(values, ("runtime", "partitions"))
+    servers = _number(values, ("runtime", "parameter_servers"))
+    if partitions and servers and servers > partitions >= 1:
+        source.add(
+            ("runtime", "parameter_servers"),
+            f"{servers} parameter servers for {partitions} partitions leave some without rows; "
+            "raise runtime.partitions or take fewer servers",
+        )
+    update = value_at(values, ("runtime", "update")) or "async"
+    for key, updates in (
+        ("grads_to_wait", ("sync",)),
+        ("max_staleness", ("bounded",)),
+        ("scale_learning_rate_by_staleness", ("async", "bounded")),
+    ):
+        # A key at its default does not count as said: a resolved config spells all of them out.
+        value = value_at(values, ("runtime", key))
+        said = value is not None and value != RuntimeConfig.model_fields[key].default
+        if said and update in {"async", "sync", "bounded"} and update not in updates:
+            belongs = " or ".join(updates)
+            source.add(("runtime", key), f"belongs to update: {belongs}, and update is {update}")
+    heartbeat = _number(values, ("runtime", "heartbeat_seconds"))
+    lease = _number(values, ("runtime", "lease_seconds"))
+    if heartbeat is not None and lease is not None and lease < 3 * heartbeat:
+        source.add(
+            ("runtime", "lease_seconds"),
+            f"{lease} s is below three heartbeats of {heartbeat} s, so that one lost message would "
+            "cost a worker its tasks",
+        )
+    _check_etcd(value_at(values, ("runtime", "ledger", "etcd")), source)
+
+
+def _check_etcd(address: Any, source: Source) -> None:
+    if not isinstance(address, str) or not address:
+        return
+    place: KeyPath = ("runtime", "ledger", "etcd")
+    example = "expected an address such as http://127.0.0.1:2379"
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        source.add(place, f"{example}, and this is no address")
+        return
+    if "@" in address:
+        source.add(place, f"{example}, without user and password, which do not belong in a config")
+    elif parts.scheme not in {"http", "https"} or not parts.hostname or port is None:
+        source.add(place, f"{example}, found '{address[:60]}'")
+    elif parts.path not in {"", "/"} or parts.query or parts.fragment:
+        source.add(place, f"{example}, with nothing after the port; keys begin with ledger.prefix")
+
+
+def _number(values: dict[str, Any], path: KeyPath) -> int | float | None:
+    """The number at a path of `runtime`, its default if none is given; None if it is no number."""
+    value = value_at(values, path)
+    if value is None:
+        if isinstance(value_at(values, path[:-1]), str):
+            return None
+        section = WorkersConfig if path[1] == "workers" else RuntimeConfig
+        value = section.model_fields[str(path[-1])].default
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _entries(values: dict[str, Any]) -> Sequence[Any]:

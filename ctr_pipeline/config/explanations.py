@@ -8,11 +8,15 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
-from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.models import Config, EtcdLedger, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS, Transform
 
+Loc = tuple[str | int, ...]
+
 _SHOWN_CHARACTERS = 60
+_UNION_MODELS = {WorkersConfig.__name__, EtcdLedger.__name__}
+"""Models that stand beside a text in a union; pydantic names them in its locations."""
 _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 
 _EXPECTED: Mapping[str, str] = {
@@ -64,8 +68,9 @@ def describe(value: Any) -> str:
 def explain_errors(errors: Sequence[ErrorDetails], values: dict[str, Any], source: Source) -> None:
     """Adds each of pydantic's errors about `values` to the problems of `source`, once."""
     seen: set[tuple[KeyPath, str]] = set()
+    branches = _branches_of(errors)
     for error in errors:
-        if _is_other_branch(error["loc"], values):
+        if _is_other_branch(error["loc"], values, branches):
             continue
         path = _path_in_values(error["loc"], values)
         if error["type"] == "missing":
@@ -95,7 +100,10 @@ def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str 
         return f"expected auto or a list of entries, found {describe(found)}", "auto"
     if kind == "literal_error":
         names = [str(choice).strip("'") for choice in _choices(context)]
-        return f"expected {' | '.join(names)}, found {describe(found)}", nearest(str(found), names)
+        mappings = _sections_at(error["loc"]) if _is_union(error["loc"]) else []
+        shapes = [f"a mapping of {', '.join(section.model_fields)}" for section in mappings]
+        expected = " | ".join([*names, *shapes])
+        return f"expected {expected}, found {describe(found)}", nearest(str(found), names)
     if kind in {"string_type", "tuple_type"} and _is_union(error["loc"]):
         return f"expected text or a list of texts, found {describe(found)}", None
     if kind == "bool_type" and isinstance(found, str) and found.lower() in _BOOLEANS:
@@ -156,21 +164,50 @@ def _explain_transform_shape(found: Any) -> str:
 
 
 def _is_label(step: str | int) -> bool:
-    return isinstance(step, str) and (step == "str" or step.startswith(("tuple[", "literal[")))
+    return isinstance(step, str) and _kind_of_branch(step) is not None
+
+
+def _kind_of_branch(label: str) -> str | None:
+    """What a branch of a union takes: list, mapping or text; None if this names no branch."""
+    if label.startswith("tuple["):
+        return "list"
+    if label == "str" or label.startswith("literal["):
+        return "text"
+    return "mapping" if label in _UNION_MODELS else None
 
 
 def _is_union(loc: Sequence[str | int]) -> bool:
     return _is_label(loc[-1])
 
 
-def _is_other_branch(loc: Sequence[str | int], values: Any) -> bool:
+def _branches_of(errors: Sequence[ErrorDetails]) -> dict[Loc, set[str]]:
+    """Kinds of the branches of each union that failed, by its location of pydantic's.
+
+    A union fails if all of its branches do, so that all of them are among the errors.
+    """
+    branches: dict[Loc, set[str]] = {}
+    for error in errors:
+        for depth, step in enumerate(error["loc"]):
+            kind = _kind_of_branch(str(step))
+            if kind is not None:
+                branches.setdefault(error["loc"][:depth], set()).add(kind)
+    return branches
+
+
+def _is_other_branch(loc: Loc, values: Any, branches: Mapping[Loc, set[str]]) -> bool:
     """Whether the error is about a reading of the value that its author did not mean."""
     for depth, step in enumerate(loc):
-        if not _is_label(step):
+        kind = _kind_of_branch(str(step))
+        if kind is None:
             continue
         value = value_at(values, _path_in_values(loc[:depth], values))
-        meant_list = isinstance(value, list | tuple)
-        if meant_list != str(step).startswith("tuple["):
+        meant = "text"
+        if isinstance(value, list | tuple):
+            meant = "list"
+        elif isinstance(value, dict):
+            meant = "mapping"
+        # What fits no branch is explained as the text that it might have been.
+        if kind != (meant if meant in branches[loc[:depth]] else "text"):
             return True
     return False
 

@@ -344,10 +344,38 @@ class ExportConfig(Section):
     )
 
 
+class WorkersConfig(Section):
+    """How many workers train; they come and go while a job runs."""
+
+    min: int = Field(
+        default=1, ge=1, le=1000, description="Training starts as soon as so many workers run."
+    )
+    max: int = Field(default=1, ge=1, le=1000, description="There are never more workers.")
+
+
+class EtcdLedger(Section):
+    """Progress of a job kept in etcd, so that another machine can take over as its master."""
+
+    etcd: str = Field(
+        min_length=1, description="Address of etcd's client port, such as http://127.0.0.1:2379."
+    )
+    prefix: str = Field(
+        default="/ctrpipe/",
+        min_length=1,
+        max_length=200,
+        description="Begins all keys of the ledger; each job adds its own name.",
+    )
+
+
 class RuntimeConfig(Section):
     """Where and with what the pipeline runs."""
 
-    mode: Literal["local"] = Field(default="local", description="local: this process.")
+    mode: Literal["local", "processes"] = Field(
+        default="local",
+        description="local: training in this process; processes: a master, parameter servers and "
+        "workers, each of which may be killed. The other keys but threads and memory_limit_gb "
+        "belong to processes.",
+    )
     threads: int | None = Field(
         default=None,
         ge=1,
@@ -355,6 +383,74 @@ class RuntimeConfig(Section):
     )
     memory_limit_gb: float = Field(
         default=1.0, gt=0, description="Memory DuckDB may use before it spills to disk."
+    )
+    parameter_servers: int = Field(
+        default=1, ge=1, le=1000, description="Servers that hold the parameters, rows divided."
+    )
+    workers: WorkersConfig | Literal["auto"] = Field(
+        default=WorkersConfig(),
+        description="Bounds of the number of workers; auto: as many as make training faster.",
+    )
+    partitions: int = Field(
+        default=64,
+        ge=1,
+        le=65_536,
+        description="Parts that embedding rows are divided into; a resumed run keeps the number, "
+        "whatever its number of parameter servers.",
+    )
+    update: Literal["async", "sync", "bounded"] = Field(
+        default="async",
+        description="async: each batch's gradients are applied as they come; sync: the mean of "
+        "those of grads_to_wait batches; bounded: as they come, but not more than max_staleness "
+        "updates late.",
+    )
+    grads_to_wait: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="With update: sync, batches of one update; fewer where fewer workers train.",
+    )
+    max_staleness: int = Field(
+        default=4,
+        ge=0,
+        description="With update: bounded, updates that may pass between a batch's pull and push.",
+    )
+    scale_learning_rate_by_staleness: bool = Field(
+        default=False,
+        description="With update: async or bounded, divide the learning rate of a batch by the "
+        "updates since its pull.",
+    )
+    tls: Literal["auto", "off"] = Field(
+        default="off",
+        description="auto: a certificate authority for the job, members prove themselves to each "
+        "other; off: not encrypted, which is for members of one machine.",
+    )
+    ledger: Literal["sqlite"] | EtcdLedger = Field(
+        default="sqlite",
+        description="Where the master keeps what is done: sqlite in the run folder, or etcd.",
+    )
+    max_task_failures: int = Field(
+        default=3,
+        ge=1,
+        description="Failures of one task, lost workers left out, after which the run stops.",
+    )
+    max_dropped_tasks: int = Field(
+        default=0,
+        ge=0,
+        description="Tasks that may be left out after max_task_failures instead; the summary "
+        "names them.",
+    )
+    standby_workers: int = Field(
+        default=0, ge=0, le=100, description="Started workers that wait to replace a lost one."
+    )
+    heartbeat_seconds: float = Field(
+        default=0.2, gt=0, le=60, description="Seconds between a member's reports to the master."
+    )
+    lease_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        description="A worker that has not reported for so long loses its tasks to others.",
     )
 
 
