@@ -1,0 +1,172 @@
+"""The calling side of a member."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+import grpc
+
+from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION
+from ctr_pipeline.distributed.rpc import wire
+from ctr_pipeline.distributed.rpc.access import JOB_HOST_NAME, Access
+from ctr_pipeline.distributed.rpc.control import decode, encode
+from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
+
+T = TypeVar("T")
+
+_OPTIONS = (
+    *wire.CONNECTION_OPTIONS,
+    # Reconnect at once and often: a restarted member is back within a second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Members are on this machine or in this cluster; a web proxy never stands between them.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_REFUSED = {
+    grpc.StatusCode.UNAUTHENTICATED: "token",
+    grpc.StatusCode.INVALID_ARGUMENT: "malformed",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "too_large",
+    grpc.StatusCode.UNIMPLEMENTED: "unknown_method",
+}
+"""Answers of gRPC itself that trying again does not change."""
+
+_REMEDIES = {
+    "token": "It belongs to another job, or the job was started again meanwhile",
+    "version": "Start all members of the job with the same version of ctrpipe",
+}
+
+
+class PendingCall:
+    """The answer to a call that is under way."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    def result(self) -> bytes:
+        """Waits for the answer, at most until the call's deadline.
+
+        Raises:
+            PeerUnavailable: There is none.
+            CallRefused: It is no.
+        """
+        try:
+            return cast("bytes", self._call.result())
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            raise _explain(error, self._address) from None
+
+    def done(self) -> bool:
+        """Whether `result` would return or raise at once."""
+        return bool(self._call.done())
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        self._call.cancel()
+
+
+class RpcClient:
+    """Calls the methods of one service of one member; may be used by several threads.
+
+    Args:
+        service: Its name.
+        address: `host:port`.
+        access: Secrets of the job.
+    """
+
+    def __init__(self, service: str, address: str, access: Access) -> None:
+        self.address = address
+        self._service = service
+        self._channel = _open_channel(address, access)
+        self._metadata = (
+            (wire.TOKEN_KEY, access.token),
+            (wire.PROTOCOL_KEY, str(PROTOCOL_VERSION)),
+        )
+
+    def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
+        """Sends a control message and waits for the answer.
+
+        Raises:
+            PeerUnavailable: There is none within the deadline.
+            CallRefused: It is no, or no answer of that type.
+        """
+        data = self.call_bytes(method, encode(message), deadline_seconds=deadline_seconds)
+        try:
+            return decode(reply, data)
+        except MalformedMessage as error:
+            raise CallRefused("malformed", str(error), place=self.address) from None
+
+    def call_bytes(self, method: str, data: bytes, *, deadline_seconds: float) -> bytes:
+        """Sends bytes and waits for the answer; raises as `call` does."""
+        # Waiting in place costs a third of what a future and its thread do.
+        try:
+            return self._unary(method)(data, timeout=deadline_seconds, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _explain(error, self.address) from None
+        except ValueError as error:
+            raise _closed(error, self.address) from None
+
+    def start_bytes(self, method: str, data: bytes, *, deadline_seconds: float) -> PendingCall:
+        """Sends bytes and returns at once.
+
+        Raises:
+            PeerUnavailable: The client was closed.
+        """
+        invoke = self._unary(method)
+        try:
+            call = invoke.future(data, timeout=deadline_seconds, metadata=self._metadata)
+        except ValueError as error:
+            raise _closed(error, self.address) from None
+        return PendingCall(call, self.address)
+
+    def stream_bytes(
+        self, method: str, message: object, *, deadline_seconds: float
+    ) -> Iterator[bytes]:
+        """Sends a control message and yields the answers as they come; raises as `call` does."""
+        invoke: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(
+            wire.method_path(self._service, method)
+        )
+        data = message if isinstance(message, bytes) else encode(message)
+        try:
+            call = invoke(data, timeout=deadline_seconds, metadata=self._metadata)
+        except ValueError as error:
+            raise _closed(error, self.address) from None
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise _explain(error, self.address) from None
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        """Ends the connection; calls under way become `PeerUnavailable`."""
+        self._channel.close()
+
+    def _unary(self, method: str) -> "grpc.UnaryUnaryMultiCallable[bytes, bytes]":
+        return self._channel.unary_unary(wire.method_path(self._service, method))
+
+
+def _open_channel(address: str, access: Access) -> grpc.Channel:
+    files = access.tls
+    if files is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
+    # A member is known by the job that signed it: its host may be any.
+    options = (*_OPTIONS, ("grpc.ssl_target_name_override", JOB_HOST_NAME))
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def _closed(error: ValueError, address: str) -> PeerUnavailable:
+    return PeerUnavailable(f"not connected ({error})", place=address)
+
+
+def _explain(error: Any, address: str) -> PeerUnavailable | CallRefused:
+    if isinstance(error, grpc.FutureCancelledError):
+        return PeerUnavailable("the call was cancelled", place=address)
+    status = error.code()
+    details = str(error.details() or status.name.lower().replace("_", " "))
+    trailing = dict(error.trailing_metadata() or ())
+    code = trailing.get(wire.REFUSAL_KEY) or _REFUSED.get(status)
+    if code is None:
+        return PeerUnavailable(f"no answer ({details})", place=address)
+    return CallRefused(str(code), details, place=address, remedy=_REMEDIES.get(str(code)))

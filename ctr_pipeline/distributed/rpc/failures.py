@@ -1,0 +1,43 @@
+"""How a call between members fails, on both sides of it; each is an answer rather than an error."""
+
+from ctr_pipeline.errors import CtrPipelineError
+
+
+class MalformedMessage(ValueError):  # noqa: N818
+    """Bytes are not the message that was expected."""
+
+
+class Refusal(Exception):  # noqa: N818
+    """Raised by a handler: the caller did reach us, and trying again will not help.
+
+    Args:
+        code: One word for the caller's program, ASCII.
+        message: For a person.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(f"{code}: {message}")
+
+
+class PeerUnavailable(CtrPipelineError):  # noqa: N818
+    """Nobody answered: unreachable, too slow, or gone meanwhile. Trying again may help."""
+
+
+class CallRefused(CtrPipelineError):  # noqa: N818
+    """The peer answered no; trying again does not help.
+
+    Args:
+        code: Of its `Refusal`, or one of `token`, `version`, `malformed`, `too_large`,
+            `unknown_method`, `bug`.
+        message: Its reason.
+        place: Whom we asked.
+        remedy: What to do.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, place: str | None = None, remedy: str | None = None
+    ) -> None:
+        self.code = code
+        super().__init__(message, place=place, remedy=remedy)

@@ -1,0 +1,26 @@
+"""What both ends of a call agree on: metadata keys, limits, settings of the connection."""
+
+TOKEN_KEY = "ctrpipe-token"  # noqa: S105  the name of the field, not its content
+PROTOCOL_KEY = "ctrpipe-protocol"
+REFUSAL_KEY = "ctrpipe-refusal"
+"""Trailing metadata of a refused call: the code of the `Refusal`."""
+
+MAX_MESSAGE_BYTES = 256 << 20
+
+CONNECTION_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A peer that is stopped, or whose host vanished, sends nothing: pings notice it in about 3 s.
+    ("grpc.keepalive_time_ms", 1000),
+    ("grpc.keepalive_timeout_ms", 2000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+def method_path(service: str, method: str) -> str:
+    """The path of a method in HTTP/2."""
+    return f"/ctrpipe.{service}/{method}"
