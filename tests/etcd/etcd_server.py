@@ -1,0 +1,256 @@
+"""A real etcd server for tests, on loopback ports of its own, killed and stalled at will.
+
+`find_etcd` looks for a binary: `CTRPIPE_ETCD`, the PATH, and the cache that `obtain_etcd` fills.
+`obtain_etcd` installs nothing: it unpacks Debian's package, or builds the Go module, in the cache.
+
+    python tests/etcd/etcd_server.py     # obtains one and prints where it is
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+GO_MODULE = "go.etcd.io/etcd/server/v3"
+GO_VERSION = "v3.6.8"
+_GO_MAIN = f"""package main
+
+import (
+	"os"
+
+	"{GO_MODULE}/etcdmain"
+)
+
+func main() {{ etcdmain.Main(os.Args) }}
+"""
+_START_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+class NoEtcd(Exception):
+    """There is no etcd to be had; says what was tried."""
+
+
+def cache_folder() -> Path:
+    """Where an obtained binary is kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "ctrpipe" / "etcd"
+
+
+def find_etcd() -> Path | None:
+    """A binary that is there already.
+
+    Raises:
+        NoEtcd: `CTRPIPE_ETCD` names something that cannot be run.
+    """
+    if named := os.environ.get("CTRPIPE_ETCD"):
+        path = shutil.which(named)
+        if path is None:
+            raise NoEtcd(f"CTRPIPE_ETCD names '{named}', which cannot be run")
+        return Path(path)
+    if found := shutil.which("etcd"):
+        return Path(found)
+    cached = cache_folder() / "bin" / "etcd"
+    return cached if cached.exists() else None
+
+
+def obtain_etcd() -> Path:
+    """A binary that is there, or made now: from Debian's package, or from the Go module.
+
+    Raises:
+        NoEtcd: None of the ways worked.
+    """
+    if found := find_etcd():
+        return found
+    failures = []
+    target = cache_folder() / "bin" / "etcd"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for make in (_from_debian, _from_go):
+        with tempfile.TemporaryDirectory(prefix="etcd-", dir=cache_folder()) as folder:
+            try:
+                made = make(Path(folder))
+            except (OSError, NoEtcd, subprocess.TimeoutExpired) as error:
+                failures.append(f"{make.__name__.removeprefix('_')}: {error}")
+                continue
+            made.replace(target)
+            return target
+    raise NoEtcd("no etcd can be had: " + "; ".join(failures))
+
+
+def _from_debian(folder: Path) -> Path:
+    # 'apt-get download' needs no rights, only lists of packages; those only root can renew.
+    command = ["apt-get", "download", "etcd-server"]
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        _run(command, folder, environment)
+    except NoEtcd:
+        if os.geteuid() != 0:
+            raise
+        _run(["apt-get", "update"], folder, environment)
+        _run(command, folder, environment)
+    (package,) = folder.glob("*.deb")
+    _run(["dpkg-deb", "--extract", str(package), "content"], folder, environment)
+    return folder / "content" / "usr" / "bin" / "etcd"
+
+
+def _from_go(folder: Path) -> Path:
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    (folder / "main.go").write_text(_GO_MAIN, encoding="utf-8")
+    environment = {**os.environ, "GOFLAGS": "-mod=mod"}
+    _run([go, "mod", "init", "example.com/etcd"], folder, environment)
+    _run([go, "get", f"{GO_MODULE}@{GO_VERSION}"], folder, environment)
+    _run([go, "build", "-o", "etcd", "."], folder, environment)
+    return folder / "etcd"
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise NoEtcd(f"'{' '.join(command)}' failed: {lines[-1]}")
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class EtcdServer:
+    """One etcd member; its data outlive `kill` and `start`, and go with `close`.
+
+    Args:
+        binary: From `find_etcd` or `obtain_etcd`.
+        folder: For its data and its log.
+    """
+
+    def __init__(self, binary: Path, folder: Path) -> None:
+        self._binary = binary
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client_port = free_port()
+        self._peer_port = free_port()
+
+    @property
+    def url(self) -> str:
+        """Of its clients."""
+        return f"http://127.0.0.1:{self._client_port}"
+
+    @property
+    def port(self) -> int:
+        """Of its clients."""
+        return self._client_port
+
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self._folder / "etcd.log"
+
+    def __enter__(self) -> "EtcdServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Starts it, or starts it again on the same ports and data; returns once it answers."""
+        assert self._process is None, "it runs already"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        command = [
+            str(self._binary),
+            *("--name", "test", "--data-dir", str(self._folder / "data")),
+            *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"test={peer}"),
+            # A member alone elects itself; the shorter, the sooner it answers.
+            *("--heartbeat-interval", "50", "--election-timeout", "500"),
+        ]
+        environment = {key: value for key, value in os.environ.items() if key[:5] != "ETCD_"}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509
+            )
+        self._wait_until_it_answers()
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        process = self._take_process()
+        process.kill()
+        process.wait()
+
+    def restart(self) -> None:
+        """`kill -9` and start."""
+        self.kill()
+        self.start()
+
+    def stall(self) -> None:
+        """SIGSTOP: connections stay open, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends it, whatever state it is in."""
+        if self._process is not None:
+            self.kill()
+
+    def _take_process(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None, "it does not run"
+        process, self._process = self._process, None
+        return process
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                self._process = None
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:  # noqa: S310
+                    if b'"true"' in answer.read():
+                        return
+            except (urllib.error.URLError, OSError):
+                pass
+            time.sleep(0.05)
+        self.close()
+        raise RuntimeError(f"etcd does not start: {self.log.read_text(errors='replace')[-2000:]}")
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{obtain_etcd()}\n")
+    except NoEtcd as error:
+        sys.exit(str(error))
