@@ -267,12 +267,35 @@ class LeaseReply:
 
 
 @dataclass(frozen=True)
+class MarkScope:
+    """A part of what a parameter server holds.
+
+    Attributes:
+        partitions: Of its rows.
+        dense: Of the dense parameters: places from the first to before the second.
+    """
+
+    partitions: tuple[int, ...]
+    dense: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class TaskMarks:
-    """Batches of a training task that a parameter server has applied."""
+    """Batches of a training task that a parameter server has applied.
+
+    Attributes:
+        epoch: Of the task.
+        task: Which one.
+        mask: Batches.
+        scope: Where they were applied; None: to all that the server holds. After a restore under
+            another number of servers its parts may come from servers that had applied different
+            batches, until these are trained again.
+    """
 
     epoch: int
     task: int
     mask: int
+    scope: MarkScope | None = None
 
 
 @dataclass(frozen=True)
@@ -371,6 +394,19 @@ class RestoreReply:
 
     refused: str
     num_rows: int
+
+
+@dataclass(frozen=True)
+class ReadRowsRequest:
+    """Asks a parameter server for all its rows, by ascending key.
+
+    Attributes:
+        generation: Of the job.
+        block_rows: Rows of an answer at most; 0: no rows, only how many there are.
+    """
+
+    generation: int
+    block_rows: int
 
 
 @dataclass(frozen=True)
