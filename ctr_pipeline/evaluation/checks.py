@@ -26,14 +26,23 @@ def require_binary_labels(labels: npt.NDArray[Any], *, place: str) -> npt.NDArra
     num_positive = int(np.count_nonzero(positive))
     if num_positive + int(np.count_nonzero(labels == 0)) != labels.size:
         raise ValueError(f"{place}: a label is neither 0 nor 1")
-    if num_positive in {0, labels.size}:
+    require_both_classes(num_positive, labels.size, place=place)
+    return np.asarray(positive, dtype=np.bool_)
+
+
+def require_both_classes(num_positive: int, num_rows: int, *, place: str) -> None:
+    """Refuses rows of one label.
+
+    Raises:
+        DataError: All labels are equal.
+    """
+    if num_positive in {0, num_rows}:
         only = 1 if num_positive else 0
         raise DataError(
-            f"all {labels.size} labels are {only}, so no ranking can be measured",
+            f"all {num_rows} labels are {only}, so no ranking can be measured",
             place=place,
             remedy="Split the rows so that both clicks and non-clicks are among them",
         )
-    return np.asarray(positive, dtype=np.bool_)
 
 
 def require_finite_scores(scores: npt.NDArray[Any], num_rows: int, *, place: str) -> None:
