@@ -18,7 +18,8 @@ class EpochRecord:
         step: Steps done when it ended.
         train_logloss: Mean over its batches while they trained, dropout on.
         valid_logloss: Over all validation rows at its end.
-        valid_auc: Exact, over all validation rows at its end.
+        valid_auc: Over all validation rows at its end, from a histogram of their logits; some 1e-5
+            off the exact one (`evaluation.histogram` bounds it).
         valid_calibration: Sum of predictions over sum of labels, on the validation rows.
         learning_rate_factor: Of its last step.
         num_rows: Rows trained.

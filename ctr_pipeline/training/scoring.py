@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
+from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import ProgressTask, SilentTask
 from ctr_pipeline.training.batches import pad
 from ctr_pipeline.training.compiled import CompiledModel
@@ -70,6 +71,26 @@ class Scorer:
             task.advance(rows.num_rows)
             first = last
         return scored
+
+    def summarize_split(
+        self, reader: EncodedReader, task: ProgressTask | None = None, *, place: str
+    ) -> ScoreHistogram:
+        """What the scores of all rows of a split are worth; keeps none of them.
+
+        Args:
+            reader: The split.
+            task: Is told of rows scored.
+            place: What the rows are, for error messages.
+
+        Raises:
+            TrainingError: Logits that are not finite.
+        """
+        task = task or SilentTask()
+        histogram = ScoreHistogram.empty()
+        for rows in reader.read_in_order(self._compiled.batch_size):
+            histogram += ScoreHistogram.of(rows.labels_B, self._score_batch(rows), place=place)
+            task.advance(rows.num_rows)
+        return histogram
 
     def _score_batch(self, rows: EncodedRows) -> NDArray[np.float32]:
         whole = pad(rows, self._compiled.batch_size)

@@ -5,7 +5,6 @@ depend on (seed, epoch, task, batch) alone, so a run that was killed and resumed
 was not.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,15 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ctr_pipeline import interruption
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
-from ctr_pipeline.dataset.order import EpochOrder, mix
-from ctr_pipeline.errors import CheckpointError, TrainingError
-from ctr_pipeline.evaluation.metrics import evaluate_predictions
+from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
 from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
@@ -30,12 +25,13 @@ from ctr_pipeline.training.events import EventLog
 from ctr_pipeline.training.history import EpochRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
 from ctr_pipeline.training.parameters import load_parameters, save_parameters
-from ctr_pipeline.training.schedule import learning_rate_factor
 from ctr_pipeline.training.scoring import Scorer
+from ctr_pipeline.training.step import TrainingStep
 from ctr_pipeline.training.stopping import decide_stop
 
 _STEPS_PER_EVENT = 100
 _STEPS_PER_NOTE = 10
+_VALIDATION = "validation rows"
 
 
 @dataclass
@@ -137,6 +133,7 @@ class Trainer:
         # Rows are made by the thread that reads ahead, and must not be while they are saved.
         self._locating = threading.Lock()
         self._scorer = Scorer(compiled, embeddings, dense)
+        self._arithmetic = TrainingStep(config, compiled)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes back to a checkpoint."""
@@ -215,34 +212,28 @@ class Trainer:
         self._end_epoch(epoch, events)
 
     def _step(self, batch: Batch) -> None:
-        state, position = self.state, batch.position
+        state = self.state
         step = state.step + 1
-        factor = learning_rate_factor(self._config.learning_rate_schedule, step)
         linear, embeddings = self._embeddings.gather_parts(batch.prepared, num_leading=1)
-        gradients = self._compiled.gradients(
+        gradients = self._arithmetic.compute(
+            batch.rows,
+            batch.num_valid,
+            position=batch.position,
+            step=step,
             parameters_P=self._dense.values,
             linear_BF1=linear,
             embeddings_BFD=embeddings,
-            numbers_BN=batch.rows.numbers_BN,
-            labels_B=batch.rows.labels_B,
-            num_valid=batch.num_valid,
-            dropout_seed=mix(self._config.seed, position.epoch, position.task, position.batch),
         )
-        if not math.isfinite(gradients.loss_sum):
-            raise TrainingError(
-                f"the loss is {gradients.loss_sum} at step {step} (epoch {position.epoch + 1})",
-                remedy=self._explain_loss(batch),
-            )
         self._dense.update(
-            clip_norm(gradients.parameters_P, self._config.gradient_clip_norm),
+            gradients.parameters_P,
             step=step,
-            learning_rate_factor=factor,
+            learning_rate_factor=gradients.learning_rate_factor,
         )
         self._embeddings.update(
             batch.prepared,
             (gradients.linear_BF1, gradients.embeddings_BFD),
             step=step,
-            learning_rate_factor=factor,
+            learning_rate_factor=gradients.learning_rate_factor,
             num_examples=batch.num_valid,
         )
         state.step = step
@@ -250,30 +241,19 @@ class Trainer:
         state.epoch_loss_sum += gradients.loss_sum
         state.epoch_rows += batch.num_valid
 
-    def _explain_loss(self, batch: Batch) -> str:
-        if not np.isfinite(batch.rows.numbers_BN).all():
-            return "A dense input is not finite; add 'clip' or 'standardize' to its chain"
-        return (
-            "Most likely the learning rate is too high: lower train.optimizer.learning_rate or "
-            "train.embeddings, or set train.gradient_clip_norm; --resume goes on from the last "
-            "checkpoint"
-        )
-
     def _end_epoch(self, epoch: int, events: EventLog) -> None:
         state = self.state
         with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
-            scored = self._scorer.score_split(self._valid, task)
-        valid = evaluate_predictions(scored.labels, scored.logits, place="validation rows")
+            valid = self._scorer.summarize_split(self._valid, task, place=_VALIDATION)
+        auc = valid.auc(place=_VALIDATION)
         record = EpochRecord(
             epoch=epoch,
             step=state.step,
             train_logloss=state.epoch_loss_sum / state.epoch_rows,
-            valid_logloss=valid.logloss,
-            valid_auc=valid.auc,
-            valid_calibration=valid.calibration,
-            learning_rate_factor=learning_rate_factor(
-                self._config.learning_rate_schedule, state.step
-            ),
+            valid_logloss=valid.logloss(),
+            valid_auc=auc.value,
+            valid_calibration=valid.calibration(),
+            learning_rate_factor=self._arithmetic.learning_rate_factor(state.step),
             num_rows=state.epoch_rows,
             seconds=state.epoch_seconds,
         )
@@ -286,15 +266,15 @@ class Trainer:
         save_history(self._files.history, state.history)
         events.scalars(
             state.step,
-            valid_logloss=valid.logloss,
-            valid_auc=valid.auc,
-            valid_calibration=valid.calibration,
+            valid_logloss=record.valid_logloss,
+            valid_auc=record.valid_auc,
+            valid_calibration=record.valid_calibration,
             train_samples_per_second=record.num_rows / max(record.seconds, 1e-9),
             train_learning_rate_factor=record.learning_rate_factor,
         )
         self._progress.say(
             f"Epoch {epoch + 1}: train logloss {record.train_logloss:.4f}, validation logloss "
-            f"{valid.logloss:.4f}, AUC {valid.auc:.4f}"
+            f"{record.valid_logloss:.4f}, AUC {record.valid_auc:.4f}"
         )
         self._save(None)
 
@@ -309,11 +289,3 @@ class Trainer:
         self.checkpoints.save(self.state.step, self.state.to_json(), write)
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)
         self._last_checkpoint = self._clock()
-
-
-def clip_norm(gradient: NDArray[np.float32], bound: float | None) -> NDArray[np.float32]:
-    """The gradient, scaled down to the bound if its Euclidean norm is above it."""
-    if bound is None:
-        return gradient
-    norm = float(np.linalg.norm(gradient))
-    return gradient if norm <= bound else gradient * np.float32(bound / norm)

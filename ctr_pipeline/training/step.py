@@ -1,0 +1,124 @@
+"""The arithmetic of one step, whoever keeps the parameters.
+
+Axes: B batch, F fields, D embedding dimension, P dense parameters.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.models import TrainConfig
+from ctr_pipeline.dataset.encoded import EncodedRows
+from ctr_pipeline.dataset.order import mix
+from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.training.batches import Position
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.schedule import learning_rate_factor
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class StepGradients:
+    """What one batch says of the parameters; ready for the optimizers.
+
+    Attributes:
+        step: Number of the step, from 1.
+        learning_rate_factor: The schedule's, at this step.
+        loss_sum: Sum of the rows' logloss, finite.
+        parameters_P: Gradient of the mean loss, its norm bounded, float32 [P].
+        linear_BF1: Gradient of the loss sum with respect to the rows' linear weights.
+        embeddings_BFD: The same with respect to their embeddings.
+    """
+
+    step: int
+    learning_rate_factor: float
+    loss_sum: float
+    parameters_P: Floats
+    linear_BF1: Floats
+    embeddings_BFD: Floats
+
+
+class TrainingStep:
+    """Computes steps; a function of parameters, batch and place, so that a step can be repeated.
+
+    Args:
+        config: The `train:` section.
+        compiled: The model.
+    """
+
+    def __init__(self, config: TrainConfig, compiled: CompiledModel) -> None:
+        self._config = config
+        self._compiled = compiled
+
+    def learning_rate_factor(self, step: int) -> float:
+        """The schedule's factor at one step, from 1."""
+        return learning_rate_factor(self._config.learning_rate_schedule, step)
+
+    def compute(
+        self,
+        rows: EncodedRows,
+        num_valid: int,
+        *,
+        position: Position,
+        step: int,
+        parameters_P: Floats,
+        linear_BF1: Floats,
+        embeddings_BFD: Floats,
+    ) -> StepGradients:
+        """The gradients of one padded batch.
+
+        Args:
+            rows: Padded to the batch size.
+            num_valid: Rows that are not padding; the first ones.
+            position: Where the batch stands; with the seed, it fixes the dropout masks.
+            step: Number of the step, from 1.
+            parameters_P: Dense parameters.
+            linear_BF1: Linear weight of each field's id.
+            embeddings_BFD: Embedding of each field's id.
+
+        Raises:
+            TrainingError: The loss is not finite; says at which step and the likely cause.
+        """
+        gradients = self._compiled.gradients(
+            parameters_P=parameters_P,
+            linear_BF1=linear_BF1,
+            embeddings_BFD=embeddings_BFD,
+            numbers_BN=rows.numbers_BN,
+            labels_B=rows.labels_B,
+            num_valid=num_valid,
+            dropout_seed=mix(self._config.seed, position.epoch, position.task, position.batch),
+        )
+        if not math.isfinite(gradients.loss_sum):
+            raise TrainingError(
+                f"the loss is {gradients.loss_sum} at step {step} (epoch {position.epoch + 1})",
+                remedy=_explain_loss(rows),
+            )
+        return StepGradients(
+            step=step,
+            learning_rate_factor=self.learning_rate_factor(step),
+            loss_sum=gradients.loss_sum,
+            parameters_P=clip_norm(gradients.parameters_P, self._config.gradient_clip_norm),
+            linear_BF1=gradients.linear_BF1,
+            embeddings_BFD=gradients.embeddings_BFD,
+        )
+
+
+def clip_norm(gradient: Floats, bound: float | None) -> Floats:
+    """The gradient, scaled down to the bound if its Euclidean norm is above it."""
+    if bound is None:
+        return gradient
+    norm = float(np.linalg.norm(gradient))
+    return gradient if norm <= bound else gradient * np.float32(bound / norm)
+
+
+def _explain_loss(rows: EncodedRows) -> str:
+    if not np.isfinite(rows.numbers_BN).all():
+        return "A dense input is not finite; add 'clip' or 'standardize' to its chain"
+    return (
+        "Most likely the learning rate is too high: lower train.optimizer.learning_rate or "
+        "train.embeddings, or set train.gradient_clip_norm; --resume goes on from the last "
+        "checkpoint"
+    )
