@@ -167,6 +167,14 @@ class RegisterReply:
 
 
 @dataclass(frozen=True)
+class HeldLease:
+    """A lease by its task and attempt."""
+
+    key: TaskKey
+    attempt: int
+
+
+@dataclass(frozen=True)
 class HeartbeatRequest:
     """A member lives; a worker's progress goes with it.
 
@@ -175,20 +183,15 @@ class HeartbeatRequest:
         generation: That it works in.
         reports: Of a worker's tasks, since the last acknowledged heartbeat.
         stats: Of its process.
+        held: Leases of a worker that it has not given up, and whose end no acknowledged heartbeat
+            has reported; the reply names those of them that are revoked.
     """
 
     member: Member
     generation: int
     reports: tuple[TaskReport, ...]
     stats: MemberStats
-
-
-@dataclass(frozen=True)
-class HeldLease:
-    """A lease by its task and attempt."""
-
-    key: TaskKey
-    attempt: int
+    held: tuple[HeldLease, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,11 +223,14 @@ class LeaseRequest:
         member: Who.
         generation: That it works in.
         num_tasks: How many more tasks it would hold.
+        held: As in a heartbeat; a lease that the worker was given and does not name is given again,
+            so that a lost reply loses no task.
     """
 
     member: Member
     generation: int
     num_tasks: int
+    held: tuple[HeldLease, ...] = ()
 
 
 @dataclass(frozen=True)
