@@ -334,11 +334,14 @@ class SnapshotRequest:
     Attributes:
         generation: Of the job.
         cut: Number of the cut; grows, and is never used twice.
-        full: Write all rows, not only those touched since the last cut.
+        parent: The cut that deltas build on. A server that does not know what changed since exactly
+            that one, because a cut after it failed elsewhere, writes all rows. 0: none.
+        full: Write all rows, not only those touched since `parent`.
     """
 
     generation: int
     cut: int
+    parent: int
     full: bool
 
 
@@ -400,6 +403,21 @@ class RestoreReply:
 
     refused: str
     num_rows: int
+
+
+@dataclass(frozen=True)
+class ScaleRequest:
+    """A person asks for another number of workers.
+
+    Attributes:
+        min_workers: Training needs so many; None leaves the bound.
+        max_workers: There are never more; None leaves the bound.
+        target_workers: Wanted now, within the bounds; None: as many as there may be.
+    """
+
+    min_workers: int | None
+    max_workers: int | None
+    target_workers: int | None
 
 
 @dataclass(frozen=True)
