@@ -1,0 +1,347 @@
+"""Manifests of cuts: `cut-<number>.json`, each the commit point of its cut.
+
+A cut exists once its manifest does. The manifest carries its own checksum and those of all files
+that the cut rests on, so a cut is either whole or seen not to be. Files of rows are shared: a cut
+is the chain base, delta, …, delta of each partition, and a file goes when no kept manifest names
+it.
+"""
+
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline import durable
+from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.coordination.messages import (
+    LoggedFile,
+    PartitionFiles,
+    RestoreRequest,
+    SnapshotReply,
+    TaskMarks,
+)
+from ctr_pipeline.distributed.coordination.placement import owner_of
+from ctr_pipeline.distributed.rpc.control import decode, encode
+from ctr_pipeline.distributed.rpc.failures import MalformedMessage
+from ctr_pipeline.embeddings.log_chain import LogFile, extend_chain, unneeded_files
+from ctr_pipeline.errors import CheckpointError
+
+MANIFEST_FORMAT = 1
+
+_LOGGER = logging.getLogger(__name__)
+_NAME = re.compile(r"cut-(\d{6,})\.json")
+_TEMPORARY = re.compile(r"\.(.+)\.\d+\.tmp")
+
+
+@dataclass(frozen=True)
+class CutFacts:
+    """What is known of a cut before its snapshots are taken.
+
+    Attributes:
+        cut: Number.
+        parent: The cut that its deltas build on; 0 if it holds all rows itself.
+        generation: Of the job when it was taken.
+        job: Of the job.
+        config_fingerprint: Of the job.
+        rows_fingerprint: Of the job.
+        plan_fingerprint: Of the job.
+        num_partitions: Of the rows.
+        num_parameter_servers: That took it.
+        epoch: In which it was taken.
+        step: Batches of the job that it counts.
+        best_cut: Of the job when it was taken, 0: none yet.
+        taken_at: Unix time, seconds.
+    """
+
+    cut: int
+    parent: int
+    generation: int
+    job: str
+    config_fingerprint: str
+    rows_fingerprint: str
+    plan_fingerprint: str
+    num_partitions: int
+    num_parameter_servers: int
+    epoch: int
+    step: int
+    best_cut: int
+    taken_at: float
+
+
+@dataclass(frozen=True)
+class CutFiles:
+    """What the parameter servers wrote.
+
+    Attributes:
+        partitions: Files of each partition, ascending; a partition without rows has none.
+        dense: Of the dense parameters, by range.
+        marks: Of each server, by its number.
+        versions: Updates that each server had applied.
+    """
+
+    partitions: tuple[PartitionFiles, ...]
+    dense: tuple[LoggedFile, ...]
+    marks: tuple[tuple[TaskMarks, ...], ...]
+    versions: tuple[int, ...]
+
+    def all_files(self) -> tuple[LoggedFile, ...]:
+        """Every file that the cut rests on."""
+        rows = (file for partition in self.partitions for file in partition.files)
+        return (*rows, *self.dense)
+
+
+@dataclass(frozen=True)
+class CutManifest:
+    """One cut.
+
+    Attributes:
+        facts: Which one.
+        files: Where it lies.
+        frozen: The ledger as it counts it.
+        history: Epochs until then, as `training.history.EpochRecord`.
+    """
+
+    facts: CutFacts
+    files: CutFiles
+    frozen: Json
+    history: tuple[Json, ...]
+
+    def restore_request(self, generation: int) -> RestoreRequest:
+        """What a parameter server is told to hold this cut."""
+        files = self.files
+        return RestoreRequest(
+            generation, self.facts.cut, files.partitions, files.dense, files.marks
+        )
+
+
+def chain_files(
+    facts: CutFacts, parent: CutManifest | None, replies: Sequence[SnapshotReply]
+) -> CutFiles:
+    """Joins the parts of a cut with the cut that its deltas build on.
+
+    Args:
+        facts: Of the cut.
+        parent: Of `facts.parent`; None if it is 0.
+        replies: Of each server, by its number; none is refused.
+
+    Raises:
+        CheckpointError: A server left something out, or wrote a delta to nothing.
+    """
+    servers = facts.num_parameter_servers
+    written: dict[int, LoggedFile] = {}
+    for server, reply in enumerate(replies):
+        for file in reply.files:
+            if file.kind == "dense":
+                continue
+            if owner_of(file.partition, servers) != server or file.partition in written:
+                raise CheckpointError(
+                    f"parameter server {server} wrote partition {file.partition}, which is not its"
+                    " to write",
+                    place=f"cut {facts.cut}",
+                )
+            written[file.partition] = file
+    before: dict[int, tuple[LoggedFile, ...]] = {}
+    if parent is not None:
+        before = {entry.partition: entry.files for entry in parent.files.partitions}
+    partitions = []
+    for partition in range(facts.num_partitions):
+        new = written.get(partition)
+        try:
+            chain = extend_chain(
+                [LogFile(**vars(file)) for file in before.get(partition, ())],
+                None if new is None else LogFile(**vars(new)),
+            )
+        except ValueError as error:
+            raise CheckpointError(str(error), place=f"cut {facts.cut}") from None
+        files = tuple(LoggedFile(**vars(file)) for file in chain)
+        partitions.append(PartitionFiles(partition, files, owner_of(partition, servers)))
+    dense = sorted(
+        (file for reply in replies for file in reply.files if file.kind == "dense"),
+        key=lambda file: file.first,
+    )
+    return CutFiles(
+        tuple(partitions),
+        tuple(dense),
+        tuple(reply.marks for reply in replies),
+        tuple(reply.version for reply in replies),
+    )
+
+
+class CheckpointsFolder:
+    """Manifests of one job's cuts and the files that they name.
+
+    Args:
+        path: The folder; made if it is missing.
+        job: Whose cuts count; None takes any.
+    """
+
+    def __init__(self, path: Path, job: str | None) -> None:
+        self.path = path
+        self._job = job
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise durable.explain_os_error(error, path) from error
+
+    def numbers(self) -> list[int]:
+        """Cuts with a manifest, sound or not, newest first."""
+        found = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def save(self, manifest: CutManifest) -> None:
+        """Commits a cut; its files are on disk before.
+
+        Raises:
+            RunFolderError: The disk is full, or the folder cannot be written.
+        """
+        durable.write_text(self._manifest_path(manifest.facts.cut), _render(manifest))
+
+    def load(self, cut: int) -> CutManifest:
+        """A cut's manifest; its files are not looked at.
+
+        Raises:
+            CheckpointError: It is missing, damaged, of another format, or of another job.
+        """
+        path = self._manifest_path(cut)
+        manifest = load_manifest(path)
+        if manifest.facts.cut != cut:
+            raise CheckpointError(f"is the manifest of cut {manifest.facts.cut}", place=str(path))
+        if self._job is not None and manifest.facts.job != self._job:
+            raise CheckpointError(
+                f"belongs to job '{manifest.facts.job}', not to '{self._job}'",
+                place=str(path),
+                remedy="Give each job its own 'output'",
+            )
+        return manifest
+
+    def check_files(self, manifest: CutManifest, *, read: bool) -> None:
+        """Compares a cut's files with its manifest.
+
+        Args:
+            manifest: Of the cut.
+            read: Compare checksums of their bytes too.
+
+        Raises:
+            CheckpointError: Names the first file that is missing or damaged.
+        """
+        for file in manifest.files.all_files():
+            path = self.path / file.name
+            try:
+                num_bytes = path.stat().st_size
+                if num_bytes != file.num_bytes:
+                    raise CheckpointError(
+                        f"has {num_bytes:,} bytes instead of {file.num_bytes:,}", place=str(path)
+                    )
+                if read and durable.crc32_of(path) != file.crc32:
+                    raise CheckpointError("is damaged: its checksum differs", place=str(path))
+            except FileNotFoundError:
+                raise CheckpointError("is missing", place=str(path)) from None
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot be read ({error.strerror})", place=str(path)
+                ) from error
+
+    def sound(self, *, read: bool = False) -> tuple[list[CutManifest], list[str]]:
+        """Cuts that can be restored, newest first, and why each of the others cannot.
+
+        Args:
+            read: Compare checksums of all bytes, not only sizes.
+        """
+        whole, reasons = [], []
+        for cut in self.numbers():
+            try:
+                manifest = self.load(cut)
+                self.check_files(manifest, read=read)
+            except CheckpointError as error:
+                reasons.append(f"cut {cut} is passed over: {error}")
+            else:
+                whole.append(manifest)
+        return whole, reasons
+
+    def keep_only(self, cuts: Iterable[int]) -> None:
+        """Deletes other cuts, and files that no kept one names.
+
+        Manifests newer than all kept ones stay, and so do files newer than all kept cuts: they may
+        still be written. A kept manifest that cannot be read keeps all files.
+        """
+        kept = set(cuts)
+        if not kept:
+            return
+        newest = max(kept)
+        for cut in self.numbers():
+            if cut not in kept and cut < newest:
+                self._manifest_path(cut).unlink(missing_ok=True)
+        durable.sync_folder(self.path)
+        needed: set[str] = set()
+        for cut in self.numbers():
+            try:
+                needed.update(file.name for file in self.load(cut).files.all_files())
+            except CheckpointError as error:
+                _LOGGER.warning("no file is deleted: %s", error)
+                return
+        present = [entry.name for entry in self.path.iterdir()]
+        # What a member that died was writing has the name of a file within it.
+        abandoned = {
+            match[1]: name for name in present if (match := _TEMPORARY.fullmatch(name)) is not None
+        }
+        for name in unneeded_files(present, needed, before_cut=newest):
+            (self.path / name).unlink(missing_ok=True)
+        for name in unneeded_files(abandoned, (), before_cut=newest):
+            (self.path / abandoned[name]).unlink(missing_ok=True)
+
+    def _manifest_path(self, cut: int) -> Path:
+        return self.path / f"cut-{cut:06d}.json"
+
+
+def load_manifest(path: Path) -> CutManifest:
+    """Reads a manifest.
+
+    Raises:
+        CheckpointError: It is missing, damaged or of another format.
+    """
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        version = document["format"]
+    except FileNotFoundError:
+        raise CheckpointError("there is no such cut", place=str(path)) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot be read ({error.strerror})", place=str(path)) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError("is damaged: it is no manifest", place=str(path)) from error
+    if version != MANIFEST_FORMAT:
+        raise CheckpointError(
+            f"has format {version}, and this program knows format {MANIFEST_FORMAT}",
+            place=str(path),
+            remedy="Go on with the version of ctrpipe that began the job",
+        )
+    try:
+        body = document["body"]
+        if document["crc32"] != zlib.crc32(_canonical(body)):
+            raise CheckpointError("is damaged: its checksum differs", place=str(path))
+        return CutManifest(
+            decode(CutFacts, _canonical(body["facts"])),
+            decode(CutFiles, _canonical(body["files"])),
+            body["frozen"],
+            tuple(body["history"]),
+        )
+    except (KeyError, TypeError, MalformedMessage) as error:
+        raise CheckpointError("is damaged: something is missing", place=str(path)) from error
+
+
+def _render(manifest: CutManifest) -> str:
+    body: Mapping[str, Any] = {
+        "facts": json.loads(encode(manifest.facts)),
+        "files": json.loads(encode(manifest.files)),
+        "frozen": manifest.frozen,
+        "history": list(manifest.history),
+    }
+    document = {"format": MANIFEST_FORMAT, "crc32": zlib.crc32(_canonical(body)), "body": body}
+    return json.dumps(document)
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
