@@ -6,9 +6,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 IdArray: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 

@@ -25,6 +25,7 @@ class RowLayout:
     Attributes:
         segments: The parts of a row, in order.
         width: Values in a row.
+        num_slots: Float32 places of optimizer state in a row; they follow the values.
         record_floats: Float32 places in a record, header and padding included.
         plan_SP: uint64 [segments, NUM_PLAN_COLUMNS], what the update kernels read.
         fresh_record: float32 [record_floats], a record with zero values and initial slots.
@@ -33,6 +34,7 @@ class RowLayout:
 
     segments: tuple[SegmentSpec, ...]
     width: int
+    num_slots: int
     record_floats: int
     plan_SP: UInt64Array
     fresh_record: Float32Array
@@ -100,6 +102,7 @@ def plan_layout(segments: Sequence[SegmentSpec]) -> RowLayout:
     return RowLayout(
         segments=tuple(segments),
         width=width,
+        num_slots=slot_start - kernels.HEADER_WORDS - width,
         record_floats=record_floats,
         plan_SP=plan_SP,
         fresh_record=fresh_record,

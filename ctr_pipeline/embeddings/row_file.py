@@ -43,7 +43,7 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
     for name, value in expected.items():
         if found.get(name) != value:
             raise CheckpointError(
-                f"embedding rows of another make: {_difference(name, found.get(name), value)}",
+                f"embedding rows of another make: {first_difference(name, found.get(name), value)}",
                 place=place,
                 remedy="Restore the configuration of the checkpoint, or start a new run",
             )
@@ -60,16 +60,16 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
         raise reader.damaged(str(error)) from error
 
 
-def _difference(name: str, found: Any, expected: Any) -> str:
+def first_difference(name: str, found: Any, expected: Any) -> str:
     """The first thing in which two values of a description differ."""
     if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
         for i, (one, other) in enumerate(zip(found, expected, strict=True)):
             if one != other:
-                return _difference(f"{name}[{i}]", one, other)
+                return first_difference(f"{name}[{i}]", one, other)
     if isinstance(found, dict) and isinstance(expected, dict):
         for key, value in expected.items():
             if found.get(key) != value:
-                return _difference(f"{name}.{key}", found.get(key), value)
+                return first_difference(f"{name}.{key}", found.get(key), value)
     if isinstance(found, list) and isinstance(expected, list):
         return f"{name}: {len(found)} in the file, {len(expected)} configured"
     return f"{name}: {found!r} in the file, {expected!r} configured"

@@ -1,11 +1,19 @@
 """The rows themselves: records in creation order, their keys, and the index from key to row."""
 
+import threading
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from ctr_pipeline.embeddings import row_kernels
-from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
+from ctr_pipeline.embeddings import log_kernels, row_kernels
+from ctr_pipeline.embeddings.arrays import (
+    Float32Array,
+    Int32Array,
+    Int64Array,
+    UInt8Array,
+    UInt64Array,
+)
 from ctr_pipeline.embeddings.layout import RowLayout
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.reserved import reserve_array
@@ -19,27 +27,46 @@ _FIRST_INDEX_SIZE = 1 << 10
 _INT32_MAX = (1 << 31) - 1
 
 
+class RowObserver(Protocol):
+    """Who has to know of rows before they change."""
+
+    def before_change(self, rows_U: Int32Array) -> None:
+        """Marks rows that are about to change, -1 for none; called with the writer lock held."""
+
+
 class RowStorage:
     """Records of one layout, found by key.
 
     Rows are numbered in order of creation and never move: address space for all of them is reserved
     at the start, so growth copies nothing. Only the index is rebuilt, doubled, when half full.
 
+    A byte a row marks the rows made or changed since the last snapshot; see `snapshot`.
+
     Args:
         layout: Of a record.
         max_rows: Rows that there can be.
         table_seeds_T: uint64, the seed of each table's initial values.
+
+    Attributes:
+        lock: Held by whoever changes rows; a snapshot copies rows under it.
+        observer: The snapshot that is being written, if there is one.
+        era: What marks rows now, 1 or 2.
+        delta_after: The cut since which the marks tell all changes; None if they tell none.
     """
 
     def __init__(self, layout: RowLayout, max_rows: int, table_seeds_T: UInt64Array) -> None:
         self.layout = layout
         self._table_seeds_T = table_seeds_T
-        self.records_NR, self.keys_N = self._reserve(min(max_rows, _MOST_ROWS))
+        self.records_NR, self.keys_N, self.marks_N = self._reserve(min(max_rows, _MOST_ROWS))
         self.headers_NR: Int32Array = self.records_NR.view(np.int32)
         self.index: UInt64Array = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
         self.num_rows = 0
+        self.lock = threading.RLock()
+        self.observer: RowObserver | None = None
+        self.era = 1
+        self.delta_after: int | None = None
 
-    def _reserve(self, capacity: int) -> tuple[Float32Array, Int64Array]:
+    def _reserve(self, capacity: int) -> tuple[Float32Array, Int64Array, UInt8Array]:
         """Reserves for the bound; where the system refuses, for the most that it gives."""
         while True:
             try:
@@ -47,12 +74,13 @@ class RowStorage:
                     (capacity, self.layout.record_floats), np.float32, purpose="embedding rows"
                 )
                 keys = reserve_array((capacity,), np.int64, purpose="embedding keys")
+                marks = reserve_array((capacity,), np.uint8, purpose="marks of embedding rows")
             except TrainingError:
                 if capacity <= _SMALLEST_RESERVATION:
                     raise
                 capacity //= 2
             else:
-                return records, keys
+                return records, keys, marks
 
     @property
     def capacity(self) -> int:
@@ -61,8 +89,8 @@ class RowStorage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of records, keys and index."""
-        return self.num_rows * (self.layout.record_bytes + 8) + self.index.nbytes
+        """Bytes of records, keys, marks and index."""
+        return self.num_rows * (self.layout.record_bytes + 8 + 1) + self.index.nbytes
 
     def find(self, keys_U: Int64Array, runner: RangeRunner) -> tuple[Int32Array, int]:
         """Rows of keys, int32 [U], -1 for none, and how many there are none of."""
@@ -112,7 +140,37 @@ class RowStorage:
             runner.run(work, self.num_rows - before)
             counts = counts_of(self.keys_N[before : self.num_rows])
             self.headers_NR[before : self.num_rows, HEADER_COUNT] = np.minimum(counts, _INT32_MAX)
+            self.marks_N[before : self.num_rows] = self.era
         return rows_U
+
+    def append(self, keys: Int64Array) -> int:
+        """Gives keys that have no row the next rows, records yet to be written, unmarked.
+
+        Returns:
+            The first of the new rows.
+
+        Raises:
+            TrainingError: There is no room for so many rows.
+            ValueError: A key stands twice.
+        """
+        before = self.num_rows
+        self._make_room(len(keys))
+        missing = np.full(len(keys), -1, np.int32)
+        self.num_rows = row_kernels.add_missing(keys, self.index, self.keys_N, missing, before)
+        if self.num_rows != before + len(keys):
+            raise ValueError("a key stands twice")
+        self.marks_N[before : self.num_rows] = 0
+        return before
+
+    def before_change(self, rows_U: Int32Array) -> None:
+        """Notes that rows are about to change, -1 for none; the writer lock is held.
+
+        May wait, the lock given up meanwhile, for a snapshot to write the records it still needs.
+        """
+        if self.observer is not None:
+            self.observer.before_change(rows_U)
+        else:
+            log_kernels.mark_rows(rows_U, self.marks_N, self.era)
 
     def _make_room(self, num_missing: int) -> None:
         needed = self.num_rows + num_missing
@@ -146,12 +204,20 @@ class RowStorage:
             raise ValueError(f"key {self.keys_N[twice]} stands twice")
 
     def clear(self) -> None:
-        """Forgets all rows; their memory stays for new ones."""
+        """Forgets all rows; their memory stays for new ones.
+
+        Raises:
+            RuntimeError: A snapshot of them is being written.
+        """
+        if self.observer is not None:
+            raise RuntimeError("rows cannot be replaced while a snapshot of them is written")
+        self.marks_N[: self.num_rows] = 0
+        self.delta_after = None
         self.num_rows = 0
         self.index = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
 
     def adopt(self, num_rows: int) -> None:
-        """Takes over the first `num_rows` keys and records, written from outside.
+        """Takes over the first `num_rows` keys and records, written from outside; unmarked.
 
         Raises:
             ValueError: Two of them have the same key; no row is left then.

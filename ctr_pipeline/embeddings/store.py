@@ -4,7 +4,7 @@ Axes: B examples, F fields, P = B · F places, U distinct keys of a batch, W val
 N rows, R float32 places of a record, T tables.
 
 A step is `prepare` (any thread) → `locate` → `gather` → gradients by the caller → `update`. One
-thread steps; `prepare` of the next batch may run beside it.
+thread steps; `prepare` of the next batch and a snapshot may run beside it.
 """
 
 import hashlib
@@ -114,6 +114,11 @@ class EmbeddingStore:
     def memory_bytes(self) -> int:
         """Bytes of records, keys, index and of the working memory kept between calls."""
         return self._rows.num_bytes + self._preparer.num_bytes
+
+    @property
+    def rows(self) -> RowStorage:
+        """The rows themselves, for snapshots of them and for the row log."""
+        return self._rows
 
     def set_training_counts(self, counts: Sequence[np.ndarray[Any, np.dtype[np.int64]]]) -> None:
         """Says how often ids occur in the training rows; for rows made from now on.
@@ -241,7 +246,10 @@ class EmbeddingStore:
                 last,
             )
 
-        self._runner.run(work, len(rows_U), self._balanced_bounds(prepared))
+        bounds = self._balanced_bounds(prepared)
+        with self._rows.lock:
+            self._rows.before_change(rows_U)
+            self._runner.run(work, len(rows_U), bounds)
 
     def read_rows(self, keys_U: Int64Array, *, create: bool = False) -> Float32Array:
         """Values by key, float32 [U, W]; zeros for a key without a row.
@@ -293,7 +301,6 @@ class EmbeddingStore:
         if num_occurrences_U.shape != keys_U.shape:
             raise ValueError(f"{num_occurrences_U.shape} occurrences of {keys_U.shape} keys")
         num_occurrences_U = np.ascontiguousarray(num_occurrences_U, np.int32)
-        rows_U, num_missing = self._rows.find(keys_U, self._runner)
         constants_SC = self.layout.constants(
             step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
         )
@@ -312,12 +319,15 @@ class EmbeddingStore:
                 last,
             )
 
-        self._runner.run(work, len(rows_U))
+        with self._rows.lock:
+            rows_U, num_missing = self._rows.find(keys_U, self._runner)
+            self._rows.before_change(rows_U)
+            self._runner.run(work, len(rows_U))
         return num_missing
 
     def row_headers(self, keys_U: Int64Array) -> tuple[Int32Array, Int32Array]:
         """Training count and last-seen step by key, int32 [U] each; -1 for a key without a row."""
-        rows_U, _ = self._rows.find(self._checked_keys(keys_U), self._runner)
+        rows_U = self._locate(self._checked_keys(keys_U), create=False)
         headers = self._rows.headers_NR[:, : update_kernels.HEADER_WORDS][np.maximum(rows_U, 0)]
         headers[rows_U < 0] = -1
         return headers[:, update_kernels.HEADER_COUNT], headers[:, update_kernels.HEADER_LAST_SEEN]
@@ -350,7 +360,8 @@ class EmbeddingStore:
         """
         name = getattr(file, "name", None)
         place = Path(name).name if isinstance(name, str) else "embedding rows"
-        load_rows(file, self._rows, describe_rows(self.layout, self.tables, self.seed), place)
+        with self._rows.lock:
+            load_rows(file, self._rows, describe_rows(self.layout, self.tables, self.seed), place)
 
     def _gather(
         self, prepared: PreparedBatch, leading: Float32Array, trailing: Float32Array
@@ -374,9 +385,11 @@ class EmbeddingStore:
         self._runner.run(work, num_places)
 
     def _locate(self, keys_U: Int64Array, *, create: bool) -> Int32Array:
-        if create:
-            return self._rows.find_or_create(keys_U, self._runner, self._counts_of)
-        return self._rows.find(keys_U, self._runner)[0]
+        # Looking up waits, too: making rows may replace the index.
+        with self._rows.lock:
+            if create:
+                return self._rows.find_or_create(keys_U, self._runner, self._counts_of)
+            return self._rows.find(keys_U, self._runner)[0]
 
     def _counts_of(self, keys: Int64Array) -> Int64Array:
         """Training counts of keys; 0 where none were given."""

@@ -321,10 +321,10 @@ def test_memory_is_accounted_exactly():
     assert store.row_bytes == 64
     assert store.memory_bytes() == 1024 * 8
     store.read_rows(np.arange(600), create=True)
-    assert store.memory_bytes() == 600 * (64 + 8) + 2048 * 8
+    assert store.memory_bytes() == 600 * (64 + 8 + 1) + 2048 * 8
     store.prepare(np.zeros((100, 1), np.int64), 100)
     scratch_slots = 256
-    assert store.memory_bytes() == 600 * (64 + 8) + 2048 * 8 + scratch_slots * 16 + 100 * 4
+    assert store.memory_bytes() == 600 * (64 + 8 + 1) + 2048 * 8 + scratch_slots * 16 + 100 * 4
 
 
 def test_more_rows_than_room_is_an_error_that_changes_nothing(monkeypatch):

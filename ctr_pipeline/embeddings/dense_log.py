@@ -1,0 +1,152 @@
+"""Dense parameters of a cut: a file for each range, read back under any division of ranges."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctr_pipeline.durable import crc32_of, durable_write
+from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
+from ctr_pipeline.embeddings.arrays import Float32Array
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.log_chain import LogFile, dense_name
+from ctr_pipeline.embeddings.optimizers import Slot, rule_of
+from ctr_pipeline.embeddings.row_log import verify_files
+from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.errors import CheckpointError
+
+_MAGIC = b"CTRDRNG1"
+
+
+def save_range(
+    folder: Path,
+    values: Float32Array,
+    slots: Float32Array,
+    optimizer: OptimizerSpec,
+    *,
+    cut: int,
+    first: int,
+    num_dense: int,
+) -> LogFile:
+    """Writes a range of the dense parameters with its optimizer state, durably.
+
+    Args:
+        folder: Where the file goes.
+        values: float32 [n], parameters first … first + n - 1.
+        slots: As `DenseParameters.slots`.
+        optimizer: Of the parameters.
+        cut: Number of the cut.
+        first: Where the range begins.
+        num_dense: Dense parameters of the model.
+
+    Raises:
+        RunFolderError: The disk is full or the folder cannot be written.
+    """
+    path = folder / dense_name(first, cut)
+    with durable_write(path) as file:
+        writer = ArrayFileWriter(
+            file,
+            _MAGIC,
+            {
+                "cut": cut,
+                "first": first,
+                "num_values": len(values),
+                "num_dense": num_dense,
+                "optimizer": optimizer.name,
+            },
+        )
+        writer.write_array(values)
+        writer.write_array(slots)
+        writer.finish()
+    return LogFile(
+        name=path.name,
+        num_bytes=path.stat().st_size,
+        crc32=crc32_of(path),
+        num_rows=len(values),
+        partition=-1,
+        kind="dense",
+        first=first,
+    )
+
+
+def restore_range(
+    dense: DenseParameters, folder: Path, files: Sequence[LogFile], *, first: int, num_dense: int
+) -> None:
+    """Replaces a range of dense parameters, or all, by what a cut holds of it.
+
+    State that the optimizer keeps once for a whole range, not for each value, becomes the mean over
+    the overlapping ranges of the cut, weighted by the overlap.
+
+    Args:
+        dense: Parameters first … first + n - 1.
+        folder: Where the files are.
+        files: All files of dense parameters of the cut.
+        first: Where the range begins.
+        num_dense: Dense parameters of the model.
+
+    Raises:
+        CheckpointError: A file is missing, damaged or of other parameters, or the files do not
+            cover the range; nothing has changed then.
+    """
+    num_values = len(dense.values)
+    last = first + num_values
+    overlapping = [
+        file for file in files if file.first < last and first < file.first + file.num_rows
+    ]
+    verify_files(folder, overlapping)
+    rule = rule_of(dense.optimizer)
+    values, slots = np.empty_like(dense.values), np.zeros_like(dense.slots)
+    covered = np.zeros(num_values, np.bool_)
+    for file in overlapping:
+        found_values, found_slots = _read_range(folder, file, dense.optimizer, num_dense)
+        begin, end = max(first, file.first), min(last, file.first + file.num_rows)
+        source = slice(begin - file.first, end - file.first)
+        target = slice(begin - first, end - first)
+        values[target] = found_values[source]
+        covered[target] = True
+        place = found_place = 0
+        for slot in rule.slots:
+            if slot is Slot.ROW_ACCUMULATOR:
+                slots[place] += found_slots[found_place] * np.float32((end - begin) / num_values)
+                place, found_place = place + 1, found_place + 1
+            else:
+                slots[place:][target] = found_slots[found_place:][source]
+                place, found_place = place + num_values, found_place + file.num_rows
+    if not covered.all():
+        raise CheckpointError(
+            f"dense parameter {first + int(np.argmin(covered))} is in no file of the checkpoint",
+            place=str(folder),
+            remedy="Use an earlier checkpoint",
+        )
+    # In place: a trainer may hold a view of the vector.
+    dense.values[:] = values
+    dense.slots[:] = slots
+
+
+def _read_range(
+    folder: Path, file: LogFile, optimizer: OptimizerSpec, num_dense: int
+) -> tuple[Float32Array, Float32Array]:
+    """Values and slots of one file."""
+    expected: dict[str, Any] = {
+        "first": file.first,
+        "num_values": file.num_rows,
+        "num_dense": num_dense,
+        "optimizer": optimizer.name,
+    }
+    values = np.empty(file.num_rows, np.float32)
+    slots = np.empty(rule_of(optimizer).num_slots(file.num_rows), np.float32)
+    with (folder / file.name).open("rb") as opened:
+        reader = ArrayFileReader(opened, _MAGIC, file.name)
+        for key, value in expected.items():
+            if reader.description.get(key) != value:
+                raise CheckpointError(
+                    f"dense parameters of another make: {key}: "
+                    f"{reader.description.get(key)!r} in the file, {value!r} configured",
+                    place=file.name,
+                    remedy="Restore the configuration of the checkpoint, or start a new run",
+                )
+        reader.read_array(values)
+        reader.read_array(slots)
+        reader.finish()
+    return values, slots

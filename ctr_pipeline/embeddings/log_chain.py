@@ -1,0 +1,118 @@
+"""Files of the row log: their names, which of them a cut needs, when a chain begins anew.
+
+Pure, and light enough for a process without NumPy.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+LogKind = Literal["base", "delta", "dense"]
+
+MOST_DELTAS = 8
+_NAME = re.compile(r"(?:rows-\d{4,}-(?:base|delta)|dense-\d{4,})-(\d{6,})\.(?:arrow|bin)")
+# Columns beside values and slots: table, id, count, last seen, deleted.
+_FIXED_ROW_BYTES = 4 + 8 + 4 + 4 + 1
+_FILE_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file of a cut.
+
+    Attributes:
+        name: Within the checkpoints folder.
+        num_bytes: Its size.
+        crc32: Of its bytes.
+        num_rows: Rows in it; of dense parameters, values.
+        partition: Whose rows; -1 for dense parameters.
+        kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
+        first: Of dense parameters: where their range begins.
+    """
+
+    name: str
+    num_bytes: int
+    crc32: int
+    num_rows: int
+    partition: int
+    kind: LogKind
+    first: int
+
+
+def rows_name(partition: int, kind: LogKind, cut: int) -> str:
+    """The file of a partition's rows in a cut."""
+    return f"rows-{partition:04d}-{kind}-{cut:06d}.arrow"
+
+
+def dense_name(first: int, cut: int) -> str:
+    """The file of a range of dense parameters in a cut."""
+    return f"dense-{first:04d}-{cut:06d}.bin"
+
+
+def cut_of(name: str) -> int | None:
+    """The cut that wrote a file; None if it is no file of the log."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def needs_base(chains: Iterable[Sequence[LogFile]]) -> bool:
+    """Whether the next cut should hold all rows, not only those touched since the last.
+
+    So it is where deltas have grown larger than the bases that they follow, so that reading them
+    and keeping them costs more than writing everything, or where there are more than 8 of them.
+
+    Args:
+        chains: Files of each partition at the last cut, base first.
+    """
+    base_bytes = delta_bytes = most_deltas = 0
+    for chain in chains:
+        if not chain or chain[0].kind != "base":
+            return True
+        base_bytes += chain[0].num_bytes
+        delta_bytes += sum(file.num_bytes for file in chain[1:])
+        most_deltas = max(most_deltas, len(chain) - 1)
+    return delta_bytes > base_bytes or most_deltas >= MOST_DELTAS or not base_bytes
+
+
+def extend_chain(chain: Sequence[LogFile], written: LogFile | None) -> tuple[LogFile, ...]:
+    """Files of a partition after a cut that wrote `written` for it; None: nothing was touched."""
+    if written is None:
+        return tuple(chain)
+    if written.kind == "base":
+        return (written,)
+    if not chain or chain[0].kind != "base":
+        raise ValueError(f"{written.name} follows no base")
+    return (*chain, written)
+
+
+def unneeded_files(present: Iterable[str], needed: Iterable[str], *, before_cut: int) -> list[str]:
+    """Files of the log that no kept manifest names.
+
+    Args:
+        present: Names in the folder; those that are no files of the log are left alone.
+        needed: Names in the manifests that are kept.
+        before_cut: Files of this cut and later ones are left alone: they may still be written.
+    """
+    kept = set(needed)
+    return sorted(
+        name
+        for name in present
+        if name not in kept and (cut := cut_of(name)) is not None and cut < before_cut
+    )
+
+
+def base_bytes(num_rows: int, *, width: int, num_slots: int, num_partitions: int) -> int:
+    """Bytes of a cut that holds all rows; an upper bound, within a few percent."""
+    row = _FIXED_ROW_BYTES + 4 * (width + num_slots)
+    return num_rows * row + num_partitions * _FILE_BYTES + num_rows * row // 50
+
+
+def most_kept_bytes(full_cut_bytes: int, *, num_kept: int) -> int:
+    """Bytes that the log comes to on disk at the worst, if every row changes between two cuts.
+
+    A chain is at most a base, deltas as large as it, and one delta more: three full cuts. The kept
+    cuts wrote one each; the oldest of them may rest on two before it; the best cut has a chain of
+    its own; one more is written before an old one goes.
+    """
+    return full_cut_bytes * (num_kept + 2 + 3 + 1)

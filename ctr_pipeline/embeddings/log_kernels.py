@@ -1,0 +1,233 @@
+"""Partitions of keys, marks of changed rows, and copies of records for a snapshot.
+
+A row's mark is a byte: 0, or the number of the era in which the row last changed. A snapshot begins
+an era; there are two numbers, used by turns, because a finished snapshot leaves no mark of the era
+before it.
+"""
+
+# ruff: noqa: PLR0917 -- kernels take arrays by position; compiled functions have no keywords
+
+import numpy as np
+
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt8Array
+from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.prefetch import prefetch
+from ctr_pipeline.embeddings.specs import ID_BITS
+
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT_27 = np.uint64(27)
+_SHIFT_30 = np.uint64(30)
+_SHIFT_31 = np.uint64(31)
+_ID_MASK = (1 << ID_BITS) - 1
+_ROWS_AHEAD = 16
+_NONE = np.uint64(0)
+_LINE_FLOATS = np.uint64(16)
+_UNMARKED = np.uint8(0)
+
+
+@kernel
+def _partition(key: np.int64, num_partitions: np.uint64) -> np.int32:
+    """SplitMix64 of the key, mod the partitions.
+
+    The addition before mixing makes it another hash than the index's: keys of one partition would
+    otherwise crowd into a part of the index.
+    """
+    value = np.uint64(key) + _GOLDEN
+    value = (value ^ (value >> _SHIFT_30)) * _MULTIPLIER_1
+    value = (value ^ (value >> _SHIFT_27)) * _MULTIPLIER_2
+    return np.int32((value ^ (value >> _SHIFT_31)) % num_partitions)
+
+
+@kernel
+def partition_keys(keys: Int64Array, num_partitions: int, out: Int32Array) -> None:
+    """Writes the partition of each key."""
+    for i in range(keys.shape[0]):
+        out[i] = _partition(keys[i], np.uint64(num_partitions))
+
+
+@kernel
+def mark_rows(rows_U: Int32Array, marks_N: UInt8Array, era: np.uint8) -> None:
+    """Marks rows as changed in an era; -1 stands for no row."""
+    for u in range(rows_U.shape[0]):
+        if rows_U[u] >= 0:
+            marks_N[np.uint64(rows_U[u])] = era
+
+
+@kernel
+def save_rows(
+    rows_U: Int32Array,
+    begin: int,
+    records_NR: Float32Array,
+    keys_N: Int64Array,
+    marks_N: UInt8Array,
+    era: np.uint8,
+    first_unwritten: int,
+    num_rows: int,
+    full: bool,
+    saved_SR: Float32Array,
+    saved_keys_S: Int64Array,
+    num_saved: int,
+) -> tuple[int, int]:
+    """Marks rows, first saving the records that the snapshot still has to write.
+
+    These are rows from `first_unwritten` up to `num_rows`, not marked with this era (they are saved
+    already then) and, unless `full`, marked with the one before.
+
+    Returns:
+        The place in `rows_U` to go on from, short of its end if there is no more room, and the
+        number of saved records.
+    """
+    size = np.uint64(records_NR.shape[1])
+    for u in range(begin, rows_U.shape[0]):
+        ahead = u + _ROWS_AHEAD
+        if ahead < rows_U.shape[0] and rows_U[ahead] >= 0:
+            for column in range(_NONE, size, _LINE_FLOATS):
+                prefetch(records_NR, (np.uint64(rows_U[ahead]), column))
+        if rows_U[u] < 0:
+            continue
+        row = np.uint64(rows_U[u])
+        mark = marks_N[row]
+        if mark == era:
+            continue
+        if first_unwritten <= rows_U[u] < num_rows and (full or mark != _UNMARKED):
+            if num_saved == saved_SR.shape[0]:
+                return u, num_saved
+            saved_keys_S[num_saved] = keys_N[row]
+            place = np.uint64(num_saved)
+            for i in range(size):
+                saved_SR[place, i] = records_NR[row, i]
+            num_saved += 1
+        marks_N[row] = era
+    return rows_U.shape[0], num_saved
+
+
+@kernel
+def _put_record(
+    records_NR: Float32Array,
+    headers_NR: Int32Array,
+    row: np.uint64,
+    key: np.int64,
+    slot: np.uint64,
+    place: np.uint64,
+    tables_PB: Int32Array,
+    ids_PB: Int64Array,
+    values_PBW: Float32Array,
+    slots_PBS: Float32Array,
+    headers_2PB: Int32Array,
+) -> None:
+    """Takes a record apart into the columns of its partition."""
+    tables_PB[slot, place] = key >> ID_BITS
+    ids_PB[slot, place] = key & _ID_MASK
+    headers_2PB[np.uint64(0), slot, place] = headers_NR[row, 0]
+    headers_2PB[np.uint64(1), slot, place] = headers_NR[row, 1]
+    width = np.uint64(values_PBW.shape[2])
+    start = np.uint64(2)
+    for i in range(width):
+        values_PBW[slot, place, i] = records_NR[row, start + i]
+    start += width
+    for i in range(np.uint64(slots_PBS.shape[2])):
+        slots_PBS[slot, place, i] = records_NR[row, start + i]
+
+
+@kernel
+def collect_records(
+    records_SR: Float32Array,
+    headers_SR: Int32Array,
+    keys_S: Int64Array,
+    begin: int,
+    end: int,
+    slot_of_partition: Int32Array,
+    sizes_P: Int64Array,
+    tables_PB: Int32Array,
+    ids_PB: Int64Array,
+    values_PBW: Float32Array,
+    slots_PBS: Float32Array,
+    headers_2PB: Int32Array,
+) -> int:
+    """Puts records into the columns of their partitions.
+
+    Returns:
+        The record to go on from: short of `end` if its partition is full, and -1 - record if its
+        partition is not one of those written.
+    """
+    num_partitions = np.uint64(slot_of_partition.shape[0])
+    for i in range(begin, end):
+        slot = slot_of_partition[_partition(keys_S[i], num_partitions)]
+        if slot < 0:
+            return -1 - i
+        if sizes_P[slot] == tables_PB.shape[1]:
+            return i
+        _put_record(
+            records_SR,
+            headers_SR,
+            np.uint64(i),
+            keys_S[i],
+            np.uint64(slot),
+            np.uint64(sizes_P[slot]),
+            tables_PB,
+            ids_PB,
+            values_PBW,
+            slots_PBS,
+            headers_2PB,
+        )
+        sizes_P[slot] += 1
+    return end
+
+
+@kernel
+def collect_rows(
+    records_NR: Float32Array,
+    headers_NR: Int32Array,
+    keys_N: Int64Array,
+    marks_N: UInt8Array,
+    era: np.uint8,
+    full: bool,
+    begin: int,
+    end: int,
+    most_rows: int,
+    slot_of_partition: Int32Array,
+    sizes_P: Int64Array,
+    tables_PB: Int32Array,
+    ids_PB: Int64Array,
+    values_PBW: Float32Array,
+    slots_PBS: Float32Array,
+    headers_2PB: Int32Array,
+) -> int:
+    """Puts rows that the snapshot still has to write into the columns, and takes their mark away.
+
+    Returns:
+        The row to go on from: short of `end` if its partition is full or `most_rows` were copied,
+        and -1 - row if its partition is not one of those written.
+    """
+    num_partitions = np.uint64(slot_of_partition.shape[0])
+    num_copied = 0
+    for row in range(begin, end):
+        mark = marks_N[row]
+        if mark == era or (mark == _UNMARKED and not full):
+            continue
+        if num_copied == most_rows:
+            return row
+        slot = slot_of_partition[_partition(keys_N[row], num_partitions)]
+        if slot < 0:
+            return -1 - row
+        if sizes_P[slot] == tables_PB.shape[1]:
+            return row
+        _put_record(
+            records_NR,
+            headers_NR,
+            np.uint64(row),
+            keys_N[row],
+            np.uint64(slot),
+            np.uint64(sizes_P[slot]),
+            tables_PB,
+            ids_PB,
+            values_PBW,
+            slots_PBS,
+            headers_2PB,
+        )
+        sizes_P[slot] += 1
+        num_copied += 1
+        marks_N[row] = _UNMARKED
+    return end

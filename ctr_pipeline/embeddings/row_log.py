@@ -1,0 +1,553 @@
+"""The row log: rows of a cut in Arrow files, one for each partition, and how they are read back.
+
+A `base` holds all rows of its partition, a `delta` those that changed since the cut before. In a
+chain, a base and the deltas after it, the later row wins. Values and optimizer slots of a row stand
+in one record, so that they can never be of different cuts.
+
+Axes: P partitions that are written, B rows of a buffer, W values and S slots of a row.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ctr_pipeline.durable import crc32_of, explain_os_error, sync_folder
+from ctr_pipeline.embeddings import log_kernels
+from ctr_pipeline.embeddings.arrays import (
+    BoolArray,
+    Float32Array,
+    Int32Array,
+    Int64Array,
+)
+from ctr_pipeline.embeddings.log_chain import LogFile, LogKind, rows_name
+from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.embeddings.row_file import describe_rows, first_difference
+from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN, HEADER_WORDS
+from ctr_pipeline.errors import CheckpointError
+
+FORMAT_VERSION = 1
+_METADATA_KEY = b"ctrpipe.row_log"
+_BUFFER_BYTES = 32 << 20
+_LEAST_BUFFER_ROWS = 64
+_MOST_BUFFER_ROWS = 16_384
+_CRC_THREADS = 2
+
+
+def describe_log(store: EmbeddingStore, num_partitions: int) -> dict[str, Any]:
+    """What a file of the log and a store must agree on, as JSON values."""
+    description = describe_rows(store.layout, store.tables, store.seed)
+    # Padding is not in the log, so that its format outlives a change of the record's layout.
+    del description["record_floats"]
+    return {"format": FORMAT_VERSION, **description, "num_partitions": num_partitions}
+
+
+class RowLogWriter:
+    """Writes the rows of one cut: collects them by partition, writes them in batches.
+
+    Memory: the buffers, 32 MiB or 64 rows for each partition if that is more, and one batch.
+
+    Args:
+        folder: Where the files go.
+        store: Whose rows these are.
+        cut: Number of the cut.
+        kind: Of all files: `base` or `delta`.
+        num_partitions: Of the job.
+        partitions: Those that are written.
+        buffer_bytes: Memory of the buffers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: EmbeddingStore,
+        *,
+        cut: int,
+        kind: LogKind,
+        num_partitions: int,
+        partitions: Sequence[int],
+        buffer_bytes: int = _BUFFER_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._cut = cut
+        self._kind: LogKind = kind
+        self._partitions = tuple(partitions)
+        self._description = describe_log(store, num_partitions)
+        self._files: dict[int, _PartitionFile] = {}
+        width, num_slots = store.layout.width, store.layout.num_slots
+        row_bytes = 20 + 4 * (width + num_slots)
+        fitting = buffer_bytes // (row_bytes * max(len(self._partitions), 1))
+        size = min(max(fitting, _LEAST_BUFFER_ROWS), _MOST_BUFFER_ROWS)
+        shape = (len(self._partitions), size)
+        self._slot_of_partition: Int32Array = np.full(num_partitions, -1, np.int32)
+        self._slot_of_partition[list(self._partitions)] = np.arange(shape[0], dtype=np.int32)
+        self._sizes_P: Int64Array = np.zeros(shape[0], np.int64)
+        self._tables_PB: Int32Array = np.empty(shape, np.int32)
+        self._ids_PB: Int64Array = np.empty(shape, np.int64)
+        self._values_PBW: Float32Array = np.empty((*shape, width), np.float32)
+        self._slots_PBS: Float32Array = np.empty((*shape, num_slots), np.float32)
+        self._headers_2PB: Int32Array = np.empty((HEADER_WORDS, *shape), np.int32)
+        # Kernels are compiled, or read from their cache, now and not while updates wait.
+        self.put_rows(store.rows, full=False, begin=0, end=0, most_rows=0)
+        self.put_records(store.rows.records_NR[:0], store.rows.keys_N[:0], 0)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the buffers."""
+        return sum(column.nbytes for column in self._columns())
+
+    def _columns(self) -> tuple[Any, ...]:
+        return (
+            self._slot_of_partition,
+            self._sizes_P,
+            self._tables_PB,
+            self._ids_PB,
+            self._values_PBW,
+            self._slots_PBS,
+            self._headers_2PB,
+        )
+
+    def put_records(self, records_SR: Float32Array, keys_S: Int64Array, begin: int) -> int:
+        """Collects records from `begin` on; touches no file.
+
+        Returns:
+            Where to go on after `flush`; the number of records if all are collected.
+        """
+        end = len(keys_S)
+        place: int = log_kernels.collect_records(
+            records_SR, records_SR.view(np.int32), keys_S, begin, end, *self._columns()
+        )
+        return self._checked(place)
+
+    def put_rows(
+        self, rows: RowStorage, *, full: bool, begin: int, end: int, most_rows: int
+    ) -> int:
+        """Collects rows of a store that carry a mark of the era before, or all; touches no file.
+
+        Rows marked with this era are left out, marks of the one before are taken away.
+
+        Returns:
+            Where to go on after `flush`; `end` if all are collected.
+        """
+        place: int = log_kernels.collect_rows(
+            rows.records_NR,
+            rows.headers_NR,
+            rows.keys_N,
+            rows.marks_N,
+            rows.era,
+            full,
+            begin,
+            end,
+            most_rows,
+            *self._columns(),
+        )
+        return self._checked(place)
+
+    def _checked(self, place: int) -> int:
+        if place < 0:
+            raise ValueError(f"row {-1 - place} is of a partition that is not written here")
+        return place
+
+    def put_deleted(self, keys: Int64Array) -> None:
+        """Writes tombstones: these keys have no row from this cut on."""
+        partitions = partitions_of(keys, len(self._slot_of_partition))
+        for partition in np.unique(partitions).tolist():
+            chosen = keys[partitions == partition]
+            num_rows = len(chosen)
+            self._file(partition).write(
+                chosen >> ID_BITS,
+                chosen & ((1 << ID_BITS) - 1),
+                np.zeros((num_rows, self._values_PBW.shape[2]), np.float32),
+                np.zeros((num_rows, self._slots_PBS.shape[2]), np.float32),
+                np.zeros((HEADER_WORDS, num_rows), np.int32),
+                deleted=True,
+            )
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Writes the buffers that are more than half full, or all."""
+        size = self._tables_PB.shape[1]
+        least = 1 if everything else size // 2 + 1
+        for slot in np.flatnonzero(self._sizes_P >= least).tolist():
+            num_rows = int(self._sizes_P[slot])
+            self._file(self._partitions[slot]).write(
+                self._tables_PB[slot, :num_rows],
+                self._ids_PB[slot, :num_rows],
+                self._values_PBW[slot, :num_rows],
+                self._slots_PBS[slot, :num_rows],
+                self._headers_2PB[:, slot, :num_rows],
+                deleted=False,
+            )
+            self._sizes_P[slot] = 0
+
+    def _file(self, partition: int) -> "_PartitionFile":
+        if partition not in self._files:
+            if partition not in self._partitions:
+                raise ValueError(f"partition {partition} is not written here")
+            name = rows_name(partition, self._kind, self._cut)
+            self._files[partition] = _PartitionFile(
+                self._folder / name,
+                {
+                    **self._description,
+                    "partition": partition,
+                    "cut": self._cut,
+                    "kind": self._kind,
+                },
+                width=self._values_PBW.shape[2],
+                num_slots=self._slots_PBS.shape[2],
+            )
+        return self._files[partition]
+
+    def finish(self) -> tuple[LogFile, ...]:
+        """Writes what is left and puts the files in place, durably, all or none.
+
+        Returns:
+            The files by partition. A base is written of every partition, a delta only of those
+            with rows.
+
+        Raises:
+            RunFolderError: The disk is full or the folder cannot be written.
+        """
+        try:
+            self.flush(everything=True)
+            if self._kind == "base":
+                for partition in self._partitions:
+                    self._file(partition)
+            files = [self._files[partition] for partition in sorted(self._files)]
+            sizes = [file.close() for file in files]
+            for file in files:
+                file.publish()
+        except BaseException:
+            self.abandon()
+            raise
+        if files:
+            with _explained(self._folder):
+                sync_folder(self._folder)
+        return tuple(
+            LogFile(
+                name=file.path.name,
+                num_bytes=num_bytes,
+                crc32=crc,
+                num_rows=num_rows,
+                partition=partition,
+                kind=self._kind,
+                first=0,
+            )
+            for (partition, file), (num_bytes, crc, num_rows) in zip(
+                sorted(self._files.items()), sizes, strict=True
+            )
+        )
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        for file in self._files.values():
+            file.remove()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of the system become errors that a user reads."""
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+class _ChecksummedFile:
+    """What PyArrow writes into: a file whose bytes are counted and summed up on the way."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.crc32 = 0
+        self.num_bytes = 0
+
+    def write(self, block: Any) -> int:
+        view = memoryview(block)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.num_bytes += view.nbytes
+        self._file.write(view)
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.num_bytes
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _PartitionFile:
+    """Rows of one partition on their way into a file under a temporary name."""
+
+    def __init__(
+        self, path: Path, description: dict[str, Any], *, width: int, num_slots: int
+    ) -> None:
+        import pyarrow as pa
+
+        self.path = path
+        self._pa = pa
+        self._schema = pa.schema(
+            [
+                pa.field("table", pa.int32(), nullable=False),
+                pa.field("id", pa.int64(), nullable=False),
+                pa.field("values", _vectors(pa, width), nullable=False),
+                pa.field("slots", _vectors(pa, num_slots), nullable=False),
+                pa.field("count", pa.int32(), nullable=False),
+                pa.field("last_seen", pa.int32(), nullable=False),
+                pa.field("deleted", pa.bool_(), nullable=False),
+            ],
+            metadata={_METADATA_KEY: json.dumps(description, sort_keys=True).encode()},
+        )
+        self._num_rows = 0
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with _explained(path):
+            self._file = self._temporary.open("wb", buffering=0)
+        self._sink = _ChecksummedFile(self._file)
+        with _explained(path):
+            self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
+
+    def write(
+        self,
+        tables: Int32Array | Int64Array,
+        ids: Int64Array,
+        values_NW: Float32Array,
+        slots_NS: Float32Array,
+        headers_2N: Int32Array,
+        *,
+        deleted: bool,
+    ) -> None:
+        pa = self._pa
+        num_rows = len(ids)
+        columns = [
+            pa.array(np.ascontiguousarray(tables, np.int32)),
+            pa.array(ids),
+            _vector_column(pa, values_NW),
+            _vector_column(pa, slots_NS),
+            pa.array(headers_2N[HEADER_COUNT]),
+            pa.array(headers_2N[HEADER_LAST_SEEN]),
+            pa.array(np.full(num_rows, deleted)),
+        ]
+        with _explained(self.path):
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._num_rows += num_rows
+
+    def close(self) -> tuple[int, int, int]:
+        """Makes the file durable under its temporary name; its size, CRC-32 and rows."""
+        with _explained(self.path):
+            self._writer.close()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        return self._sink.num_bytes, self._sink.crc32, self._num_rows
+
+    def publish(self) -> None:
+        """Gives the file its name."""
+        with _explained(self.path):
+            self._temporary.replace(self.path)
+
+    def remove(self) -> None:
+        """Leaves nothing behind."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+def _vectors(pa: Any, size: int) -> Any:
+    return pa.list_(pa.field("item", pa.float32(), nullable=False), size)
+
+
+def _vector_column(pa: Any, rows: Float32Array) -> Any:
+    """A fixed-size list of each row, float32 [n, size], without a copy."""
+    return pa.FixedSizeListArray.from_buffers(
+        _vectors(pa, rows.shape[1]), len(rows), [None], 0, 0, [pa.array(rows.reshape(-1))]
+    )
+
+
+def verify_files(folder: Path, files: Sequence[LogFile]) -> None:
+    """Checks that files of a cut are all there and as they were written.
+
+    Raises:
+        CheckpointError: One is missing, too short or too long, or its checksum differs.
+    """
+    for file in files:
+        path = folder / file.name
+        try:
+            num_bytes = path.stat().st_size
+        except FileNotFoundError:
+            raise _unusable(file.name, "the file is missing") from None
+        if num_bytes != file.num_bytes:
+            raise _unusable(
+                file.name, f"the file is damaged: {num_bytes} bytes, {file.num_bytes} were written"
+            )
+    with ThreadPoolExecutor(_CRC_THREADS, thread_name_prefix="row-log-crc") as pool:
+        sums = list(pool.map(lambda file: crc32_of(folder / file.name), files))
+    for file, crc in zip(files, sums, strict=True):
+        if crc != file.crc32:
+            raise _unusable(file.name, "the file is damaged: its checksum differs")
+
+
+def _unusable(name: str, what: str) -> CheckpointError:
+    return CheckpointError(what, place=name, remedy="Use an earlier checkpoint")
+
+
+def restore_rows(
+    store: EmbeddingStore,
+    folder: Path,
+    chains: Sequence[Sequence[LogFile]],
+    *,
+    num_partitions: int,
+    cut: int,
+) -> None:
+    """Replaces all rows of a store by those of some partitions, or of all, at a cut.
+
+    Args:
+        store: Any that has the same tables, segments and seed.
+        folder: Where the files are.
+        chains: Files of each partition, base first.
+        num_partitions: Of the job.
+        cut: That is restored; the next delta follows it.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or of another make; the store is as it was,
+            or empty if the files were found to contradict each other while they were read.
+        TrainingError: There is no room for so many rows.
+    """
+    newest_first = [file for chain in chains for file in reversed(chain)]
+    verify_files(folder, newest_first)
+    expected = describe_log(store, num_partitions)
+    for file in newest_first:
+        _check_make(folder, file, expected)
+    rows = store.rows
+    with rows.lock:
+        rows.clear()
+        try:
+            for chain in chains:
+                _read_chain(store, folder, chain, num_partitions)
+        except BaseException:
+            rows.clear()
+            raise
+        rows.delta_after = cut
+
+
+@contextmanager
+def _opened(folder: Path, file: LogFile) -> Iterator[Any]:
+    """A reader of one file, from mapped memory."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(folder / file.name)) as source:
+            yield pa.ipc.open_file(source)
+    except FileNotFoundError as error:
+        raise _unusable(file.name, "the file is missing") from error
+    except (pa.ArrowException, OSError) as error:
+        raise _unusable(file.name, f"the file cannot be read ({error})") from error
+
+
+def _check_make(folder: Path, file: LogFile, expected: dict[str, Any]) -> None:
+    """Raises CheckpointError unless a file's rows are of the expected make."""
+    with _opened(folder, file) as reader:
+        text = (reader.schema.metadata or {}).get(_METADATA_KEY)
+    try:
+        found = json.loads(text) if text is not None else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _unusable(file.name, "the file is none of the row log")
+    expected = {**expected, "partition": file.partition, "kind": file.kind}
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"embedding rows of another make: {first_difference(name, found.get(name), value)}",
+                place=file.name,
+                remedy="Restore the configuration of the checkpoint, or start a new run",
+            )
+
+
+def _read_chain(
+    store: EmbeddingStore, folder: Path, chain: Sequence[LogFile], num_partitions: int
+) -> None:
+    """Adds the rows of one partition, from the newest file to the oldest: the first found stays."""
+    if not chain:
+        return
+    if chain[0].kind != "base" or any(file.kind != "delta" for file in chain[1:]):
+        raise _unusable(chain[0].name, "the chain does not consist of a base and deltas after it")
+    runner = RangeRunner(1)
+    deleted: Int64Array = np.empty(0, np.int64)
+    for file in reversed(chain):
+        newly_deleted: list[Int64Array] = []
+        num_rows = 0
+        with _opened(folder, file) as reader:
+            for number in range(reader.num_record_batches):
+                batch = _LogBatch(reader.get_batch(number), store)
+                num_rows += len(batch.keys)
+                batch.check(store, file, num_partitions)
+                rows_U, _ = store.rows.find(batch.keys, runner)
+                chosen = rows_U < 0
+                if len(deleted):
+                    chosen &= ~np.isin(batch.keys, deleted)
+                if batch.deleted.any():
+                    newly_deleted.append(batch.keys[chosen & batch.deleted])
+                    chosen &= ~batch.deleted
+                batch.append_to(store.rows, chosen, file)
+        if num_rows != file.num_rows:
+            raise _unusable(file.name, f"{num_rows} rows, {file.num_rows} were written")
+        deleted = np.concatenate([deleted, *newly_deleted])
+
+
+class _LogBatch:
+    """Rows of a file as arrays; views of mapped memory."""
+
+    def __init__(self, batch: Any, store: EmbeddingStore) -> None:
+        self._tables: Int32Array = batch.column("table").to_numpy()
+        self._ids: Int64Array = batch.column("id").to_numpy()
+        self.keys: Int64Array = (self._tables.astype(np.int64) << ID_BITS) | self._ids
+        self.deleted: BoolArray = batch.column("deleted").to_numpy(zero_copy_only=False)
+        self._count: Int32Array = batch.column("count").to_numpy()
+        self._last_seen: Int32Array = batch.column("last_seen").to_numpy()
+        num_rows = len(self.keys)
+        self._values_NW = _flat(batch, "values").reshape(num_rows, store.layout.width)
+        self._slots_NS = _flat(batch, "slots").reshape(num_rows, store.layout.num_slots)
+
+    def check(self, store: EmbeddingStore, file: LogFile, num_partitions: int) -> None:
+        """Raises CheckpointError if a row cannot be one of this file."""
+        limits = np.array([table.num_ids for table in store.tables], np.int64)
+        known = (self._tables >= 0) & (self._tables < len(limits))
+        if not known.all() or not ((self._ids >= 0) & (self._ids < limits[self._tables])).all():
+            raise _unusable(file.name, "the file holds an id that its table has not")
+        if (partitions_of(self.keys, num_partitions) != file.partition).any():
+            raise _unusable(file.name, "the file holds a row of another partition")
+
+    def append_to(self, rows: RowStorage, chosen: Any, file: LogFile) -> None:
+        """Adds the chosen rows."""
+        part: Any = slice(None) if chosen.all() else chosen
+        keys = np.ascontiguousarray(self.keys[part])
+        try:
+            first = rows.append(keys)
+        except ValueError as error:
+            raise _unusable(file.name, f"the file is damaged: {error}") from error
+        last = first + len(keys)
+        width, num_slots = self._values_NW.shape[1], self._slots_NS.shape[1]
+        start = HEADER_WORDS + width
+        rows.headers_NR[first:last, HEADER_COUNT] = self._count[part]
+        rows.headers_NR[first:last, HEADER_LAST_SEEN] = self._last_seen[part]
+        rows.records_NR[first:last, HEADER_WORDS:start] = self._values_NW[part]
+        rows.records_NR[first:last, start : start + num_slots] = self._slots_NS[part]
+        rows.records_NR[first:last, start + num_slots :] = 0
+
+
+def _flat(batch: Any, name: str) -> Float32Array:
+    """All numbers of a column of vectors."""
+    flat: Float32Array = batch.column(name).flatten().to_numpy()
+    return flat
