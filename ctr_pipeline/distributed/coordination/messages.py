@@ -427,10 +427,12 @@ class ReadRowsRequest:
     Attributes:
         generation: Of the job.
         block_rows: Rows of an answer at most; 0: no rows, only how many there are.
+        after_key: Only rows of greater keys; -1: all.
     """
 
     generation: int
     block_rows: int
+    after_key: int
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What each parameter server holds: rows by partition, the dense parameters by ranges."""
 
+from itertools import pairwise
+
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 
 _UNDIVIDED = frozenset({"rowwise_adagrad"})
@@ -28,4 +30,4 @@ def dense_ranges(spec: JobSpec, num_parameter_servers: int) -> tuple[tuple[int, 
         spec.num_dense * server // num_parameter_servers
         for server in range(num_parameter_servers + 1)
     ]
-    return tuple(zip(bounds[:-1], bounds[1:], strict=True))
+    return tuple(pairwise(bounds))
