@@ -1,0 +1,49 @@
+"""Where the master of a job is found: `job/endpoint.json` in the run folder."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ctr_pipeline import durable
+
+_FILE = "endpoint.json"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A master as it announced itself; it may be gone since.
+
+    Attributes:
+        address: `host:port` of its service.
+        metrics_address: `host:port` of its Prometheus metrics.
+        host: Where it runs.
+        pid: Its process there.
+    """
+
+    address: str
+    metrics_address: str
+    host: str
+    pid: int
+
+
+def save_endpoint(job_folder: Path, endpoint: Endpoint) -> None:
+    """Announces a master; replaces the one before as a whole.
+
+    Raises:
+        RunFolderError: The folder cannot be written.
+    """
+    durable.write_text(job_folder / _FILE, json.dumps(asdict(endpoint), indent=2) + "\n")
+
+
+def load_endpoint(job_folder: Path) -> Endpoint | None:
+    """The master that announced itself last; None if none ever did, or its file is damaged."""
+    try:
+        found = json.loads((job_folder / _FILE).read_text("utf-8"))
+        return Endpoint(
+            str(found["address"]),
+            str(found["metrics_address"]),
+            str(found["host"]),
+            int(found["pid"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
