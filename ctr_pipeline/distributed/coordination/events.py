@@ -203,6 +203,9 @@ class TakeCut:
         generation: Of the job.
         parent: The cut that its deltas build on; 0 if `full`.
         full: Write all rows.
+        epoch: Being trained, or trained last.
+        step: Batches that it counts, all epochs.
+        best_cut: So far; 0: none yet.
         frozen: The ledger as this cut counts it; goes into the manifest.
     """
 
@@ -210,6 +213,9 @@ class TakeCut:
     generation: int
     parent: int
     full: bool
+    epoch: int
+    step: int
+    best_cut: int
     frozen: Json
 
 
@@ -240,7 +246,7 @@ class SplitTotals:
     Attributes:
         split: Its name.
         num_rows: Rows scored.
-        scores: Sums over all rows; rows of dropped tasks are not among them.
+        scores: Sums over all rows.
     """
 
     split: str

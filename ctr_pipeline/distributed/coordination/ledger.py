@@ -1,0 +1,161 @@
+"""What a model counts as trained: the part of the ledger that rolls back together with it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.coordination.messages import TaskKey
+from ctr_pipeline.distributed.coordination.tasks import EpochPlan, TaskBoard, name_of
+
+
+@dataclass(frozen=True)
+class ClosedEpoch:
+    """An epoch whose tasks are all done or dropped.
+
+    Attributes:
+        epoch: From 0.
+        trained: Records counted, each once.
+        dropped: Records of dropped tasks that are not counted.
+        batches: Batches counted.
+        loss_sum: Over the records counted.
+        dropped_tasks: What was dropped and why, for a person.
+    """
+
+    epoch: int
+    trained: int
+    dropped: int
+    batches: int
+    loss_sum: float
+    dropped_tasks: tuple[str, ...]
+
+
+class Ledger:
+    """Epochs and tasks counted, history, and the cuts that belong to it."""
+
+    def __init__(self) -> None:
+        self.closed: list[ClosedEpoch] = []
+        self.board: TaskBoard | None = None
+        """Of the epoch that is being trained; None between epochs."""
+        self.history: list[Json] = []
+        self.best_epoch: int | None = None
+        self.epoch_cuts: dict[int, int] = {}
+        """Epoch → the cut at its end."""
+
+    @property
+    def epoch(self) -> int:
+        """Being trained, or to be trained next."""
+        return len(self.closed)
+
+    @property
+    def best_cut(self) -> int:
+        """The cut at the end of the best epoch; 0: none yet, or lost."""
+        return 0 if self.best_epoch is None else self.epoch_cuts.get(self.best_epoch, 0)
+
+    @property
+    def trained(self) -> int:
+        """Records counted, all epochs."""
+        open_rows = 0 if self.board is None else self.board.rows_done
+        return sum(epoch.trained for epoch in self.closed) + open_rows
+
+    @property
+    def batches(self) -> int:
+        """Batches counted, all epochs."""
+        open_batches = 0 if self.board is None else self.board.batches_done
+        return sum(epoch.batches for epoch in self.closed) + open_batches
+
+    def trained_by_epoch(self) -> dict[int, int]:
+        """Records counted, by epoch."""
+        counts = {epoch.epoch: epoch.trained for epoch in self.closed}
+        if self.board is not None:
+            counts[self.epoch] = self.board.rows_done
+        return counts
+
+    def dropped_tasks(self) -> tuple[str, ...]:
+        """What was dropped and why, for a person."""
+        names = [name for epoch in self.closed for name in epoch.dropped_tasks]
+        return (*names, *self._dropped_on_board())
+
+    def _dropped_on_board(self) -> tuple[str, ...]:
+        if self.board is None:
+            return ()
+        return tuple(
+            f"{name_of(key, task)}: {task.dropped}"
+            for key, task in self.board.tasks.items()
+            if task.dropped
+        )
+
+    def open_epoch(self, plan: EpochPlan) -> None:
+        """Begins the next epoch."""
+        self.board = TaskBoard.of_epoch(plan)
+
+    def close_epoch(self) -> None:
+        """Ends the epoch, whose tasks are all over."""
+        board = self.board
+        if board is None or not board.is_over:
+            raise RuntimeError(f"epoch {self.epoch} is not over")
+        self.closed.append(
+            ClosedEpoch(
+                self.epoch,
+                board.rows_done,
+                board.rows_dropped,
+                board.batches_done,
+                board.loss_sum,
+                self._dropped_on_board(),
+            )
+        )
+        self.board = None
+
+    def freeze(self) -> dict[str, object]:
+        """All of it as JSON, without leases and failures, which are no part of a model."""
+        tasks = None
+        if self.board is not None:
+            tasks = [
+                [key.task, task.done_mask, task.loss_sum, list(task.losses.items()), task.dropped]
+                for key, task in self.board.tasks.items()
+                if task.done_mask or task.dropped
+            ]
+        return {
+            "closed": [
+                [
+                    epoch.epoch,
+                    epoch.trained,
+                    epoch.dropped,
+                    epoch.batches,
+                    epoch.loss_sum,
+                    list(epoch.dropped_tasks),
+                ]
+                for epoch in self.closed
+            ],
+            "tasks": tasks,
+            "history": [dict(record) for record in self.history],
+            "best_epoch": self.best_epoch,
+            "epoch_cuts": [list(pair) for pair in self.epoch_cuts.items()],
+        }
+
+    @classmethod
+    def thaw(cls, frozen: Json, plan_epoch: Callable[[int], EpochPlan]) -> "Ledger":
+        """The ledger that was frozen.
+
+        Args:
+            frozen: From `freeze`; empty: nothing was trained yet.
+            plan_epoch: The tasks of an epoch.
+        """
+        ledger = cls()
+        if not frozen:
+            return ledger
+        ledger.closed = [
+            ClosedEpoch(epoch, trained, dropped, batches, loss_sum, tuple(names))
+            for epoch, trained, dropped, batches, loss_sum, names in frozen["closed"]
+        ]
+        ledger.history = list(frozen["history"])
+        ledger.best_epoch = frozen["best_epoch"]
+        ledger.epoch_cuts = dict(frozen["epoch_cuts"])
+        if frozen["tasks"] is not None:
+            board = TaskBoard.of_epoch(plan_epoch(ledger.epoch))
+            for number, mask, loss_sum, losses, dropped in frozen["tasks"]:
+                task = board.tasks[TaskKey("train", ledger.epoch, number, "train")]
+                task.done_mask, task.loss_sum, task.dropped = mask, loss_sum, dropped
+                task.losses = dict(losses)
+            board.refresh()
+            ledger.board = board
+        return ledger

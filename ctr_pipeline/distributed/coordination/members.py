@@ -1,0 +1,146 @@
+"""Members of a job: who they are, when they were heard, what is asked of their launcher."""
+
+from dataclasses import dataclass, field
+
+from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.coordination.launching import ProcessState
+from ctr_pipeline.distributed.coordination.messages import (
+    MemberStats,
+    RegisterRequest,
+    Role,
+    TaskKind,
+)
+from ctr_pipeline.distributed.coordination.timeouts import MovingAverage
+
+_GIVEN_UP_KEPT = 16
+_ASK_AGAIN_SECONDS = 5.0
+
+
+@dataclass
+class MemberState:
+    """One place of a job and the process that fills it.
+
+    Attributes:
+        role: Of the member.
+        index: Of the member.
+        incarnation: Of the registered process; empty if there is none.
+        address: It serves on; empty for workers.
+        metrics_address: Empty if it has none.
+        host: Its host.
+        pid: Its process.
+        given_up: Incarnations that ended, were replaced or fell silent; none of them comes back.
+        restarts: Starts after the first.
+        last_end: Why the process before ended; empty if none did.
+        ends_in_row: Ends without progress between them.
+        is_active: Of a worker: it is given work; one on standby is not.
+        heard_at: Last sign of life, on the job's clock.
+        idle_since: Of a worker: when it finished a task last, on the job's clock.
+        not_before: It is not started earlier, on the job's clock.
+        start_asked_at: When its start was asked for last; None: not since its end.
+        stop_asked_at: When its end was asked for last; None: not yet.
+        told_to_leave: A heartbeat reply said so.
+        process: As the launcher saw it last.
+        stats: That it said of itself last.
+        speeds: Of a worker: records per second, by kind of task.
+        is_slow: It was announced as a straggler.
+    """
+
+    role: Role
+    index: int
+    incarnation: str = ""
+    address: str = ""
+    metrics_address: str = ""
+    host: str = ""
+    pid: int = 0
+    given_up: list[str] = field(default_factory=list)
+    restarts: int = 0
+    last_end: str = ""
+    ends_in_row: int = 0
+    is_active: bool = False
+    heard_at: float = 0.0
+    idle_since: float = 0.0
+    not_before: float = 0.0
+    start_asked_at: float | None = None
+    stop_asked_at: float | None = None
+    told_to_leave: bool = False
+    process: ProcessState | None = None
+    stats: MemberStats = field(default_factory=MemberStats)
+    speeds: dict[TaskKind, MovingAverage] = field(default_factory=dict)
+    is_slow: bool = False
+
+    @property
+    def name(self) -> str:
+        """For a person."""
+        return f"{'parameter server' if self.role == 'ps' else self.role} {self.index}"
+
+    @property
+    def is_running(self) -> bool:
+        """Its launcher sees a process that is not given up."""
+        process = self.process
+        return process is not None and process.running and not self.is_condemned
+
+    @property
+    def is_condemned(self) -> bool:
+        """A process that was given up still runs."""
+        process = self.process
+        return process is not None and process.running and process.incarnation in self.given_up
+
+    def join(self, request: RegisterRequest, now: float) -> None:
+        """A process fills the place."""
+        self.incarnation = request.member.incarnation
+        self.address, self.metrics_address = request.address, request.metrics_address
+        self.host, self.pid = request.host, request.pid
+        self.heard_at = self.idle_since = now
+        self.stop_asked_at = None
+        self.told_to_leave = self.is_slow = False
+        self.stats, self.speeds = MemberStats(), {}
+
+    def give_up(self, incarnation: str) -> None:
+        """A process no longer counts, whatever it may still say."""
+        if incarnation and incarnation not in self.given_up:
+            self.given_up = [*self.given_up[1 - _GIVEN_UP_KEPT :], incarnation]
+        if incarnation == self.incarnation:
+            self.incarnation = self.address = self.metrics_address = ""
+            self.is_active = False
+
+    def may_start(self, now: float) -> bool:
+        """Whether to ask for its start, again if nothing came of it."""
+        if self.incarnation or self.is_running or self.is_condemned or now < self.not_before:
+            return False
+        asked = self.start_asked_at
+        return asked is None or now - asked >= _ASK_AGAIN_SECONDS
+
+    def may_stop(self, now: float, grace_seconds: float) -> bool:
+        """Whether to ask for its end, again if nothing came of it."""
+        asked = self.stop_asked_at
+        return asked is None or now - asked >= grace_seconds + _ASK_AGAIN_SECONDS
+
+    def speed_of(self, kind: TaskKind) -> float | None:
+        """Records per second; None before it was measured."""
+        average = self.speeds.get(kind)
+        return None if average is None else average.value
+
+    def measure(self, kind: TaskKind, rows: int, seconds: float) -> None:
+        """Takes in work done."""
+        if seconds > 0:
+            self.speeds.setdefault(kind, MovingAverage()).add(rows / seconds)
+
+    def to_json(self) -> dict[str, object]:
+        """Everything that has to outlive the master."""
+        return {
+            "incarnation": self.incarnation,
+            "address": self.address,
+            "metrics_address": self.metrics_address,
+            "host": self.host,
+            "pid": self.pid,
+            "given_up": list(self.given_up),
+            "restarts": self.restarts,
+            "last_end": self.last_end,
+            "ends_in_row": self.ends_in_row,
+            "is_active": self.is_active,
+        }
+
+    def load_json(self, record: Json) -> None:
+        """Becomes what `to_json` described."""
+        for name, value in record.items():
+            setattr(self, name, list(value) if isinstance(value, list) else value)

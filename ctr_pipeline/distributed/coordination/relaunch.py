@@ -1,0 +1,71 @@
+"""Whether and when a member is started again after its end."""
+
+from dataclasses import dataclass
+
+from ctr_pipeline.distributed.coordination.launching import ExitReason
+
+_FIRST_DELAY_SECONDS = 0.5
+_MOST_DELAY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """What follows from the end of a member that is still wanted.
+
+    Attributes:
+        delay_seconds: Before it is started again.
+        blames_program: The program or its memory is at fault, not its surroundings; too many of
+            these in a row without progress fail the job.
+    """
+
+    delay_seconds: float
+    blames_program: bool
+
+
+def decide_relaunch(reason: ExitReason, *, registered: bool, ends_in_row: int) -> Relaunch:
+    """Decides by the reason of the end.
+
+    A process that was killed, evicted, deleted or lost with its node did nothing wrong and comes
+    back at once; only one that keeps being killed waits. One that failed, or ran out of memory,
+    would do so again: it waits from the first time, and is counted. One that ended well without
+    being asked to was probably told to by a person (`kill`, a deleted pod), and comes back like a
+    killed one, unless it had not even registered.
+
+    Args:
+        reason: As the launcher names it.
+        registered: It had joined the job.
+        ends_in_row: Ends of this member without progress between them, this one included.
+    """
+    blames_program = reason in {"error", "out_of_memory"} or (
+        reason == "completed" and not registered
+    )
+    # 2.0 ** 7 is beyond the most already; larger powers would only overflow one day.
+    doublings = min(ends_in_row - (1 if blames_program else 2), 7)
+    delay = 0.0
+    if doublings >= 0:
+        delay = min(_MOST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0**doublings)
+    return Relaunch(delay, blames_program)
+
+
+def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_bytes: int) -> str:
+    """One sentence on the end of a member, with a remedy where there is one.
+
+    Args:
+        reason: As the launcher names it.
+        exit_code: As the launcher names it.
+        member: Its name.
+        rss_bytes: Resident memory that it last reported; 0 if none.
+    """
+    if reason == "out_of_memory":
+        seen = f" (it last held {rss_bytes / 2**30:.1f} GiB)" if rss_bytes else ""
+        return f"{member} ran out of memory{seen}: give it more, or set a smaller train.batch_size"
+    if reason == "completed":
+        return f"{member} ended without being asked to"
+    words = {
+        "error": "failed",
+        "killed": "was killed",
+        "evicted": "was evicted",
+        "node_lost": "was lost with its node",
+    }
+    code = "" if exit_code is None else f" (exit code {exit_code})"
+    return f"{member} {words[reason]}{code}"
