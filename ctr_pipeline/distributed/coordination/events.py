@@ -121,6 +121,19 @@ class EpochDecided:
 
 
 @dataclass(frozen=True)
+class CannotGoOn:
+    """The executor met what only a person can mend, such as validation rows of one class.
+
+    The job fails: `Fail`, then members leave. What was trained stays in the last cut.
+
+    Attributes:
+        reason: One sentence.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class StopAsked:
     """A person asks to stop; the job takes a cut first and can be resumed."""
 
@@ -153,6 +166,7 @@ Event = (
     | RestoreDone
     | RestoreFailed
     | EpochDecided
+    | CannotGoOn
     | StopAsked
     | ScaleAsked
     | FinishAsked
