@@ -48,6 +48,10 @@ fmt: $(STAMP) ## Format the code
 test: $(STAMP) ## All tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+.PHONY: etcd
+etcd: $(STAMP) ## Get an etcd for the tests that need one; nothing is installed
+	$(BIN)/python tests/etcd/etcd_server.py
+
 .PHONY: e2e
 e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
 	$(BIN)/python -m pytest -m 'slow and not cluster'

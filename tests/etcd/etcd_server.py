@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -33,6 +34,7 @@ func main() {{ etcdmain.Main(os.Args) }}
 """
 _START_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 class NoEtcd(Exception):
@@ -135,7 +137,7 @@ def free_port() -> int:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class EtcdServer:
@@ -190,13 +192,16 @@ class EtcdServer:
             *("--heartbeat-interval", "50", "--election-timeout", "500"),
         ]
         environment = {key: value for key, value in os.environ.items() if key[:5] != "ETCD_"}
+        # The signal comes with the end of the thread that started the process.
+        in_main = threading.current_thread() is threading.main_thread()
+        before = _die_with_parent if in_main else None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 env=environment,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
+                preexec_fn=before,  # noqa: PLW1509
             )
         self._wait_until_it_answers()
 

@@ -1,0 +1,515 @@
+"""The ledger in etcd, so that a master on another host can take over.
+
+One key a record, all under the name of the job, plus:
+
+- `lock`: held under a lease that a thread keeps alive; it names its holder.
+- `turn`: a number that every transaction compares and counts up.
+- `identity`: whose ledger it is.
+- `journal/`: commits too large for one transaction, until they have been carried out.
+
+Every transaction is conditional on `lock` being the one this master made, so a master that lost it
+cannot write, whatever it believes. It is also conditional on `turn`: a transaction that was given
+up for lost, and that etcd finds in its buffers a minute later, comes to nothing.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.master.ledger.etcd_gateway import (
+    EtcdGateway,
+    Operation,
+    delete,
+    delete_folder,
+    equals,
+    get,
+    put,
+    read_folder,
+    size_of,
+)
+from ctr_pipeline.distributed.master.ledger.store import (
+    LEDGER_FORMAT,
+    LedgerDamagedError,
+    LedgerError,
+    LedgerHeldError,
+    LedgerIdentity,
+    LedgerLostError,
+    LedgerUnavailableError,
+    compare_identity,
+)
+
+GROUP_SECONDS = 0.15
+"""Records that need not be durable wait for so long, to be written together."""
+
+_WAIT_STEP_SECONDS = 0.25
+# etcd's own limits are 128 operations and 1.5 MB, of which base64 is not counted but headers are.
+_MOST_OPERATIONS = 120
+_MOST_BYTES = 1_000_000
+_COMPRESSED_BEYOND_BYTES = 16_384
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class LockHolder:
+    """Who holds a lock, as its value says.
+
+    Attributes:
+        token: Random name of this holding of it.
+        host: For a person.
+        pid: Process on that host.
+        machine: The boot and the process namespace that `pid` counts in; empty if unknown.
+        started: When that process began, in clock ticks since that boot.
+        lease: Of the lock.
+    """
+
+    token: str
+    host: str
+    pid: int
+    machine: str
+    started: int
+    lease: str
+
+
+class EtcdLedger:
+    """Records of one job in etcd, behind its JSON gateway.
+
+    Args:
+        url: Of etcd's client port, such as `http://127.0.0.1:2379`.
+        prefix: Begins all keys.
+        identity: Of the job; kept in a new ledger, compared with that of an old one.
+        wait_seconds: For another master to go before giving up.
+        lock_seconds: A master that etcd has not heard of for so long loses the lock.
+        call_seconds: For etcd to answer a call.
+        clock: Seconds.
+        sleep: Waits.
+
+    Raises:
+        LedgerHeldError: Another master still held it.
+        LedgerUnavailableError: etcd does not answer.
+        LedgerDamagedError: What is there cannot be read.
+        LedgerError: It belongs to another job or another version, or the address is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        identity: LedgerIdentity,
+        *,
+        wait_seconds: float = 0.0,
+        lock_seconds: int = 5,
+        call_seconds: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._gateway = EtcdGateway(url, call_seconds)
+        self._root = _job_root(prefix, identity.job)
+        self._place = f"{url}, {self._root}"
+        self._lock_seconds = lock_seconds
+        self._guard = threading.Lock()
+        self._flush_due = threading.Condition(self._guard)
+        self._waiting: dict[str, Json | None] = {}
+        self._lost = False
+        self._closed = False
+        self._ended = threading.Event()
+        self._turn = 0
+        self._journal_begun = False
+        self._lease, self._lock_revision = self._take_lock(wait_seconds, clock, sleep)
+        # Connections are not for two threads at once: the keeper has its own.
+        self._keeper = threading.Thread(
+            target=self._keep_alive,
+            args=(EtcdGateway(url, min(call_seconds, lock_seconds / 3)),),
+            name="ledger-lock",
+            daemon=True,
+        )
+        self._keeper.start()
+        self._flusher = threading.Thread(target=self._flush_in_groups, name="ledger", daemon=True)
+        try:
+            self._open(identity)
+        except BaseException:
+            self._give_back_lock()
+            raise
+        self._flusher.start()
+
+    def load(self) -> Mapping[str, Json]:
+        """All records; none for a job that begins."""
+        with self._guard:
+            self._refuse_if_over()
+            self._write_waiting()
+            self._finish_journal()
+            folder = f"{self._root}records/"
+            found = read_folder(self._gateway, folder, self._place)
+            records = {
+                name: _to_json(value, f"{self._place}records/{name}")
+                for name, value in found.items()
+            }
+            # What was read is ours only if nobody else has written since.
+            self._transact([])
+            return records
+
+    def commit(self, records: Mapping[str, Json | None], *, durable: bool) -> None:
+        """Puts records, all or none, after all that was committed before."""
+        with self._guard:
+            self._refuse_if_over()
+            self._waiting.update(records)
+            if durable:
+                self._write_waiting()
+            else:
+                self._flush_due.notify()
+
+    def close(self) -> None:
+        """Writes what waits and gives the lock back."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            self._flush_due.notify()
+        self._flusher.join()
+        try:
+            with self._guard:
+                if not self._lost:
+                    self._write_waiting()
+        finally:
+            self._give_back_lock()
+
+    # The lock.
+
+    def _take_lock(
+        self, wait_seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> tuple[str, int]:
+        """Lease and revision of the lock, once it is ours."""
+        give_up = clock() + wait_seconds
+        key = f"{self._root}lock"
+        while True:
+            try:
+                found = self._look_at_lock(key)
+            except LedgerUnavailableError:
+                # A new master and etcd may be starting at the same time.
+                if clock() >= give_up:
+                    raise
+            else:
+                if isinstance(found, tuple):
+                    return found
+                if clock() >= give_up:
+                    who = f"process {found.pid} on {found.host}" if found else "of unknown name"
+                    raise LedgerHeldError(
+                        f"another master works on this run ({who})",
+                        place=self._place,
+                        remedy="Wait for it, or stop it with 'ctrpipe stop'",
+                    )
+            sleep(_WAIT_STEP_SECONDS)
+
+    def _look_at_lock(self, key: str) -> tuple[str, int] | LockHolder | None:
+        """Lease and revision of the lock if it is ours now, or else who has it."""
+        held = self._gateway.read(key)
+        holder = _read_holder(held[0]) if held is not None else None
+        if holder is not None and _is_dead(holder):
+            # A process of this machine that is gone needs no lock: nobody waits for its end.
+            self._gateway.call("/lease/revoke", {"ID": holder.lease})
+            held = None
+        if held is None:
+            taken = self._try_lock(key)
+            if taken is not None:
+                return taken
+        return holder
+
+    def _try_lock(self, key: str) -> tuple[str, int] | None:
+        granted = self._gateway.call("/lease/grant", {"TTL": self._lock_seconds, "ID": 0})
+        lease = str(granted["ID"])
+        us = _ourselves(lease)
+        value = json.dumps(asdict(us)).encode()
+        answer: Mapping[str, Any] = {}
+        with contextlib.suppress(LedgerUnavailableError):
+            # Whether it went through is seen by reading, answered or not.
+            answer = self._gateway.transact(
+                [equals(key, "CREATE", "create_revision", 0)],
+                [put(key, value, lease=lease)],
+                [],
+            )
+        held = self._gateway.read(key)
+        holder = _read_holder(held[0]) if held is not None else None
+        if held is not None and holder is not None and holder.token == us.token:
+            return lease, held[1]
+        if not answer.get("succeeded"):
+            self._gateway.call("/lease/revoke", {"ID": lease})
+        return None
+
+    def _keep_alive(self, gateway: "EtcdGateway") -> None:
+        with contextlib.closing(gateway):
+            while not self._ended.wait(self._lock_seconds / 4):
+                try:
+                    answer = gateway.call("/lease/keepalive", {"ID": self._lease})
+                except LedgerError:
+                    continue  # while etcd is away nobody else can take the lock either
+                if int(answer.get("result", {}).get("TTL", 0)) <= 0:
+                    # Without the guard, which a call to etcd may hold: a flag is whole or absent.
+                    self._lost = True
+                    return
+
+    def _give_back_lock(self) -> None:
+        self._ended.set()
+        self._keeper.join()
+        with contextlib.suppress(LedgerError):
+            self._gateway.call("/lease/revoke", {"ID": self._lease})
+        self._gateway.close()
+
+    # Writing.
+
+    def _flush_in_groups(self) -> None:
+        while True:
+            with self._guard:
+                while not self._waiting and not self._closed:
+                    self._flush_due.wait()
+                if self._closed or self._lost:
+                    return
+            time.sleep(GROUP_SECONDS)
+            # What cannot be written stays; the next durable commit says why.
+            with self._guard, contextlib.suppress(LedgerError):
+                self._write_waiting()
+                continue
+            self._ended.wait(_WAIT_STEP_SECONDS)
+
+    def _write_waiting(self) -> None:
+        """Writes what waits; keeps it if that fails. The guard is held."""
+        if not self._waiting:
+            self._refuse_if_over(closing=True)
+            return
+        operations = [self._to_operation(key, value) for key, value in self._waiting.items()]
+        parts = _in_parts(operations)
+        if self._journal_begun:
+            self._finish_journal()
+        if len(parts) == 1:
+            self._transact(parts[0])
+        else:
+            self._write_by_journal(parts)
+        self._waiting.clear()
+
+    def _to_operation(self, key: str, value: Json | None) -> Operation:
+        name = f"{self._root}records/{key}"
+        if value is None:
+            return delete(name)
+        data = _to_bytes(value)
+        if len(data) > _MOST_BYTES:
+            raise LedgerError(
+                f"record '{key}' of {len(data):,} bytes is too large for etcd",
+                place=self._place,
+                remedy="Use runtime.ledger: sqlite",
+            )
+        return put(name, data)
+
+    def _write_by_journal(self, parts: Sequence[Sequence[Operation]]) -> None:
+        """Parts of one commit: in the journal first, so that they happen all or not at all."""
+        self._journal_begun = True
+        for number, part in enumerate(parts):
+            data = zlib.compress(json.dumps(part).encode())
+            self._transact([put(f"{self._root}journal/{number:06d}", data)])
+        self._transact([put(f"{self._root}journal/complete", str(len(parts)).encode())])
+        self._finish_journal()
+
+    def _finish_journal(self) -> None:
+        """Carries out a commit whose journal is complete; forgets one whose is not."""
+        folder = f"{self._root}journal/"
+        journal = read_folder(self._gateway, folder, self._place)
+        if "complete" in journal:
+            names = sorted(journal.keys() - {"complete"})
+            try:
+                parts = [json.loads(zlib.decompress(journal[name])) for name in names]
+                if len(parts) != int(journal["complete"]):
+                    raise ValueError(f"{len(parts)} parts of {int(journal['complete'])}")
+            except (ValueError, zlib.error) as error:
+                raise LedgerDamagedError(
+                    f"the journal of the ledger is damaged ({error})", place=self._place
+                ) from error
+            for part in parts:
+                self._transact(part)
+        if journal:
+            self._transact([delete_folder(folder)])
+        self._journal_begun = False
+
+    def _transact(self, operations: Sequence[Operation]) -> None:
+        """One transaction, if the lock is still ours; exactly once, however often etcd is asked."""
+        lock, turn = f"{self._root}lock", f"{self._root}turn"
+        for attempt in range(_ATTEMPTS):
+            self._refuse_if_over(closing=True)
+            conditions = [
+                equals(lock, "CREATE", "create_revision", self._lock_revision),
+                equals(turn, "VERSION", "version", self._turn),
+            ]
+            counting = put(turn, str(os.getpid()).encode())
+            try:
+                answer = self._gateway.transact(
+                    conditions, [*operations, counting], [get(lock), get(turn)]
+                )
+            except LedgerUnavailableError:
+                # Restarted servers close connections; a stalled one is for the caller to wait for.
+                if attempt + 1 == _ATTEMPTS or not self._gateway.was_reset:
+                    raise
+                continue
+            if answer.get("succeeded"):
+                self._turn += 1
+                return
+            found_lock, found_turn = (
+                part["response_range"].get("kvs", []) for part in answer["responses"]
+            )
+            if not found_lock or int(found_lock[0]["create_revision"]) != self._lock_revision:
+                self._lost = True
+                self._refuse_if_over(closing=True)
+            # Ours, but a transaction that seemed lost has happened after all. Records are whole
+            # values, so all of them are put again, in their turn.
+            self._turn = int(found_turn[0]["version"]) if found_turn else 0
+        raise LedgerUnavailableError("etcd does not come to rest", place=self._place)
+
+    def _refuse_if_over(self, *, closing: bool = False) -> None:
+        if self._lost:
+            raise LedgerLostError(
+                "this master lost its lock in etcd and has stopped writing", place=self._place
+            )
+        if self._closed and not closing:
+            raise LedgerUnavailableError("the ledger is closed", place=self._place)
+
+    def _open(self, identity: LedgerIdentity) -> None:
+        with self._guard:
+            found_turn = self._gateway.read_version(f"{self._root}turn")
+            self._turn = found_turn
+            key = f"{self._root}identity"
+            found = self._gateway.read(key)
+            if found is None:
+                text = json.dumps({"format": LEDGER_FORMAT, **asdict(identity)})
+                self._transact([put(key, text.encode())])
+            else:
+                compare_identity(_to_identity(found[0], self._place), identity, self._place)
+            self._finish_journal()
+
+
+def read_etcd_ledger(
+    url: str, prefix: str, job: str, *, call_seconds: float = 2.0
+) -> tuple[LedgerIdentity, Mapping[str, Json]]:
+    """Identity and records of a ledger, whoever holds it; nothing is written.
+
+    A commit too large for one transaction may be seen half done.
+
+    Raises:
+        LedgerError: There is none.
+        LedgerUnavailableError: etcd does not answer.
+        LedgerDamagedError: It cannot be read.
+    """
+    gateway = EtcdGateway(url, call_seconds)
+    root = _job_root(prefix, job)
+    place = f"{url}, {root}"
+    try:
+        found = gateway.read(f"{root}identity")
+        if found is None:
+            raise LedgerError("there is no ledger here", place=place)
+        records = read_folder(gateway, f"{root}records/", place)
+        return _to_identity(found[0], place), {
+            name: _to_json(value, f"{place}records/{name}") for name, value in records.items()
+        }
+    finally:
+        gateway.close()
+
+
+def _job_root(prefix: str, job: str) -> str:
+    return f"{prefix.rstrip('/')}/{job}/"
+
+
+def _in_parts(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """Operations in their order, in groups that etcd takes at once."""
+    parts: list[list[Operation]] = [[]]
+    num_bytes = 0
+    for operation in operations:
+        size = size_of(operation)
+        if parts[-1] and (len(parts[-1]) >= _MOST_OPERATIONS or num_bytes + size > _MOST_BYTES):
+            parts.append([])
+            num_bytes = 0
+        parts[-1].append(operation)
+        num_bytes += size
+    return parts
+
+
+def _to_bytes(value: Json) -> bytes:
+    data = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    # Compressed ones begin with zlib's own first byte, 'x', as no JSON does.
+    return zlib.compress(data) if len(data) > _COMPRESSED_BEYOND_BYTES else data
+
+
+def _to_json(data: bytes, place: str) -> Json:
+    try:
+        value = json.loads(zlib.decompress(data) if data[:1] == b"x" else data)
+    except (ValueError, zlib.error) as error:
+        raise LedgerDamagedError("a record of the ledger is damaged", place=place) from error
+    if not isinstance(value, dict):
+        raise LedgerDamagedError("a record of the ledger is no mapping", place=place)
+    return value
+
+
+def _to_identity(data: bytes, place: str) -> LedgerIdentity:
+    try:
+        found = json.loads(data)
+        version = found["format"]
+        identity = LedgerIdentity(
+            found["job"], found["config_fingerprint"], found["rows_fingerprint"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerDamagedError("the ledger does not say whose it is", place=place) from error
+    if version != LEDGER_FORMAT:
+        raise LedgerError(
+            f"has format {version}, and this program knows format {LEDGER_FORMAT}",
+            place=place,
+            remedy="Go on with the version of ctrpipe that began the job, or start anew with "
+            "--overwrite",
+        )
+    return identity
+
+
+def _ourselves(lease: str) -> LockHolder:
+    return LockHolder(
+        token=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=_machine(),
+        started=_start_ticks(os.getpid()) or 0,
+        lease=lease,
+    )
+
+
+def _machine() -> str:
+    """Name of what process numbers are unique in: this boot of the machine, and this namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process began, in ticks since boot, which no step of a clock moves; None: no such."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field, a name in parentheses, may itself hold blanks and parentheses.
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _is_dead(holder: LockHolder) -> bool:
+    """Whether it is certain that the holder's process has ended."""
+    if not holder.machine or holder.machine != _machine():
+        return False
+    return _start_ticks(holder.pid) != holder.started
+
+
+def _read_holder(value: bytes) -> LockHolder | None:
+    try:
+        return LockHolder(**json.loads(value))
+    except (ValueError, TypeError):
+        return None

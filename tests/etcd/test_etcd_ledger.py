@@ -1,0 +1,710 @@
+"""The ledger in a real etcd, killed, restarted, stalled, and held by two masters at once."""
+
+import base64
+import http.server
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import string
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from etcd_server import EtcdServer, free_port
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
+from ctr_pipeline.distributed.master.ledger.store import (
+    LedgerDamagedError,
+    LedgerError,
+    LedgerHeldError,
+    LedgerIdentity,
+    LedgerLostError,
+    LedgerUnavailableError,
+)
+
+OURS = LedgerIdentity("job-1", "config-1", "rows-1")
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"/test-{next(_NUMBERS)}/"
+
+
+def post(url: str, path: str, body: object) -> dict:
+    """A call of the gateway by other means than the code under test."""
+    request = urllib.request.Request(f"{url}/v3{path}", json.dumps(body).encode())  # noqa: S310
+    with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def b64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def keys_of(url: str, prefix: str) -> dict[str, bytes]:
+    found = post(url, "/kv/range", {"key": b64(prefix), "range_end": b64(prefix[:-1] + "0")})
+    return {
+        base64.b64decode(entry["key"]).decode(): base64.b64decode(entry.get("value", ""))
+        for entry in found.get("kvs", [])
+    }
+
+
+def put_by_others(url: str, key: str, value: str) -> None:
+    post(url, "/kv/put", {"key": b64(key), "value": b64(value)})
+
+
+def drop(url: str, key: str) -> None:
+    post(url, "/kv/deleterange", {"key": b64(key)})
+
+
+def records_of(url: str, prefix: str) -> dict[str, object]:
+    folder = f"{prefix}job-1/records/"
+    return {key[len(folder) :]: json.loads(v) for key, v in keys_of(url, folder).items()}
+
+
+def within(seconds: float, condition) -> bool:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def commit_in_the_end(ledger: EtcdLedger, records, seconds: float = 30.0) -> int:
+    """As a master does: the same commit again until it succeeds; how often it did not."""
+    give_up = time.monotonic() + seconds
+    failures = 0
+    while True:
+        try:
+            ledger.commit(records, durable=True)
+        except LedgerUnavailableError:
+            failures += 1
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.05)
+        else:
+            return failures
+
+
+# What a ledger is.
+
+
+def test_a_new_ledger_holds_nothing_and_durable_records_are_in_etcd(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    assert ledger.load() == {}
+    ledger.commit({"head": {"epoch": 1}, "task/1": {"mask": 2**64 - 1}}, durable=True)
+    expected = {"head": {"epoch": 1}, "task/1": {"mask": 2**64 - 1}}
+    assert records_of(shared_etcd.url, prefix) == expected
+    assert ledger.load() == expected
+    ledger.close()
+
+
+def test_records_that_wait_go_in_before_those_that_follow(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger.commit({"a": {"v": 1}, "b": {"v": 1}}, durable=False)
+    ledger.commit({"b": None, "c": {"v": 2}}, durable=True)
+    assert records_of(shared_etcd.url, prefix) == {"a": {"v": 1}, "c": {"v": 2}}
+    ledger.close()
+
+
+def test_records_that_wait_are_written_in_a_group(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    for number in range(100):
+        ledger.commit({"a": {"v": number}}, durable=False)
+    assert within(5.0, lambda: records_of(shared_etcd.url, prefix) == {"a": {"v": 99}})
+    (entry,) = post(shared_etcd.url, "/kv/range", {"key": b64(f"{prefix}job-1/records/a")})["kvs"]
+    # One commit a group, not one a record; a busy machine may need a few.
+    assert int(entry["version"]) < 20
+    ledger.close()
+
+
+def test_close_writes_what_waits_frees_the_lock_and_may_be_called_twice(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger.commit({"a": {"v": 1}}, durable=False)
+    ledger.close()
+    ledger.close()
+    assert records_of(shared_etcd.url, prefix) == {"a": {"v": 1}}
+    assert f"{prefix}job-1/lock" not in keys_of(shared_etcd.url, prefix)
+    with pytest.raises(LedgerUnavailableError, match="closed"):
+        ledger.commit({}, durable=True)
+    second = EtcdLedger(shared_etcd.url, prefix, OURS)
+    assert second.load() == {"a": {"v": 1}}
+    second.close()
+
+
+VALUES = st.text() | st.integers() | st.floats(allow_nan=False)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    commits=st.lists(
+        st.tuples(
+            st.dictionaries(
+                st.text(min_size=1, max_size=8).filter(lambda text: text.isprintable()),
+                st.none() | st.fixed_dictionaries({"v": VALUES}),
+                max_size=5,
+            ),
+            st.booleans(),
+        ),
+        max_size=6,
+    )
+)
+def test_any_series_of_commits_reads_as_a_dictionary(shared_etcd, commits):
+    prefix = f"/any-{next(_NUMBERS)}/"
+    expected = {}
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    for records, durable in commits:
+        ledger.commit(records, durable=durable)
+        for key, value in records.items():
+            if value is None:
+                expected.pop(key, None)
+            else:
+                expected[key] = value
+    assert ledger.load() == expected
+    ledger.close()
+    assert records_of(shared_etcd.url, prefix) == expected
+
+
+def test_bytes_of_every_kind_survive_as_text(shared_etcd, prefix):
+    value = {
+        "v": bytes(range(256)).decode("latin-1"),
+        "ключ": "\0\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"),
+    }
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger.commit({"task/ü": value}, durable=True)
+    assert ledger.load() == {"task/ü": value}
+    ledger.close()
+    assert read_etcd_ledger(shared_etcd.url, prefix, "job-1") == (OURS, {"task/ü": value})
+
+
+def test_a_commit_beyond_a_transaction_is_whole(shared_etcd, prefix):
+    records = {f"task/{n}": {"mask": n} for n in range(5000)}
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger.commit(records, durable=True)
+    ledger.commit({f"task/{n}": None for n in range(0, 5000, 2)}, durable=True)
+    ledger.close()
+    expected = {key: value for key, value in records.items() if value["mask"] % 2}
+    assert records_of(shared_etcd.url, prefix) == expected
+    again = EtcdLedger(shared_etcd.url, prefix, OURS)
+    assert again.load() == expected
+    again.close()
+
+
+def test_large_records_are_kept_and_those_beyond_etcd_refused(shared_etcd, prefix):
+    noise = "".join(random.Random(1).choices(string.printable, k=1_200_000))
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    compressible = {"bins": [[n, 1] for n in range(200_000)]}
+    ledger.commit(
+        {"a": compressible, "b": {"v": noise[:500_000]}, "c": {"v": noise[500_000:]}}, durable=True
+    )
+    assert ledger.load() == {
+        "a": compressible,
+        "b": {"v": noise[:500_000]},
+        "c": {"v": noise[500_000:]},
+    }
+    ledger.commit({"b": None}, durable=True)
+    with pytest.raises(LedgerError, match=r"record 'd' of .* bytes is too large for etcd"):
+        ledger.commit({"d": {"v": noise * 2}}, durable=True)
+    ledger.commit({"d": None}, durable=True)
+    assert sorted(ledger.load()) == ["a", "c"]
+    ledger.close()
+
+
+# Whose it is.
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (LedgerIdentity("job-1", "config-2", "rows-1"), "another configuration"),
+        (LedgerIdentity("job-1", "config-1", "rows-2"), "other training rows"),
+    ],
+)
+def test_the_ledger_of_another_run_is_refused_and_left_alone(shared_etcd, prefix, theirs, said):
+    first = EtcdLedger(shared_etcd.url, prefix, theirs)
+    first.commit({"a": {"v": 1}}, durable=True)
+    first.close()
+    with pytest.raises(LedgerError, match=said):
+        EtcdLedger(shared_etcd.url, prefix, OURS)
+    # The refused one holds no lock either.
+    again = EtcdLedger(shared_etcd.url, prefix, theirs)
+    assert again.load() == {"a": {"v": 1}}
+    again.close()
+
+
+def test_jobs_beside_each_other_do_not_meet(shared_etcd, prefix):
+    ledgers = [
+        EtcdLedger(shared_etcd.url, prefix, LedgerIdentity(job, "c", "r"))
+        for job in ("job", "job-1", "job0")
+    ]
+    for number, ledger in enumerate(ledgers):
+        ledger.commit({"a": {"v": number}}, durable=True)
+    assert [ledger.load() for ledger in ledgers] == [{"a": {"v": n}} for n in range(3)]
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_another_format_is_refused(shared_etcd, prefix):
+    EtcdLedger(shared_etcd.url, prefix, OURS).close()
+    text = json.dumps(
+        {"format": 99, "job": "job-1", "config_fingerprint": "", "rows_fingerprint": ""}
+    )
+    put_by_others(shared_etcd.url, f"{prefix}job-1/identity", text)
+    with pytest.raises(LedgerError, match="has format 99, and this program knows format 1"):
+        EtcdLedger(shared_etcd.url, prefix, OURS)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("records/task/7", "{broken"), ("records/task/7", "[1]"), ("identity", "{}")],
+)
+def test_damage_is_named(shared_etcd, prefix, key, value):
+    EtcdLedger(shared_etcd.url, prefix, OURS).close()
+    put_by_others(shared_etcd.url, f"{prefix}job-1/{key}", value)
+    with pytest.raises(LedgerDamagedError, match="task/7" if "task" in key else "whose it is"):
+        EtcdLedger(shared_etcd.url, prefix, OURS).load()
+
+
+def test_no_ledger_is_told(shared_etcd, prefix):
+    with pytest.raises(LedgerError, match="no ledger here"):
+        read_etcd_ledger(shared_etcd.url, prefix, "job-1")
+    assert keys_of(shared_etcd.url, prefix) == {}
+
+
+# An etcd that is not there, or is not one.
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:2379",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:2379/v3",
+        "http://user:secret@127.0.0.1:2379",
+    ],
+)
+def test_addresses_that_are_none_are_refused(url):
+    with pytest.raises(LedgerError, match="is no address of etcd"):
+        EtcdLedger(url, "/x/", OURS)
+
+
+def test_an_unreachable_etcd_is_told_with_its_address():
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(LedgerUnavailableError, match="etcd cannot be reached") as caught:
+        EtcdLedger(url, "/x/", OURS)
+    assert url in str(caught.value)
+    assert "runtime.ledger.etcd" in str(caught.value)
+
+
+def test_an_etcd_that_starts_late_is_waited_for(etcd_binary, tmp_path):
+    server = EtcdServer(etcd_binary, tmp_path / "etcd")
+    starter = threading.Timer(0.5, server.start)
+    starter.start()
+    try:
+        ledger = EtcdLedger(server.url, "/x/", OURS, wait_seconds=30.0)
+        assert ledger.load() == {}
+        ledger.close()
+    finally:
+        starter.join()
+        server.close()
+
+
+@pytest.fixture(params=[(200, b"<html>hello</html>"), (404, b"nothing"), (200, b'"etcd"')])
+def stranger(request) -> Iterator[str]:
+    status, content = request.param
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET
+
+        def log_message(self, *args):
+            """Silent."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_something_else_at_the_address_is_told(stranger):
+    with pytest.raises(LedgerUnavailableError, match=r"not etcd|refuses") as caught:
+        EtcdLedger(stranger, "/x/", OURS)
+    assert stranger in str(caught.value)
+
+
+def test_a_port_that_never_answers_is_told_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailableError, match="does not answer in time"):
+            EtcdLedger(url, "/x/", OURS, call_seconds=0.3)
+        assert time.monotonic() - began < 5
+
+
+# An etcd that dies, restarts, stalls.
+
+
+def test_a_restarted_etcd_is_used_again_and_nothing_is_lost(etcd):
+    ledger = EtcdLedger(etcd.url, "/x/", OURS)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    etcd.kill()
+    with pytest.raises(LedgerUnavailableError, match="cannot be reached"):
+        ledger.commit({"b": {"v": 2}}, durable=True)
+    ledger.commit({"c": {"v": 3}}, durable=False)
+    etcd.start()
+    commit_in_the_end(ledger, {"d": {"v": 4}})
+    expected = {"a": {"v": 1}, "b": {"v": 2}, "c": {"v": 3}, "d": {"v": 4}}
+    assert records_of(etcd.url, "/x/") == expected
+    assert ledger.load() == expected
+    ledger.close()
+
+
+def test_a_restart_between_two_commits_is_not_even_noticed(etcd):
+    ledger = EtcdLedger(etcd.url, "/x/", OURS)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    etcd.restart()
+    ledger.commit({"a": {"v": 2}}, durable=True)
+    assert records_of(etcd.url, "/x/") == {"a": {"v": 2}}
+    ledger.close()
+
+
+def test_restarts_in_the_middle_of_commits_lose_and_reorder_nothing(etcd):
+    ledger = EtcdLedger(etcd.url, "/x/", OURS, call_seconds=1.0)
+    over = threading.Event()
+
+    def restart_often():
+        dice = random.Random(7)
+        for _ in range(5):
+            time.sleep(dice.uniform(0.1, 0.4))
+            etcd.restart()
+        over.set()
+
+    chaos = threading.Thread(target=restart_often)
+    chaos.start()
+    number = failures = 0
+    while not over.is_set():
+        number += 1
+        failures += commit_in_the_end(
+            ledger, {"head": {"number": number}, f"task/{number % 50}": {"number": number}}
+        )
+    chaos.join()
+    assert number > 20
+    found = ledger.load()
+    assert found["head"] == {"number": number}
+    for task in range(min(number, 50)):
+        last = number - (number - task) % 50
+        if last > 0:
+            assert found[f"task/{task}"] == {"number": last}
+    ledger.close()
+
+
+def test_a_short_stall_is_waited_out(etcd):
+    ledger = EtcdLedger(etcd.url, "/x/", OURS, lock_seconds=10, call_seconds=0.3)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    etcd.stall()
+    with pytest.raises(LedgerUnavailableError, match="does not answer in time"):
+        ledger.commit({"a": {"v": 2}}, durable=True)
+    etcd.go_on()
+    commit_in_the_end(ledger, {"a": {"v": 3}})
+    # Whatever of the stalled calls is carried out late comes to nothing.
+    for _ in range(20):
+        assert records_of(etcd.url, "/x/") == {"a": {"v": 3}}
+        time.sleep(0.05)
+    ledger.close()
+
+
+def test_a_stall_beyond_the_lock_ends_in_a_clear_state(etcd):
+    """Either etcd took a late sign of life, and work goes on, or the lock is lost for good."""
+    ledger = EtcdLedger(etcd.url, "/x/", OURS, lock_seconds=2, call_seconds=0.5)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    etcd.stall()
+    time.sleep(4.0)
+    etcd.go_on()
+    try:
+        commit_in_the_end(ledger, {"a": {"v": 2}})
+    except LedgerLostError:
+        expected = [{"a": {"v": 1}}, {"a": {"v": 2}}]  # it may have been written before the loss
+    else:
+        expected = [{"a": {"v": 2}}]
+    ledger.close()
+    again = EtcdLedger(etcd.url, "/x/", OURS, wait_seconds=10.0)
+    assert again.load() in expected
+    again.commit({"a": {"v": 3}}, durable=True)
+    again.close()
+    assert records_of(etcd.url, "/x/") == {"a": {"v": 3}}
+
+
+# The lock.
+
+
+def test_a_master_whose_lock_is_gone_stops_writing_at_once(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    drop(shared_etcd.url, f"{prefix}job-1/lock")
+    with pytest.raises(LedgerLostError, match="lost its lock"):
+        ledger.commit({"a": {"v": 2}}, durable=True)
+    for durable in (True, False):
+        with pytest.raises(LedgerLostError):
+            ledger.commit({"a": {"v": 3}}, durable=durable)
+    with pytest.raises(LedgerLostError):
+        ledger.load()
+    ledger.close()
+    assert records_of(shared_etcd.url, prefix) == {"a": {"v": 1}}
+
+
+def test_a_lock_that_another_took_meanwhile_is_not_ours(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    drop(shared_etcd.url, f"{prefix}job-1/lock")
+    other = EtcdLedger(shared_etcd.url, prefix, OURS)
+    other.commit({"a": {"v": "theirs"}}, durable=True)
+    with pytest.raises(LedgerLostError):
+        ledger.commit({"a": {"v": "ours"}}, durable=True)
+    ledger.close()
+    # The loser's end takes nothing from the winner.
+    other.commit({"b": {"v": "theirs"}}, durable=True)
+    other.close()
+    assert records_of(shared_etcd.url, prefix) == {"a": {"v": "theirs"}, "b": {"v": "theirs"}}
+
+
+def test_the_loss_is_noticed_without_a_commit(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS, lock_seconds=2)
+    (lock,) = post(shared_etcd.url, "/kv/range", {"key": b64(f"{prefix}job-1/lock")})["kvs"]
+    post(shared_etcd.url, "/lease/revoke", {"ID": lock["lease"]})
+    assert within(10.0, lambda: ledger._lost)
+    with pytest.raises(LedgerLostError):
+        ledger.commit({"a": {"v": 1}}, durable=False)
+    ledger.close()
+    assert records_of(shared_etcd.url, prefix) == {}
+
+
+def test_a_living_master_keeps_its_lock_however_long_it_is_idle(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS, lock_seconds=2)
+    time.sleep(5.0)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    ledger.close()
+
+
+def test_a_second_master_is_refused_and_told_who_holds_it(shared_etcd, prefix):
+    first = EtcdLedger(shared_etcd.url, prefix, OURS)
+    with pytest.raises(LedgerHeldError, match=f"process {os.getpid()} on {socket.gethostname()}"):
+        EtcdLedger(shared_etcd.url, prefix, OURS)
+    first.commit({"a": {"v": 1}}, durable=True)
+    first.close()
+
+
+def test_a_second_master_waits_and_takes_over(shared_etcd, prefix):
+    first = EtcdLedger(shared_etcd.url, prefix, OURS)
+    first.commit({"a": {"v": 1}}, durable=False)
+    waits = []
+
+    def note_that_it_waits(seconds):
+        waits.append(seconds)
+        first.close()
+
+    second = EtcdLedger(shared_etcd.url, prefix, OURS, wait_seconds=60, sleep=note_that_it_waits)
+    assert len(waits) == 1
+    assert second.load() == {"a": {"v": 1}}
+    second.close()
+
+
+MASTER = """
+import sys
+from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger
+from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity, LedgerLostError
+url, prefix, name = sys.argv[1:]
+identity = LedgerIdentity("job-1", "config-1", "rows-1")
+ledger = EtcdLedger(url, prefix, identity, wait_seconds=60.0, lock_seconds=2)
+number = ledger.load().get("head", {}).get("number", 0)
+while True:
+    number += 1
+    try:
+        ledger.commit({"head": {"number": number, "by": name}}, durable=True)
+    except LedgerLostError:
+        print("lost", flush=True)
+        break
+    print(number, flush=True)
+"""
+
+
+class Master:
+    """A process that takes the lock and counts, saying each number that etcd has promised."""
+
+    def __init__(self, url: str, prefix: str, name: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MASTER, url, prefix, name], stdout=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+
+    @property
+    def promised(self) -> int:
+        numbers = [int(line) for line in self.lines if line.isdigit()]
+        return numbers[-1] if numbers else 0
+
+
+def test_the_lock_of_a_killed_process_of_this_machine_is_free_at_once(shared_etcd, prefix):
+    with Master(shared_etcd.url, prefix, "first") as first:
+        assert within(20.0, lambda: first.promised > 10)
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        began = time.monotonic()
+        second = EtcdLedger(shared_etcd.url, prefix, OURS)
+        assert time.monotonic() - began < 1.5
+    head = second.load()["head"]
+    # One more may have been committed without the word of it getting out.
+    assert head["number"] in {first.promised, first.promised + 1}
+    second.close()
+
+
+def test_of_two_masters_one_writes_and_the_other_takes_over_in_seconds(shared_etcd, prefix):
+    """The first is stopped, not killed: only etcd's lease can tell that it is gone."""
+    with Master(shared_etcd.url, prefix, "first") as first:
+        assert within(20.0, lambda: first.promised > 10)
+        with Master(shared_etcd.url, prefix, "second") as second:
+            time.sleep(2.0)
+            assert second.lines == []
+            first.process.send_signal(signal.SIGSTOP)
+            before = first.promised
+            began = time.monotonic()
+            assert within(20.0, lambda: second.promised > 0)
+            assert time.monotonic() - began < 10
+            # It went on from all that was promised.
+            assert int(second.lines[0]) in {before + 1, before + 2}
+            count = second.promised
+            assert within(10.0, lambda: second.promised > count + 5)
+            first.process.send_signal(signal.SIGCONT)
+            assert within(10.0, lambda: "lost" in first.lines)
+            assert first.process.wait(10) == 0
+            # One number is of both: promised by neither to the first, since it was refused.
+            assert first.promised <= before + 1
+            assert within(10.0, lambda: second.promised > count + 10)
+            head = json.loads(keys_of(shared_etcd.url, prefix)[f"{prefix}job-1/records/head"])
+            assert head["by"] == "second"
+
+
+# A master that dies in the middle of a large commit.
+
+
+@pytest.mark.parametrize("transactions", range(1, 8))
+def test_a_large_commit_that_is_cut_short_happens_wholly_or_not_at_all(
+    shared_etcd, prefix, transactions
+):
+    before = {f"task/{n}": {"v": 0} for n in range(300)}
+    after = {f"task/{n}": {"v": 1} for n in range(300)}
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger.commit(before, durable=True)
+    call, made = ledger._gateway.transact, []
+
+    def die_after_some(*arguments):
+        if len(made) == transactions:
+            raise LedgerUnavailableError("the master dies here")
+        made.append(call(*arguments))
+        return made[-1]
+
+    ledger._gateway.transact = die_after_some
+    with pytest.raises(LedgerUnavailableError, match="dies here"):
+        ledger.commit(after, durable=True)
+    drop(shared_etcd.url, f"{prefix}job-1/lock")
+    survivor = EtcdLedger(shared_etcd.url, prefix, OURS)
+    # Three parts of the journal, then the word that it is complete.
+    assert survivor.load() == (before if transactions < 4 else after)
+    survivor.close()
+    assert not [key for key in keys_of(shared_etcd.url, prefix) if "/journal/" in key]
+    ledger._lost = True
+    ledger._gateway.transact = call
+    ledger.close()
+
+
+def test_a_small_commit_after_a_large_one_that_was_interrupted_is_not_undone(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    call, made = ledger._gateway.transact, []
+
+    def fail_once(*arguments):
+        made.append(None)
+        if len(made) == 6:
+            raise LedgerUnavailableError("away for a moment")
+        return call(*arguments)
+
+    ledger._gateway.transact = fail_once
+    with pytest.raises(LedgerUnavailableError, match="away for a moment"):
+        ledger.commit({f"task/{n}": {"v": 0} for n in range(300)}, durable=True)
+    ledger.commit({"task/7": {"v": 2}}, durable=True)
+    ledger.commit({"task/8": {"v": 3}}, durable=True)
+    expected = {f"task/{n}": {"v": 0} for n in range(300)} | {
+        "task/7": {"v": 2},
+        "task/8": {"v": 3},
+    }
+    assert ledger.load() == expected
+    ledger.close()
+    again = EtcdLedger(shared_etcd.url, prefix, OURS)
+    assert again.load() == expected
+    again.close()
+
+
+def test_a_transaction_that_arrives_late_comes_to_nothing(shared_etcd, prefix):
+    """What was sent once, given up for lost, and is delivered after newer ones, changes nothing."""
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    call, kept = ledger._gateway.transact, []
+
+    def lose(*arguments):
+        kept.append(arguments)
+        raise LedgerUnavailableError("lost on the way")
+
+    ledger._gateway.transact = lose
+    with pytest.raises(LedgerUnavailableError):
+        ledger.commit({"a": {"v": "old"}}, durable=True)
+    ledger._gateway.transact = call
+    ledger.commit({"a": {"v": "new"}}, durable=True)
+    assert call(*kept[0]).get("succeeded") is None
+    assert ledger.load() == {"a": {"v": "new"}}
+    ledger.close()
+
+
+def test_a_transaction_whose_answer_was_lost_is_not_refused_the_second_time(shared_etcd, prefix):
+    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    call = ledger._gateway.transact
+
+    def lose_the_answer(*arguments):
+        call(*arguments)
+        raise LedgerUnavailableError("no answer")
+
+    ledger._gateway.transact = lose_the_answer
+    with pytest.raises(LedgerUnavailableError):
+        ledger.commit({"a": {"v": 1}}, durable=True)
+    ledger._gateway.transact = call
+    ledger.commit({"b": {"v": 2}}, durable=True)
+    assert ledger.load() == {"a": {"v": 1}, "b": {"v": 2}}
+    ledger.close()
