@@ -30,7 +30,7 @@ from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import ID_BITS, MAX_TABLES, SegmentSpec, TableSpec
-from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
+from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch, number_keys
 
 # A unique row costs about as much as this many further occurrences.
 _OCCURRENCES_A_ROW = 6
@@ -294,7 +294,7 @@ class EmbeddingStore:
             ValueError: A key stands twice, or shapes do not fit.
         """
         keys_U = self._checked_keys(keys_U)
-        if len(np.unique(keys_U)) < len(keys_U):
+        if number_keys(keys_U)[1] < len(keys_U):
             raise ValueError("keys are not distinct; sum the gradients of equal keys first")
         sums_UW = np.ascontiguousarray(sums_UW)
         _check_values(sums_UW, (len(keys_U), self.width), "gradients")

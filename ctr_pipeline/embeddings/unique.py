@@ -140,6 +140,47 @@ def _make_unique(  # noqa: PLR0915 -- one pass over the cached scratch table, no
     return num_unique
 
 
+@kernel
+def _number_keys(keys: Int64Array, slots: Int32Array, numbers: Int32Array) -> int:
+    """Writes the number of each key; returns how many distinct ones there are."""
+    mask = slots.shape[0] - 1
+    shift = np.uint64(64)
+    size = slots.shape[0]
+    while size > 1:
+        size >>= 1
+        shift -= np.uint64(1)
+    num_distinct = 0
+    for k in range(keys.shape[0]):
+        slot = np.int64((np.uint64(keys[k]) * _FIBONACCI) >> shift)
+        # A slot holds the place of a key's first occurrence + 1; 0: empty.
+        while slots[slot] != 0 and keys[slots[slot] - 1] != keys[k]:
+            slot = (slot + 1) & mask
+        if slots[slot] == 0:
+            slots[slot] = k + 1
+            numbers[k] = num_distinct
+            num_distinct += 1
+        else:
+            numbers[k] = numbers[slots[slot] - 1]
+    return num_distinct
+
+
+def number_keys(keys: Int64Array) -> tuple[Int32Array, int]:
+    """Numbers keys from 0 in the order in which they first stand there, equal keys alike.
+
+    Args:
+        keys: int64 [n].
+
+    Returns:
+        int32 [n], and how many distinct keys there are.
+    """
+    num_slots = 16
+    while num_slots < 2 * len(keys):
+        num_slots *= 2
+    numbers = np.empty(len(keys), np.int32)
+    num_distinct = _number_keys(keys, np.zeros(num_slots, np.int32), numbers)
+    return numbers, int(num_distinct)
+
+
 class _Scratch:
     """The working memory of one call; kept for the next."""
 
