@@ -12,11 +12,16 @@ from ctr_pipeline.embeddings.compilation import kernel
 
 
 @kernel
-def _count(ids_BF: Int32Array, starts_F: Int64Array, counts_I: Int64Array) -> None:
+def _count(ids_BF: Int32Array, starts_F: Int64Array, counts_I: Int64Array) -> bool:
+    """False if an id is outside its field: field f has those from starts_F[f] to the next."""
     num_rows, num_fields = ids_BF.shape
     for row in range(num_rows):
         for field in range(num_fields):
-            counts_I[starts_F[field] + ids_BF[row, field]] += 1
+            place = starts_F[field] + ids_BF[row, field]
+            if ids_BF[row, field] < 0 or place >= starts_F[field + 1]:
+                return False
+            counts_I[place] += 1
+    return True
 
 
 class IdCounts:
@@ -28,7 +33,7 @@ class IdCounts:
 
     def __init__(self, num_ids: Sequence[int]) -> None:
         ends = np.cumsum([0, *num_ids], dtype=np.int64)
-        self._starts_F = ends[:-1]
+        self._starts_F = ends
         self._counts_I = np.zeros(int(ends[-1]), dtype=np.int64)
         self._num_ids = tuple(num_ids)
 
@@ -36,15 +41,13 @@ class IdCounts:
         """Counts a batch.
 
         Args:
-            ids_BF: int32 [B, F], local to their field.
+            ids_BF: int32 [B, F], local to their field, any strides.
 
         Raises:
             ValueError: An id is outside its field.
         """
-        limits = np.array(self._num_ids, dtype=np.int64)
-        if len(ids_BF) and ((ids_BF.min(axis=0) < 0) | (ids_BF.max(axis=0) >= limits)).any():
+        if not _count(ids_BF, self._starts_F, self._counts_I):
             raise ValueError("an id is outside its field")
-        _count(np.ascontiguousarray(ids_BF), self._starts_F, self._counts_I)
 
     @property
     def flat(self) -> Int64Array:
@@ -55,5 +58,5 @@ class IdCounts:
         """Counts of each field, int64 [ids of the field], views."""
         return [
             self._counts_I[start : start + size]
-            for start, size in zip(self._starts_F.tolist(), self._num_ids, strict=True)
+            for start, size in zip(self._starts_F[:-1].tolist(), self._num_ids, strict=True)
         ]

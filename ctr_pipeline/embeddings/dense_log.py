@@ -41,8 +41,11 @@ def save_range(
         num_dense: Dense parameters of the model.
 
     Raises:
+        ValueError: The range is empty; it needs no file.
         RunFolderError: The disk is full or the folder cannot be written.
     """
+    if not len(values):
+        raise ValueError(f"no dense parameters at {first}: an empty range has no file")
     path = folder / dense_name(first, cut)
     with durable_write(path) as file:
         writer = ArrayFileWriter(

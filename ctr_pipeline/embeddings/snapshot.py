@@ -54,6 +54,7 @@ class RowSnapshot:
         store: Whose rows.
         cut: Number of the cut.
         saved_bytes: Memory of both buffers of saved records together.
+        chunk_bytes: Bytes of records copied at a time, the lock held.
 
     Attributes:
         kind: `base` or `delta`, once begun.
@@ -61,7 +62,14 @@ class RowSnapshot:
         longest_pause_seconds: For how long the store's lock was held, or an update waited, at most.
     """
 
-    def __init__(self, store: EmbeddingStore, *, cut: int, saved_bytes: int = _SAVED_BYTES) -> None:
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        *,
+        cut: int,
+        saved_bytes: int = _SAVED_BYTES,
+        chunk_bytes: int = _CHUNK_BYTES,
+    ) -> None:
         self._store = store
         self._rows = store.rows
         self._cut = cut
@@ -70,7 +78,7 @@ class RowSnapshot:
         self._free = [_SavedRecords(capacity, store.layout.record_floats)]
         self._filled: list[_SavedRecords] = []
         self._room = threading.Condition(self._rows.lock)
-        self._chunk_rows = max(_CHUNK_BYTES // store.row_bytes, 1)
+        self._chunk_rows = max(chunk_bytes // store.row_bytes, 1)
         self._num_rows = 0
         self._first_unwritten = 0
         self.kind: LogKind = "base"
@@ -171,13 +179,11 @@ class RowSnapshot:
         try:
             while self.write_some(writer):
                 pass
-            files = writer.finish()
-            self._end()
         except BaseException:
             self.abandon()
             writer.abandon()
             raise
-        return files
+        return self.finish(writer)
 
     def write_some(self, writer: RowLogWriter) -> bool:
         """Writes saved records, or else a chunk of rows; False when nothing is left."""
@@ -226,11 +232,19 @@ class RowSnapshot:
                 self._rows.observer = None
                 self._room.notify_all()
 
-    def _end(self) -> None:
-        with self._rows.lock:
-            self._check_not_abandoned()
-            self._rows.observer = None
-            self._rows.delta_after = self._cut
+    def finish(self, writer: RowLogWriter) -> tuple[LogFile, ...]:
+        """Makes what was written durable; from now on a delta may follow it."""
+        try:
+            files = writer.finish()
+            with self._rows.lock:
+                self._check_not_abandoned()
+                self._rows.observer = None
+                self._rows.delta_after = self._cut
+        except BaseException:
+            self.abandon()
+            writer.abandon()
+            raise
+        return files
 
     def _check_not_abandoned(self) -> None:
         if self._rows.observer is not self:
