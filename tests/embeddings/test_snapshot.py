@@ -128,7 +128,8 @@ def test_a_cut_is_the_state_at_its_instant_whatever_goes_on(
                     break
     assert snapshot is None
     assert not list(folder.glob(".*"))
-    assert (store.rows.observer is None) and store.rows.delta_after == cut
+    assert store.rows.observer is None
+    assert store.rows.delta_after == cut
 
 
 def test_updates_wait_for_room_and_lose_nothing(tmp_path):

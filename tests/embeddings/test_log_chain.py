@@ -1,0 +1,117 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ctr_pipeline.embeddings import log_chain
+from ctr_pipeline.embeddings.log_chain import LogFile, extend_chain, needs_base, unneeded_files
+
+
+def make_file(kind, num_bytes=100, cut=1, partition=0):
+    name = log_chain.rows_name(partition, kind, cut)
+    return LogFile(name, num_bytes, 0, 1, partition, kind, 0)
+
+
+def chain_of(*sizes):
+    base, *deltas = sizes
+    return (
+        make_file("base", base),
+        *(make_file("delta", size, cut) for cut, size in enumerate(deltas, start=2)),
+    )
+
+
+def test_a_chain_begins_anew_once_its_deltas_outgrow_its_base():
+    assert not needs_base([chain_of(100), chain_of(50)])
+    assert not needs_base([chain_of(100, 100), chain_of(50, 50)])
+    assert needs_base([chain_of(100, 101), chain_of(50, 50)])
+    # It is the whole that counts: one cut has one kind.
+    assert not needs_base([chain_of(100, 120), chain_of(50, 10)])
+
+
+def test_a_chain_begins_anew_after_eight_deltas():
+    assert not needs_base([chain_of(1000, *[1] * 7)])
+    assert needs_base([chain_of(1000, *[1] * 8)])
+
+
+def test_without_a_base_there_is_no_delta():
+    assert needs_base([])
+    assert needs_base([()])
+    assert needs_base([(make_file("delta"),)])
+    with pytest.raises(ValueError, match=r"rows-0000-delta-000001\.arrow follows no base"):
+        extend_chain((), make_file("delta"))
+
+
+def test_chains_grow_by_deltas_and_end_at_a_base():
+    base, delta, newer = make_file("base"), make_file("delta", cut=2), make_file("base", cut=3)
+    assert extend_chain((), base) == (base,)
+    assert extend_chain((base,), delta) == (base, delta)
+    assert extend_chain((base, delta), None) == (base, delta)
+    assert extend_chain((base, delta), newer) == (newer,)
+
+
+def test_only_files_of_earlier_cuts_that_nobody_names_are_unneeded():
+    names = [log_chain.rows_name(3, "base", cut) for cut in (1, 2, 9)]
+    dense = [log_chain.dense_name(1_000_000, cut) for cut in (1, 9)]
+    strangers = ["cut-000001.json", "notes.txt", ".rows-0003-base-000001.arrow.12.tmp"]
+    present = [*names, *dense, *strangers]
+    assert unneeded_files(present, [names[1]], before_cut=9) == [dense[0], names[0]]
+    assert unneeded_files(present, present, before_cut=99) == []
+    assert set(unneeded_files(present, [], before_cut=10)) == {*names, *dense}
+
+
+def test_names_tell_their_cut():
+    assert log_chain.cut_of(log_chain.rows_name(12345, "delta", 1_234_567)) == 1_234_567
+    assert log_chain.cut_of(log_chain.dense_name(7, 3)) == 3
+    assert log_chain.cut_of("rows-0001-dense-000001.arrow") is None
+    names = {
+        log_chain.rows_name(p, k, c) for p in (0, 11) for k in ("base", "delta") for c in (1, 10)
+    }
+    assert len(names) == 8
+
+
+def test_disk_use_is_bounded_closely_from_above(tmp_path):
+    from ctr_pipeline.embeddings.snapshot import RowSnapshot
+    from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+    from ctr_pipeline.embeddings.store import EmbeddingStore
+
+    segment = SegmentSpec("v", 16, OptimizerSpec("adam", 0.1), "mean")
+    store = EmbeddingStore([TableSpec("t", 50_000)], [segment], seed=0, threads=1)
+    store.read_rows(np.arange(50_000), create=True)
+    for cut, num_partitions in ((1, 1), (2, 16)):
+        snapshot = RowSnapshot(store, cut=cut)
+        snapshot.begin(full=True)
+        files = snapshot.write(
+            tmp_path, num_partitions=num_partitions, partitions=range(num_partitions)
+        )
+        written = sum(file.num_bytes for file in files)
+        bound = log_chain.base_bytes(50_000, width=16, num_slots=32, num_partitions=num_partitions)
+        assert 0.95 * bound < written <= bound
+        assert written == sum((tmp_path / file.name).stat().st_size for file in files)
+
+
+def test_the_log_never_outgrows_its_bound_on_disk():
+    """Every row changes between two cuts; the best cut is the worst one to keep."""
+    size = 100
+    for num_kept in (1, 2, 5):
+        best, kept, chain, on_disk, most = (), [], (), {}, 0
+        for cut in range(1, 60):
+            kind = "base" if needs_base([chain] if chain else []) else "delta"
+            written = make_file(kind, size, cut)
+            on_disk[written.name] = size
+            most = max(most, sum(on_disk.values()))
+            chain = extend_chain(chain, written)
+            kept = [*kept, chain][-num_kept:]
+            if cut == 3:
+                best = chain
+            needed = {file.name for one in [*kept, best] for file in one}
+            on_disk = {name: num for name, num in on_disk.items() if name in needed}
+        assert most <= log_chain.most_kept_bytes(size, num_kept=num_kept)
+
+
+def test_chains_are_decided_without_numpy():
+    code = "import sys, ctr_pipeline.embeddings.log_chain; print('numpy' in sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "False"
