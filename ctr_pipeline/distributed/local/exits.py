@@ -1,0 +1,85 @@
+"""Why a process ended."""
+
+import signal
+from pathlib import Path
+
+from ctr_pipeline.distributed.coordination.launching import ExitReason
+
+EXIT_OUT_OF_MEMORY = 71
+"""Exit code of a member that ran into its own memory limit and could still say so."""
+
+_BY_SOMEBODY = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that come from outside; others, such as SIGSEGV, are the program's own fault."""
+
+
+def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
+    """Names the reason of an exit.
+
+    Args:
+        exit_code: Of the process; negative: minus the signal.
+        asked: The launcher had told it to end.
+        oom_kills: Processes that the system killed for memory while it ran.
+    """
+    if exit_code == 0:
+        return "completed"
+    number = _signal_of(exit_code)
+    if asked and number in _BY_SOMEBODY:
+        return "killed"
+    if exit_code == EXIT_OUT_OF_MEMORY or (exit_code == -signal.SIGKILL and oom_kills > 0):
+        return "out_of_memory"
+    return "killed" if number in _BY_SOMEBODY else "error"
+
+
+def spoken_exit(exit_code: int) -> str:
+    """An exit as a person says it: `exit code 3`, `SIGKILL`."""
+    number = _signal_of(exit_code)
+    if number is None:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _signal_of(exit_code: int) -> int | None:
+    if exit_code < 0:
+        return -exit_code
+    # Programs that catch a signal and end in order say 128 + its number.
+    return exit_code - 128 if exit_code - 128 in _BY_SOMEBODY else None
+
+
+def count_oom_kills(
+    proc: Path = Path("/proc"),
+    cgroups: Path = Path("/sys/fs/cgroup"),
+) -> int:
+    """How many processes the system has killed for memory so far, in our control group.
+
+    Where the control group cannot be read, those of the whole machine; 0 where neither can.
+    """
+    for path in (*_cgroup_files(proc / "self" / "cgroup", cgroups), proc / "vmstat"):
+        try:
+            lines = path.read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.isdigit():
+                return int(value)
+    return 0
+
+
+def _cgroup_files(listing: Path, cgroups: Path) -> list[Path]:
+    """Where version 1 and version 2 of control groups count."""
+    try:
+        lines = listing.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        folder = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            found.append(cgroups / "memory" / folder / "memory.oom_control")
+        elif controllers == "":
+            found.append(cgroups / folder / "memory.events")
+    return found

@@ -1,0 +1,602 @@
+"""The launcher: parent of every member on this machine.
+
+One thread owns all processes: it starts them, so that they die when it does; it reads what they
+write, notices their ends, and restarts the master. Everybody else puts questions to it.
+"""
+
+import logging
+import os
+import queue
+import secrets
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from ctr_pipeline.distributed.coordination.launching import ExitReason, ProcessState
+from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.distributed.local import lifeline
+from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills, spoken_exit
+from ctr_pipeline.distributed.local.log_file import LogFile
+from ctr_pipeline.distributed.local.nursery import (
+    SINGLE_THREADED,
+    Born,
+    Failed,
+    Nursery,
+    Ready,
+)
+from ctr_pipeline.distributed.local.processes import ProcessHandle, spawn
+from ctr_pipeline.distributed.local.restarts import Ends, decide_restart
+from ctr_pipeline.distributed.local.service import serve_launcher
+from ctr_pipeline.distributed.rpc.access import Access
+
+_LOGGER = logging.getLogger(__name__)
+_READ_BYTES = 1 << 16
+_NURSERY_SECONDS = 60.0
+"""A start waits for the nursery to be ready no longer."""
+_FORK_SECONDS = 5.0
+"""A nursery that has not forked by then hangs."""
+_ROOM_SECONDS = 1.0
+"""Between attempts to restart a process while the system allows no more of them."""
+_EXIT_NOT_STARTED = 70
+_LAST_WORDS_SECONDS = 1.0
+"""For what an ended member wrote; whoever holds its output open longer is not waited for."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class MemberStart:
+    """What a member's command line is made of.
+
+    Attributes:
+        role: Of the member.
+        index: Of the member.
+        incarnation: Name of this start.
+        launcher_address: Of the launcher's service; for the master.
+    """
+
+    role: Role
+    index: int
+    incarnation: str
+    launcher_address: str
+
+
+class MemberCommands(Protocol):
+    """How the programs of members are called; arguments come after the interpreter's own."""
+
+    def member(self, start: MemberStart) -> Sequence[str]:
+        """Arguments of `python` for a member."""
+
+    def nursery(self) -> Sequence[str] | None:
+        """Arguments of `python` for a nursery of workers; None: each worker starts on its own."""
+
+    def from_nursery(self, start: MemberStart) -> Sequence[str]:
+        """Arguments of a nursery's child."""
+
+
+@dataclass
+class _Process:
+    """The newest process of one member, or of the nursery."""
+
+    name: str
+    start: MemberStart
+    log: LogFile
+    restarts: int
+    started_at: float
+    oom_kills: int
+    handle: ProcessHandle | None = None
+    output: int | None = None
+    asked: bool = False
+    kill_at: float | None = None
+    request: int | None = None
+    permit: int | None = None
+    wait_until: float = 0.0
+    exit_code: int | None = None
+    reason: ExitReason | None = None
+    tail: str = ""
+
+    @property
+    def running(self) -> bool:
+        return self.exit_code is None
+
+
+@dataclass
+class _Kept:
+    """A process that the launcher itself restarts."""
+
+    wanted: bool = True
+    ends: Ends = field(default_factory=Ends)
+    restart_at: float | None = None
+    gave_up: str = ""
+
+
+_MASTER = ("master", 0)
+_NURSERY = ("nursery", 0)
+_Key = tuple[str, int]
+
+
+class LocalLauncher:
+    """A `Launcher` of processes on this machine, and the service by which the master reaches it.
+
+    A context manager: leaving it ends every member.
+
+    Args:
+        commands: How members are called.
+        logs_folder: Where `<role>-<index>.log` of each member goes.
+        access: Secrets of the job.
+        environment: Of the members; None: ours.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        commands: MemberCommands,
+        *,
+        logs_folder: Path,
+        access: Access,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._commands = commands
+        self._logs_folder = logs_folder
+        self._environment = dict(os.environ if environment is None else environment)
+        self._clock = clock
+        self._processes: dict[_Key, _Process] = {}
+        self._logs: dict[_Key, LogFile] = {}
+        self._kept: dict[_Key, _Kept] = {}
+        self._nursery: Nursery | None = None
+        self._nursery_ready = False
+        self._num_requests = 0
+        self._selector = selectors.DefaultSelector()
+        self._questions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_reading, self._wake_writing = socket.socketpair()
+        self._wake_reading.setblocking(False)
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
+        self._server = serve_launcher(self, access)
+        self.address = self._server.start()
+        self._thread.start()
+
+    def start(self, role: Role, index: int) -> None:
+        """Starts a member unless it runs; a master is kept running from then on.
+
+        Raises:
+            OSError: The system allows no more processes, or no more open files.
+        """
+        self._ask(lambda: self._start((role, index)))
+
+    def stop(self, role: Role, index: int, *, grace_seconds: float) -> None:
+        """Asks it to end, kills it after the grace, 0 at once; returns before it has ended."""
+        self._ask(lambda: self._stop((role, index), grace_seconds))
+
+    def observe(self) -> tuple[ProcessState, ...]:
+        """The newest process of every member that was ever started."""
+        return self._ask(self._observe)
+
+    def failure(self) -> str:
+        """Why the master is not started again, with its last lines; empty while all is well."""
+        return self._ask(lambda: self._kept[_MASTER].gave_up if _MASTER in self._kept else "")
+
+    def close(self, *, grace_seconds: float = 5.0) -> None:
+        """Ends every member, those that do not listen by force, and the launcher itself."""
+        self._server.stop(0)
+        if not self._thread.is_alive():
+            return
+        self._ask(lambda: self._stop_all(grace_seconds))
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Has the launcher's thread answer a question; once it has ended, anybody may."""
+        answer: Future[T] = Future()
+
+        def settle() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:  # noqa: BLE001  it is the asker's
+                answer.set_exception(error)
+
+        self._questions.put(settle)
+        with suppress(OSError):
+            # A full socket wakes the thread as well; a closed one means that it has ended.
+            self._wake_writing.send(b"\0")
+        while True:
+            try:
+                return answer.result(timeout=0.2)
+            except TimeoutError:
+                if not self._thread.is_alive() and not answer.done():
+                    settle()
+
+    # From here on: the launcher's thread alone.
+
+    def _run(self) -> None:
+        self._selector.register(self._wake_reading, selectors.EVENT_READ, self._answer_questions)
+        if self._commands.nursery() is not None:
+            lifeline.adopt_orphans(wanted=True)
+            self._kept[_NURSERY] = _Kept()
+            self._start_nursery()
+        while not (self._ending and not any(one.running for one in self._processes.values())):
+            for key, _ in self._selector.select(self._seconds_to_next_timer()):
+                self._guarded(key.data)
+            self._guarded(self._run_timers)
+        self._answer_questions()
+        self._let_go()
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            # The thread must live on: every member dies with it.
+            _LOGGER.exception("the launcher stumbled")
+
+    def _let_go(self) -> None:
+        for process in self._processes.values():
+            self._close_output(process)
+        for log in self._logs.values():
+            log.close()
+        if self._nursery is not None:
+            self._nursery.close()
+        if _NURSERY in self._kept:
+            lifeline.adopt_orphans(wanted=False)
+        self._selector.close()
+        self._wake_reading.close()
+        self._wake_writing.close()
+
+    def _answer_questions(self) -> None:
+        with suppress(BlockingIOError):
+            self._wake_reading.recv(4096)
+        while True:
+            try:
+                settle = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            settle()
+
+    def _observe(self) -> tuple[ProcessState, ...]:
+        return tuple(
+            ProcessState(
+                role=process.start.role,
+                index=process.start.index,
+                incarnation=process.start.incarnation,
+                pid=process.handle.pid if process.handle is not None else 0,
+                running=process.running,
+                exit_code=process.exit_code,
+                reason=process.reason,
+                traceback=process.tail,
+                restarts=process.restarts,
+            )
+            for key, process in self._processes.items()
+            if key != _NURSERY
+        )
+
+    def _start(self, key: _Key) -> None:
+        earlier = self._processes.get(key)
+        if self._ending or (earlier is not None and earlier.running):
+            return
+        if key == _MASTER:
+            self._kept[key] = _Kept(ends=self._kept[key].ends if key in self._kept else Ends())
+        process = self._new_process(key)
+        if key[0] == "worker" and self._nursery is not None:
+            # It is asked for a worker once it is ready; until then the worker waits.
+            process.wait_until = self._clock() + _NURSERY_SECONDS
+            if self._nursery_ready:
+                self._ask_nursery(process)
+        else:
+            self._spawn(process, self._commands.member(process.start))
+        self._processes[key] = process
+
+    def _new_process(self, key: _Key) -> _Process:
+        role, index = key
+        earlier = self._processes.get(key)
+        name = role if key == _NURSERY else f"{role}-{index}"
+        if key not in self._logs:
+            self._logs[key] = LogFile(self._logs_folder / f"{name}.log")
+        if earlier is not None:
+            self._close_output(earlier)
+        start = MemberStart(
+            role=role,  # type: ignore[arg-type]
+            index=index,
+            incarnation=secrets.token_hex(8),
+            launcher_address=self.address,
+        )
+        self._logs[key].begin()
+        return _Process(
+            name=name,
+            start=start,
+            log=self._logs[key],
+            restarts=0 if earlier is None else earlier.restarts + 1,
+            started_at=self._clock(),
+            oom_kills=count_oom_kills(),
+        )
+
+    def _spawn(
+        self,
+        process: _Process,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        standard_input: int | None = None,
+    ) -> None:
+        writing = self._open_output(process)
+        try:
+            pid = spawn(
+                [sys.executable, *arguments],
+                environment=environment or self._environment,
+                output=writing,
+                standard_input=standard_input,
+            )
+        except OSError:
+            self._close_output(process)
+            raise
+        finally:
+            os.close(writing)
+        self._watch(process, pid)
+
+    def _spawn_instead(self, process: _Process) -> None:
+        """Starts from nothing what the nursery did not bear."""
+        self._forget_request(process)
+        try:
+            self._spawn(process, self._commands.member(process.start))
+        except OSError as error:
+            process.log.write(f"cannot be started: {error.strerror or error}\n".encode())
+            self._ended(process, _EXIT_NOT_STARTED)
+
+    def _open_output(self, process: _Process) -> int:
+        """A pipe whose far end the process writes to; returns that end."""
+        self._close_output(process)
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        process.output = reading
+        self._selector.register(
+            reading, selectors.EVENT_READ, lambda: self._read_output(process, reading)
+        )
+        return writing
+
+    def _watch(self, process: _Process, pid: int) -> None:
+        handle = ProcessHandle(pid)
+        process.handle = handle
+        self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(process, handle))
+
+    def _read_output(self, process: _Process, reading: int) -> None:
+        if process.output != reading:
+            # Closed by what happened a moment ago.
+            return
+        with suppress(BlockingIOError):
+            data = os.read(reading, _READ_BYTES)
+            if data:
+                process.log.write(data)
+            else:
+                self._close_output(process)
+
+    def _close_output(self, process: _Process) -> None:
+        if process.output is not None:
+            self._selector.unregister(process.output)
+            os.close(process.output)
+            process.output = None
+
+    def _drain_output(self, process: _Process) -> None:
+        """Reads what an ended process has left in its pipe."""
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        while process.output is not None and time.monotonic() < until:
+            try:
+                data = os.read(process.output, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_output(process)
+                return
+            process.log.write(data)
+
+    def _reap(self, process: _Process, handle: ProcessHandle) -> None:
+        exit_code = handle.reap()
+        if exit_code is None or not process.running:
+            return
+        self._selector.unregister(handle)
+        handle.close()
+        self._drain_output(process)
+        self._ended(process, exit_code)
+
+    def _ended(self, process: _Process, exit_code: int) -> None:
+        process.exit_code = exit_code
+        process.kill_at = None
+        process.tail = process.log.tail()
+        process.reason = classify_exit(
+            exit_code, asked=process.asked, oom_kills=count_oom_kills() - process.oom_kills
+        )
+        level = logging.INFO if process.asked or exit_code == 0 else logging.WARNING
+        _LOGGER.log(level, "%s ended: %s, %s", process.name, process.reason, spoken_exit(exit_code))
+        key = (process.start.role, process.start.index)
+        if key == _NURSERY:
+            self._lose_nursery()
+        kept = self._kept.get(key)
+        if kept is None or not kept.wanted or self._ending:
+            return
+        restart = decide_restart(
+            process.reason,
+            exit_code,
+            lived_seconds=self._clock() - process.started_at,
+            before=kept.ends,
+        )
+        kept.ends = restart.ends
+        if restart.after_seconds is not None:
+            kept.restart_at = self._clock() + restart.after_seconds
+        elif restart.why_not:
+            kept.gave_up = f"{process.name} {restart.why_not}\n{process.tail}".rstrip()
+            _LOGGER.warning("%s %s and is not started again", process.name, restart.why_not)
+
+    def _stop(self, key: _Key, grace_seconds: float) -> None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            kept.wanted = False
+            kept.restart_at = None
+        process = self._processes.get(key)
+        if process is None or not process.running:
+            return
+        process.asked = True
+        if process.handle is None:
+            # It waits for the nursery; a process that comes late is not let live.
+            self._forget_request(process)
+            self._close_output(process)
+            self._ended(process, -signal.SIGTERM)
+        elif grace_seconds <= 0:
+            process.handle.send(signal.SIGKILL)
+        else:
+            process.handle.send(signal.SIGTERM)
+            kill_at = self._clock() + grace_seconds
+            process.kill_at = min(kill_at, process.kill_at or kill_at)
+
+    def _stop_all(self, grace_seconds: float) -> None:
+        self._ending = True
+        for key in list(self._processes):
+            self._stop(key, 0.0 if key == _NURSERY else grace_seconds)
+
+    def _seconds_to_next_timer(self) -> float:
+        now = self._clock()
+        times = [one.kill_at for one in self._processes.values() if one.kill_at is not None]
+        times += [one.wait_until for one in self._waiting()]
+        times += [one.restart_at for one in self._kept.values() if one.restart_at is not None]
+        return max(0.0, min([when - now for when in times], default=60.0))
+
+    def _run_timers(self) -> None:
+        now = self._clock()
+        for process in self._processes.values():
+            if process.kill_at is not None and process.kill_at <= now and process.handle:
+                process.kill_at = None
+                process.handle.send(signal.SIGKILL)
+        for process in self._waiting():
+            if process.wait_until <= now:
+                self._give_up_on_nursery(process)
+        for key, kept in list(self._kept.items()):
+            if kept.restart_at is not None and kept.restart_at <= now:
+                # Again later, should there be no room for a process just now.
+                kept.restart_at = now + _ROOM_SECONDS
+                if key == _NURSERY:
+                    self._start_nursery()
+                else:
+                    self._start(key)
+                kept.restart_at = None
+
+    def _waiting(self) -> list[_Process]:
+        """Members that the nursery is to bear."""
+        return [one for one in self._processes.values() if one.running and one.handle is None]
+
+    def _start_nursery(self) -> None:
+        arguments = self._commands.nursery()
+        if self._ending or arguments is None:
+            return
+        process = self._new_process(_NURSERY)
+        nursery = Nursery()
+        environment = {**self._environment, **SINGLE_THREADED}
+        try:
+            self._spawn(process, arguments, environment, nursery.standard_input)
+        except OSError:
+            nursery.close()
+            raise
+        finally:
+            nursery.started()
+        self._processes[_NURSERY] = process
+        self._nursery = nursery
+        self._nursery_ready = False
+        self._selector.register(nursery, selectors.EVENT_READ, lambda: self._hear(nursery))
+
+    def _hear(self, nursery: Nursery) -> None:
+        if nursery is not self._nursery:
+            return
+        said = nursery.read()
+        if said is None:
+            self._lose_nursery()
+        else:
+            self._receive(said)
+
+    def _receive(self, said: Ready | Born | Failed) -> None:
+        if isinstance(said, Ready):
+            self._nursery_ready = True
+            for process in self._waiting():
+                self._ask_nursery(process)
+            return
+        asker = next((one for one in self._waiting() if one.request == said.request), None)
+        if isinstance(said, Born):
+            if asker is not None and asker.permit is not None:
+                self._watch(asker, said.pid)
+                os.write(asker.permit, b"\0")
+                self._forget_request(asker)
+            else:
+                self._bury(said.pid)
+        elif asker is not None:
+            _LOGGER.warning("%s could not be forked: %s", asker.name, said.why)
+            self._spawn_instead(asker)
+
+    def _bury(self, pid: int) -> None:
+        """Reaps a child that nobody wants any more; without permission it ends by itself."""
+        handle = ProcessHandle(pid)
+
+        def reap() -> None:
+            if handle.reap() is not None:
+                self._selector.unregister(handle)
+                handle.close()
+
+        self._selector.register(handle, selectors.EVENT_READ, reap)
+
+    def _ask_nursery(self, process: _Process) -> None:
+        self._num_requests += 1
+        process.request = self._num_requests
+        process.wait_until = self._clock() + _FORK_SECONDS
+        writing = self._open_output(process)
+        permit, process.permit = os.pipe()
+        arguments = self._commands.from_nursery(process.start)
+        try:
+            asked = self._nursery is not None and self._nursery.ask(
+                process.request, arguments, writing, permit
+            )
+        finally:
+            os.close(writing)
+            os.close(permit)
+        if not asked:
+            self._spawn_instead(process)
+
+    def _forget_request(self, process: _Process) -> None:
+        """From now on a child that the nursery bears for it, without permission yet, ends."""
+        process.request = None
+        if process.permit is not None:
+            os.close(process.permit)
+            process.permit = None
+
+    def _give_up_on_nursery(self, process: _Process) -> None:
+        """A nursery that does not answer is replaced; who waited for it starts from nothing."""
+        _LOGGER.warning("the nursery does not answer; %s starts without it", process.name)
+        hung = self._processes.get(_NURSERY)
+        if hung is not None and hung.handle is not None and hung.running:
+            hung.handle.send(signal.SIGKILL)
+        self._spawn_instead(process)
+
+    def _lose_nursery(self) -> None:
+        nursery = self._nursery
+        if nursery is None:
+            return
+        while (said := nursery.read()) is not None:
+            self._receive(said)
+        self._selector.unregister(nursery)
+        nursery.close()
+        self._nursery = None
+        self._nursery_ready = False
+        for process in self._waiting():
+            self._spawn_instead(process)

@@ -1,0 +1,40 @@
+"""The launcher's service, for the master."""
+
+from ctr_pipeline.distributed.coordination.launching import Launcher
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.local.messages import SERVICE, Observed, StartMember, StopMember
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+
+
+def serve_launcher(launcher: Launcher, access: Access) -> RpcServer:
+    """A server, not started yet, that lets the master use `launcher`; on the loopback device."""
+
+    def start(request: StartMember) -> Empty:
+        _check(request)
+        try:
+            launcher.start(request.role, request.index)
+        except OSError as error:
+            raise Refusal("not_started", f"{error.strerror or error}") from error
+        return Empty()
+
+    def stop(request: StopMember) -> Empty:
+        _check(request)
+        launcher.stop(request.role, request.index, grace_seconds=request.grace_seconds)
+        return Empty()
+
+    def observe(_: Empty) -> Observed:
+        return Observed(launcher.observe())
+
+    methods = (
+        Method("Start", StartMember, Empty, start),
+        Method("Stop", StopMember, Empty, stop),
+        Method("Observe", Empty, Observed, observe),
+    )
+    return RpcServer(SERVICE, methods, address="127.0.0.1:0", access=access, num_threads=4)
+
+
+def _check(request: StartMember | StopMember) -> None:
+    if request.role == "master" or request.index < 0:
+        raise Refusal("no_such_member", f"{request.role}-{request.index} is not the master's")

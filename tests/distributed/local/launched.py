@@ -1,0 +1,47 @@
+"""Members of launcher tests: small Python programs instead of the real ones."""
+
+import time
+from pathlib import Path
+
+
+class Scripts:
+    """`MemberCommands` whose members run given Python text; `{role}`, `{index}` are filled in."""
+
+    def __init__(self, *, nursery=None, **texts):
+        self.texts = texts
+        self.nursery_script = nursery
+        self.starts = []
+
+    def member(self, start):
+        self.starts.append(start)
+        return ["-c", self.texts[start.role], start.role, str(start.index), start.incarnation]
+
+    def nursery(self):
+        return None if self.nursery_script is None else ["-c", self.nursery_script]
+
+    def from_nursery(self, start):
+        self.starts.append(start)
+        return [start.role, str(start.index), start.incarnation]
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def wait_until(condition, seconds=20.0):
+    """Waits for other processes; the condition's value once it is true."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"did not happen within {seconds} s")
+
+
+def is_alive(pid):
+    """Whether a process exists and has not ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}

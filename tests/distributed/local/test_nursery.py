@@ -1,0 +1,204 @@
+import os
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+from launched import Scripts, is_alive, wait_until
+
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.rpc.access import Access
+
+NURSERY = """
+import os, sys, time
+from ctr_pipeline.distributed.local.nursery import serve_nursery
+
+loaded = []
+
+def preload():
+    {preload}
+
+def run(arguments):
+    {run}
+
+serve_nursery(preload, run)
+"""
+
+WAIT = "print('loaded', loaded, arguments, flush=True); time.sleep(600)"
+
+
+def nursery(*, preload="loaded.append(os.getpid())", run=WAIT):
+    return NURSERY.format(
+        preload=textwrap.dedent(preload).replace("\n", "\n    "),
+        run=textwrap.dedent(run).replace("\n", "\n    "),
+    )
+
+
+@pytest.fixture
+def launch(tmp_path):
+    open_ones = []
+
+    def start(scripts):
+        launcher = LocalLauncher(
+            scripts, logs_folder=tmp_path / "logs", access=Access("open-x", tls=None)
+        )
+        open_ones.append(launcher)
+        return launcher
+
+    yield start
+    for launcher in open_ones:
+        launcher.close(grace_seconds=0)
+
+
+def born(launcher, index=0):
+    """The worker once it runs."""
+
+    def look():
+        found = [one for one in launcher.observe() if (one.role, one.index) == ("worker", index)]
+        return found[0] if found and found[0].pid else None
+
+    return wait_until(look)
+
+
+def pid_of_nursery(launcher):
+    return launcher._ask(lambda: launcher._processes[("nursery", 0)].handle.pid)
+
+
+class TestBirth:
+    def test_a_worker_has_what_the_nursery_imported(self, launch, tmp_path):
+        launcher = launch(Scripts(nursery=nursery()))
+        launcher.start("worker", 4)
+        state = born(launcher, 4)
+        log = tmp_path / "logs" / "worker-4.log"
+        text = wait_until(lambda: log.exists() and log.read_text())
+        expected = f"loaded [{pid_of_nursery(launcher)}] ['worker', '4', '{state.incarnation}']\n"
+        assert text == expected
+
+    def test_it_is_the_launcher_s_own_child_in_a_session_of_its_own(self, launch):
+        launcher = launch(Scripts(nursery=nursery()))
+        launcher.start("worker", 0)
+        pid = born(launcher).pid
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        assert int(fields[1]) == os.getpid()
+        wait_until(lambda: os.getsid(pid) == pid)
+
+    @pytest.mark.parametrize(
+        ("run", "reason", "exit_code"),
+        [
+            ("return 0", "completed", 0),
+            ("return 5", "error", 5),
+            ("os.kill(os.getpid(), 9)", "killed", -9),
+            ("raise ValueError('unexpected')", "error", 70),
+        ],
+    )
+    def test_its_end_is_told_as_any_other(self, launch, run, reason, exit_code):
+        launcher = launch(Scripts(nursery=nursery(run=run)))
+        launcher.start("worker", 0)
+        state = wait_until(lambda: next((x for x in launcher.observe() if not x.running), None))
+        assert (state.reason, state.exit_code) == (reason, exit_code)
+        if exit_code == 70:
+            assert state.traceback.endswith("ValueError: unexpected")
+
+    def test_siblings_draw_different_random_numbers(self, launch, tmp_path):
+        run = "import random; print(random.random(), flush=True); time.sleep(600)"
+        launcher = launch(Scripts(nursery=nursery(preload="import random", run=run)))
+        for index in range(2):
+            launcher.start("worker", index)
+        logs = [tmp_path / "logs" / f"worker-{index}.log" for index in range(2)]
+        wait_until(lambda: all(log.exists() and log.read_text() for log in logs))
+        assert logs[0].read_text() != logs[1].read_text()
+
+    def test_stop_reaches_it(self, launch):
+        launcher = launch(Scripts(nursery=nursery()))
+        launcher.start("worker", 0)
+        pid = born(launcher).pid
+        launcher.stop("worker", 0, grace_seconds=10)
+        wait_until(lambda: not is_alive(pid))
+
+
+class TestDeathOfTheNursery:
+    def test_workers_live_on_and_it_comes_back(self, launch):
+        launcher = launch(Scripts(nursery=nursery()))
+        launcher.start("worker", 0)
+        worker = born(launcher).pid
+        first = pid_of_nursery(launcher)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: pid_of_nursery(launcher) != first)
+        launcher.start("worker", 1)
+        assert born(launcher, 1).running
+        assert is_alive(worker)
+
+    def test_workers_that_wait_for_it_start_on_their_own(self, launch, tmp_path):
+        scripts = Scripts(nursery=nursery(preload="time.sleep(600)"), worker="print('alone')")
+        launcher = launch(scripts)
+        launcher.start("worker", 0)
+        assert [one.pid for one in launcher.observe()] == [0]
+        os.kill(pid_of_nursery(launcher), signal.SIGKILL)
+        log = tmp_path / "logs" / "worker-0.log"
+        wait_until(lambda: log.exists() and log.read_text() == "alone\n")
+
+    def test_one_that_cannot_be_forked_says_so_and_is_done_without(self, launch, tmp_path):
+        preload = "import threading; threading.Thread(target=time.sleep, args=(600,)).start()"
+        launcher = launch(Scripts(nursery=nursery(preload=preload), worker="print('alone')"))
+        launcher.start("worker", 0)
+        log = tmp_path / "logs" / "nursery.log"
+        wait_until(lambda: log.exists() and "2 threads run" in log.read_text())
+        os.kill(pid_of_nursery(launcher), signal.SIGKILL)
+        assert "alone" in wait_until(
+            lambda: next((x.traceback for x in launcher.observe() if not x.running), "")
+        )
+
+    def test_a_worker_that_still_waits_can_be_stopped(self, launch):
+        launcher = launch(Scripts(nursery=nursery(preload="time.sleep(600)")))
+        launcher.start("worker", 0)
+        launcher.stop("worker", 0, grace_seconds=10)
+        (state,) = launcher.observe()
+        assert (state.running, state.reason) == (False, "killed")
+
+    def test_a_hung_one_is_replaced(self, launch, tmp_path, monkeypatch):
+        monkeypatch.setattr("ctr_pipeline.distributed.local.launcher._FORK_SECONDS", 0.2)
+        launcher = launch(Scripts(nursery=nursery(), worker="print('alone')"))
+        launcher.start("worker", 0)
+        born(launcher)
+        first = pid_of_nursery(launcher)
+        os.kill(first, signal.SIGSTOP)
+        launcher.start("worker", 1)
+        log = tmp_path / "logs" / "worker-1.log"
+        wait_until(lambda: log.exists() and log.read_text() == "alone\n")
+        wait_until(lambda: pid_of_nursery(launcher) != first)
+        assert not is_alive(first)
+
+
+@pytest.mark.slow
+class TestWithTensorflow:
+    def test_children_train_and_serve(self, launch, tmp_path):
+        preload = """
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+            os.environ["KERAS_BACKEND"] = "tensorflow"
+            import tensorflow, keras, grpc, pyarrow, pandas, numba
+        """
+        run = """
+            import keras, numpy as np, grpc
+            from concurrent.futures import ThreadPoolExecutor
+            server = grpc.server(ThreadPoolExecutor(2))
+            server.add_insecure_port("127.0.0.1:0")
+            server.start()
+            keras.utils.set_random_seed(1)
+            model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)])
+            model.compile("adam", "mse", jit_compile=True)
+            loss = model.fit(np.ones((64, 3)), np.ones(64), verbose=0).history["loss"][0]
+            print("loss", loss, flush=True)
+            server.stop(0)
+            return 0
+        """
+        launcher = launch(Scripts(nursery=nursery(preload=preload, run=run)))
+        for index in range(2):
+            launcher.start("worker", index)
+        ends = wait_until(
+            lambda: [one for one in launcher.observe() if not one.running][1:], seconds=90
+        )
+        assert ends
+        lines = [one.traceback.splitlines()[-1] for one in launcher.observe()]
+        assert lines[0].startswith("loss ")
+        assert lines[0] == lines[1]
+        assert {one.reason for one in launcher.observe()} == {"completed"}
