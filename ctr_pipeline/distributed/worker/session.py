@@ -1,0 +1,472 @@
+"""A worker's talk with the master: registration, heartbeats with progress, leases.
+
+It never gives up: whatever happens to the master, the worker trains on what it holds and asks
+again, with pauses. Only three things end it: the master says that nothing is left, the master says
+to leave, or the master refuses this worker for good.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from ctr_pipeline.distributed.coordination.messages import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    LeasedTask,
+    LeaseReply,
+    LeaseRequest,
+    Member,
+    MemberStats,
+    RegisterReply,
+    RegisterRequest,
+    ScoreSummary,
+)
+from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
+from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.distributed.worker.leases import LeaseBook, Reports
+from ctr_pipeline.errors import CtrPipelineError
+
+_LOGGER = logging.getLogger(__name__)
+_DEADLINE_SECONDS = 5.0
+_NEWS_SECONDS = 0.2
+"""Progress waits at most so long for its heartbeat: what a lost worker repeats."""
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+_FEWEST_TASKS = 2
+"""One to work on, one to read ahead."""
+_MOST_TASKS = 16
+_TRANSIENT_REFUSALS = {"bug", "not_ready"}
+
+T = TypeVar("T")
+
+
+class MasterLink(Protocol):
+    """One connection to the master."""
+
+    def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
+        """Sends a message and waits for the answer."""
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the parameter servers are.
+
+    Attributes:
+        generation: Of the job.
+        addresses: By index; empty where one is not there.
+    """
+
+    generation: int
+    addresses: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of them are there."""
+        return bool(self.addresses) and all(self.addresses)
+
+
+class Session:
+    """A worker's side of the talk; `turn` does one thing of it, the thread turns for ever.
+
+    Args:
+        member: Who we are.
+        config_fingerprint: Of the config that we were started with.
+        metrics_address: Of our metrics; empty if there are none.
+        connect: Opens a connection to wherever the master is now.
+        stats: What to say of ourselves.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        member: Member,
+        config_fingerprint: str,
+        metrics_address: str,
+        connect: Callable[[], MasterLink],
+        stats: Callable[[], MemberStats],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._member = member
+        self._config_fingerprint = config_fingerprint
+        self._metrics_address = metrics_address
+        self._connect = connect
+        self._stats = stats
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._link: MasterLink | None = None
+        self._book = LeaseBook()
+        self._spec: JobSpec | None = None
+        self._route = Route(0, ())
+        self._registered = False
+        self._leaving = False
+        self._error: CtrPipelineError | None = None
+        self._heartbeat_seconds = _NEWS_SECONDS
+        self._lease_seconds = 5.0
+        self._heartbeat_at = 0.0
+        """When the last one was sent."""
+        self._hurry = False
+        """The next one is not to wait."""
+        self._lease_at = 0.0
+        """When to ask for tasks."""
+        self._retry_at = 0.0
+        self._pauses = self._fresh_pauses()
+        self._away_since: float | None = None
+        self._stop_asked = False
+        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._stop_asked = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._hang_up()
+
+    # What the loop asks.
+
+    def wait_registered(self) -> JobSpec | None:
+        """The job, once the master has taken us in; None if we are to leave before that.
+
+        Raises:
+            CtrPipelineError: The master refuses us.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._spec is not None or self._leaving or self._error)
+            self._raise_error()
+            return None if self._leaving else self._spec
+
+    def wait_route(self, generation: int) -> Route | None:
+        """The parameter servers, once all are there in at least this generation; None to leave.
+
+        Raises:
+            CtrPipelineError: The master refuses us.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    (self._route.is_complete and self._route.generation >= generation)
+                    or self._leaving
+                    or self._error
+                )
+            )
+            self._raise_error()
+            return None if self._leaving else self._route
+
+    def wait_task(self, seconds: float) -> LeasedTask | None:
+        """The next task; None if none came in time or none will come."""
+        with self._changed:
+            task = self._book.take()
+            if task is None and not self.is_over:
+                self._changed.wait(seconds)
+                task = self._book.take()
+            return task
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to stop working: told to leave, nothing left for ever, or refused."""
+        return self._leaving or self._error is not None or self._stop_asked
+
+    @property
+    def route(self) -> Route:
+        """The parameter servers as far as we know."""
+        return self._route
+
+    def holds(self, task: LeasedTask) -> bool:
+        """Whether a task is still ours."""
+        with self._changed:
+            return self._book.holds(task)
+
+    def raise_refusal(self) -> None:
+        """Raises what the master refused us for, if it did.
+
+        Raises:
+            CtrPipelineError: It did.
+        """
+        with self._changed:
+            self._raise_error()
+
+    # What the loop tells.
+
+    def mark_batch(
+        self,
+        task: LeasedTask,
+        batch: int,
+        *,
+        loss_sum: float,
+        repeated: bool,
+        finished: bool,
+        seconds: float,
+    ) -> None:
+        """Every parameter server has acknowledged a batch; see `LeaseBook.mark_batch`."""
+        with self._changed:
+            self._book.mark_batch(
+                task,
+                batch,
+                loss_sum=loss_sum,
+                repeated=repeated,
+                finished=finished,
+                seconds=seconds,
+            )
+            if finished:
+                self._changed.notify_all()
+
+    def finish_empty(self, task: LeasedTask) -> None:
+        """All of a task was done before it was leased."""
+        with self._changed:
+            self._book.finish_empty(task)
+            self._changed.notify_all()
+
+    def finish_scores(self, task: LeasedTask, scores: ScoreSummary, seconds: float) -> None:
+        """A score task is done, and its file is in its place."""
+        with self._changed:
+            self._book.finish_scores(task, scores, seconds)
+            self._changed.notify_all()
+
+    def fail(self, task: LeasedTask, reason: str) -> None:
+        """A task cannot be done."""
+        with self._changed:
+            self._book.fail(task, reason)
+            self._changed.notify_all()
+
+    def lose(self, task: LeasedTask) -> None:
+        """A parameter server has seen a newer attempt of a task."""
+        with self._changed:
+            self._book.revoke(held for held in self._book.held() if held.key == task.key)
+            self._changed.notify_all()
+
+    def rolled_back(self, generation: int) -> None:
+        """A parameter server is in a newer generation: leases are void."""
+        with self._changed:
+            self._move_to(Route(generation, ()))
+            self._hurry = True
+            self._changed.notify_all()
+
+    def ask_again(self) -> None:
+        """A parameter server does not answer: the master may know more."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+
+    def flush(self, seconds: float) -> bool:
+        """Waits until the master knows all that there is to report; False if it took too long."""
+        with self._changed:
+            self._hurry = True
+            self._changed.notify_all()
+            return self._changed.wait_for(
+                lambda: not self._book.has_news or self._error is not None, seconds
+            )
+
+    # What the thread does.
+
+    def turn(self) -> float:
+        """Does the next thing that is due.
+
+        Returns:
+            Seconds until there is something to do again.
+        """
+        now = self._clock()
+        due, action = self._next()
+        due = max(due, self._retry_at)
+        if now < due:
+            return due - now
+        try:
+            action()
+        except PeerUnavailable as error:
+            self._pause(str(error))
+        except CallRefused as error:
+            if error.code not in _TRANSIENT_REFUSALS:
+                raise
+            self._pause(str(error))
+        else:
+            self._back()
+        return 0.0
+
+    def _run(self) -> None:
+        try:
+            while not self._stop_asked:
+                seconds = self.turn()
+                with self._changed:
+                    # Whatever happened since may be due sooner.
+                    if seconds > 0 and not self._stop_asked:
+                        due = max(self._next()[0], self._retry_at)
+                        self._changed.wait(min(seconds, max(due - self._clock(), 0.0)))
+        except CtrPipelineError as error:
+            _LOGGER.error("%s", error)
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _next(self) -> tuple[float, Callable[[], None]]:
+        """What is to be done next, and when."""
+        with self._changed:
+            if not self._registered:
+                return self._retry_at, self._register
+            if self._hurry or self._book.has_endings:
+                return self._heartbeat_at, self._heartbeat
+            pause = self._heartbeat_seconds
+            if self._book.has_news:
+                pause = min(pause, _NEWS_SECONDS)
+            heartbeat_at = self._heartbeat_at + pause
+            if self._num_wanted() and self._lease_at < heartbeat_at:
+                return self._lease_at, self._lease
+            return heartbeat_at, self._heartbeat
+
+    def _num_wanted(self) -> int:
+        """How many tasks more we would hold."""
+        if self._leaving:
+            return 0
+        with self._changed:
+            seconds = self._book.task_seconds
+            wanted = _FEWEST_TASKS
+            if seconds > 0:
+                wanted = max(wanted, 1 + int(self._lease_seconds / seconds))
+            return max(0, min(wanted, _MOST_TASKS) - self._book.num_open)
+
+    def _register(self) -> None:
+        request = RegisterRequest(
+            member=self._member,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            address="",
+            metrics_address=self._metrics_address,
+            protocol=PROTOCOL_VERSION,
+            config_fingerprint=self._config_fingerprint,
+        )
+        reply = self._call("Register", request, RegisterReply)
+        if reply.refused:
+            raise CtrPipelineError(f"the master refuses this worker: {reply.refused}")
+        with self._changed:
+            self._registered = True
+            self._spec = reply.spec
+            self._heartbeat_seconds = reply.heartbeat_seconds
+            self._lease_seconds = reply.lease_seconds
+            self._move_to(Route(reply.generation, reply.ps_addresses))
+            self._lease_at = 0.0
+            self._heartbeat_at = self._clock()
+            self._changed.notify_all()
+        _LOGGER.info("Registered, generation %d", reply.generation)
+
+    def _heartbeat(self) -> None:
+        with self._changed:
+            reports: Reports = self._book.compose()
+            request = HeartbeatRequest(
+                member=self._member,
+                generation=self._route.generation,
+                reports=reports.reports,
+                stats=self._stats(),
+                held=self._book.held(),
+            )
+            self._heartbeat_at = self._clock()
+            self._hurry = False
+        reply = self._call("Heartbeat", request, HeartbeatReply)
+        with self._changed:
+            if reply.directive == "register_again":
+                _LOGGER.warning("The master does not know this worker: its leases are void")
+                self._registered = False
+                self._book.clear()
+            else:
+                self._book.acknowledge(reports)
+                self._book.revoke(reply.revoked)
+                if reply.revoked:
+                    _LOGGER.warning("Leases revoked: %s", ", ".join(map(str, reply.revoked)))
+                self._move_to(Route(reply.generation, reply.ps_addresses))
+                if reply.directive == "leave" and not self._leaving:
+                    _LOGGER.info("The master says to leave")
+                    self._leaving = True
+            self._changed.notify_all()
+
+    def _lease(self) -> None:
+        wanted = self._num_wanted()
+        with self._changed:
+            request = LeaseRequest(
+                member=self._member,
+                generation=self._route.generation,
+                num_tasks=wanted,
+                held=self._book.held(),
+            )
+        reply = self._call("Lease", request, LeaseReply)
+        with self._changed:
+            if reply.generation < self._route.generation:
+                # The master has yet to learn what a parameter server told us.
+                self._lease_at = self._clock() + _NEWS_SECONDS
+                return
+            self._move_to(Route(reply.generation, ()))
+            if reply.verdict == "tasks":
+                # What it could not give now it may give later.
+                if self._book.add(reply.tasks) < wanted:
+                    self._lease_at = self._clock() + max(reply.wait_seconds, _NEWS_SECONDS)
+            elif reply.verdict == "wait":
+                self._lease_at = self._clock() + max(reply.wait_seconds, 0.01)
+            else:
+                _LOGGER.info("The master says that nothing is left")
+                self._leaving = True
+            self._changed.notify_all()
+
+    def _move_to(self, route: Route) -> None:
+        """Takes in what a reply says of the parameter servers; a rollback voids all leases."""
+        if route.generation < self._route.generation:
+            return
+        if route.generation > self._route.generation:
+            if self._route.generation:
+                _LOGGER.warning(
+                    "Rolled back: generation %d after %d; leases are void",
+                    route.generation,
+                    self._route.generation,
+                )
+            self._book.clear()
+            self._lease_at = 0.0
+            self._route = route
+        elif route.addresses:
+            self._route = route
+
+    def _call(self, method: str, message: object, reply: type[T]) -> T:
+        if self._link is None:
+            self._link = self._connect()
+        return self._link.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
+
+    def _pause(self, reason: str) -> None:
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since = now
+            _LOGGER.warning("The master is away, training goes on: %s", reason)
+        # It may come back at another address.
+        self._hang_up()
+        self._retry_at = now + next(self._pauses)
+
+    def _back(self) -> None:
+        if self._away_since is not None:
+            _LOGGER.info("The master is back after %.1f s", self._clock() - self._away_since)
+            self._away_since = None
+            self._pauses = self._fresh_pauses()
+
+    def _fresh_pauses(self) -> Iterator[float]:
+        seed = sum(map(ord, self._member.incarnation)) + self._member.index
+        return delays(_FIRST_PAUSE_SECONDS, 2.0, _LONGEST_PAUSE_SECONDS, seed)
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error

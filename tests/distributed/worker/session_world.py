@@ -1,0 +1,141 @@
+"""A master that answers as it is told, a clock that stands, and a session between them."""
+
+from collections import deque
+
+from ctr_pipeline.distributed.coordination.messages import (
+    HeartbeatReply,
+    LeasedTask,
+    LeaseReply,
+    Member,
+    MemberStats,
+    RegisterReply,
+    TaskKey,
+)
+from ctr_pipeline.distributed.coordination.spec import (
+    JobSpec,
+    OptimizerShape,
+    SplitShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.worker.session import Session
+
+ADAM = OptimizerShape("adam", 0.01, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0)
+
+
+def job_spec(**changes):
+    facts = {
+        "job": "job",
+        "protocol": 1,
+        "config_fingerprint": "config",
+        "rows_fingerprint": "test",
+        "plan_fingerprint": "plan",
+        "seed": 0,
+        "tables": (),
+        "segments": (),
+        "counts_file": "",
+        "num_dense": 0,
+        "dense_optimizer": ADAM,
+        "num_partitions": 8,
+        "num_parameter_servers": 1,
+        "update": UpdateRule("async", 1, 4, False),
+        "splits": (SplitShape("train", "nowhere", 100),),
+        "batch_size": 16,
+        "epochs": 1,
+        "shuffle": True,
+        "checkpoint_seconds": 60.0,
+        "keep_checkpoints": 2,
+        "checkpoints_folder": "nowhere",
+    }
+    return JobSpec(**(facts | changes))
+
+
+def leased(task=0, attempt=1, *, kind="train", done_mask=0, split="train", **score):
+    key = TaskKey(kind, 0, task, split)
+    facts = {"first_row": 0, "num_rows": 0, "scores_file": ""} | score
+    return LeasedTask(key, attempt, done_mask, **facts)
+
+
+def registered(generation=1, addresses=("ps:1",), *, refused="", spec=None):
+    return RegisterReply(refused, generation, spec or job_spec(), addresses, 1.0, 5.0)
+
+
+def beat(directive="go_on", generation=1, addresses=("ps:1",), revoked=()):
+    return HeartbeatReply(directive, generation, addresses, tuple(revoked), ())
+
+
+def tasks(*given, generation=1, wait=0.0):
+    return LeaseReply("tasks", generation, tuple(given), wait)
+
+
+def wait(seconds=1.0, generation=1):
+    return LeaseReply("wait", generation, (), seconds)
+
+
+def end(generation=1):
+    return LeaseReply("end", generation, (), 0.0)
+
+
+class FakeMaster:
+    """Answers each method from its own queue; the last answer stays. Errors are raised."""
+
+    def __init__(self, **answers):
+        self.answers = {method: deque(given) for method, given in answers.items()}
+        self.calls = []
+        self.connections = 0
+        self.open = 0
+
+    def connect(self):
+        self.connections += 1
+        self.open += 1
+        return self
+
+    def call(self, method, message, reply, *, deadline_seconds):
+        assert self.open == 1
+        self.calls.append((method, message))
+        queue = self.answers[method]
+        answer = queue.popleft() if len(queue) > 1 else queue[0]
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, reply)
+        return answer
+
+    def close(self):
+        self.open -= 1
+
+    def sent(self, method):
+        return [message for name, message in self.calls if name == method]
+
+
+class Clock:
+    """Stands until it is moved."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def make_session(master, clock):
+    return Session(
+        member=Member("worker", 3, "abc"),
+        config_fingerprint="config",
+        metrics_address="",
+        connect=master.connect,
+        stats=MemberStats,
+        clock=clock,
+    )
+
+
+def run_for(session, clock, seconds):
+    """Turns the session as its thread would, for some seconds of the clock."""
+    until = clock.now + seconds
+    for _ in range(10_000):
+        pause = session.turn()
+        if pause <= 0:
+            continue
+        if clock.now + pause > until:
+            clock.now = until
+            return
+        clock.now += pause
+    raise AssertionError("the session never rests")
