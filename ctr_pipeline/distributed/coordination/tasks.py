@@ -312,6 +312,12 @@ class TaskBoard:
             heapq.heapify(self._todo)
         self._num_over += 1
 
+    def load(self, records: Mapping[TaskKey, Json]) -> None:
+        """Becomes what the records of its tasks describe; others stay as they are."""
+        for key, record in records.items():
+            self.tasks[key].load_json(record)
+        self.refresh()
+
     def count(self, key: TaskKey, report: TaskReport) -> int:
         """Takes in a report of the newest lease; returns the mask of the batches new to it."""
         new = self.tasks[key].count(report)
