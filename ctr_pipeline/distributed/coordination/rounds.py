@@ -11,6 +11,9 @@ from typing import Literal
 
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 
+ROUND_PATIENCE_SECONDS = 15.0
+"""A push waits so long for its round, longer than a lost worker's leases live; then it is stale."""
+
 PushAction = Literal["apply", "join", "stale"]
 
 

@@ -157,7 +157,7 @@ def _batch(header: _Header) -> BatchId:
     return BatchId(*place)
 
 
-def _batch_fields(batch: BatchId) -> dict[str, int]:
+def _batch_fields(batch: BatchId) -> dict[str, Any]:
     return {
         "epoch": batch.epoch,
         "task": batch.task,
@@ -466,12 +466,16 @@ class RowsPart:
     """Some rows of a server.
 
     Attributes:
+        status: DONE, ROLLED_BACK or NOT_READY; there are no rows then, and no part follows.
+        generation: Of the server.
         num_rows: That the server has in all.
         keys: int64 [U], ascending.
         values: float32 [U, W].
     """
 
     KIND: ClassVar = Kind.ROWS_PART
+    status: Status
+    generation: int
     num_rows: int
     keys: Int64Array
     values: Float32Array
@@ -480,6 +484,8 @@ class RowsPart:
         """As bytes."""
         header = _Header(
             kind=self.KIND,
+            status=self.status,
+            generation=self.generation,
             first=self.num_rows,
             width=self.values.shape[1],
             num_keys=len(self.keys),
@@ -495,4 +501,10 @@ class RowsPart:
         arrays.finish()
         if header.first < 0:
             raise MalformedMessage(f"{header.first} rows")
-        return cls(num_rows=header.first, keys=keys, values=values)
+        return cls(
+            status=_status(header),
+            generation=header.generation,
+            num_rows=header.first,
+            keys=keys,
+            values=values,
+        )

@@ -1,0 +1,448 @@
+"""A parameter server without its network: pulls, pushes, rounds, cuts, restores.
+
+Axes: U keys of a message, W values of a row.
+
+One lock orders everything that reads or changes what the server holds, so that a pull sees one
+version and a push is one step. A push of synchronous mode waits, the lock given up, until its round
+is complete. A cut begins between two updates, copies what is small and notes the instant for the
+rows; they are written while updates go on. Before the first restore, and while one runs, nothing is
+served.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctr_pipeline.distributed.coordination.messages import (
+    ReadRowsRequest,
+    RestoreReply,
+    RestoreRequest,
+    SnapshotReply,
+    SnapshotRequest,
+)
+from ctr_pipeline.distributed.coordination.rounds import (
+    ROUND_PATIENCE_SECONDS,
+    BatchId,
+    Round,
+    admit_push,
+    worker_number,
+)
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
+from ctr_pipeline.distributed.ps.merging import RowGradients, without_repeats
+from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.rpc.packed import (
+    DenseReply,
+    DenseRequest,
+    PullReply,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    RowsPart,
+    Status,
+)
+from ctr_pipeline.embeddings.arrays import Float32Array, Int64Array
+from ctr_pipeline.embeddings.snapshot import RowSnapshot, SnapshotAbandonedError
+from ctr_pipeline.errors import CtrPipelineError
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_BYTES_AN_ANSWER = 32 << 20
+
+
+@dataclass
+class PushCounts:
+    """What became of pushes so far.
+
+    Attributes:
+        applied: Batches applied, wholly or where they were missing.
+        repeated: Were applied before.
+        stale: Too old, or their round did not fill.
+        refused: Of an old generation or attempt.
+        vanished_keys: Keys whose gradients were dropped, because they have no row.
+    """
+
+    applied: int = 0
+    repeated: int = 0
+    stale: int = 0
+    refused: int = 0
+    vanished_keys: int = 0
+
+
+class _WaitingPush:
+    """A push of the open round; a lost call that is tried again waits for the same one."""
+
+    def __init__(self, gradients: BatchGradients) -> None:
+        self.gradients = gradients
+        self.status: Status | None = None
+
+
+class PsCore:
+    """State of one parameter server; safe to call from several threads.
+
+    Args:
+        spec: Of the job.
+        index: Which server this is.
+        threads: That work on rows.
+        round_patience_seconds: A push of synchronous mode is answered `stale` after so long.
+        clock: Seconds, monotonic.
+
+    Attributes:
+        counts: What became of pushes.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        index: int,
+        *,
+        threads: int = 1,
+        round_patience_seconds: float = ROUND_PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.spec = spec
+        self.index = index
+        self.counts = PushCounts()
+        self._holdings = Holdings(spec, index, threads=threads)
+        self._patience_seconds = round_patience_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        # The newest generation that was announced, and the one that is served.
+        self._announced = -1
+        self._served = -1
+        self._version = 0
+        self._round = Round()
+        self._waiting: dict[BatchId, _WaitingPush] = {}
+        self._active_workers: frozenset[int] | None = None
+        # Cuts and restores exclude each other; a restore gives up the cut that is being written.
+        self._cutting = threading.Lock()
+        self._snapshot: RowSnapshot | None = None
+        self._last_cut: tuple[SnapshotRequest, SnapshotReply] | None = None
+
+    @property
+    def generation(self) -> int:
+        """That is served; -1 before the first restore and while one runs."""
+        return self._served
+
+    @property
+    def version(self) -> int:
+        """Updates made by this process."""
+        return self._version
+
+    @property
+    def num_rows(self) -> int:
+        """Rows held."""
+        return self._holdings.num_rows
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the rows and of what finds them."""
+        return self._holdings.memory_bytes
+
+    @property
+    def num_waiting(self) -> int:
+        """Pushes in the open round."""
+        return len(self._round.members)
+
+    def set_active_workers(self, incarnations: Collection[str]) -> None:
+        """Says which workers can still push; a round does not wait for others."""
+        workers = frozenset(worker_number(name) for name in incarnations)
+        with self._lock:
+            self._active_workers = workers
+            self._close_complete_round()
+
+    def pull(self, request: PullRequest) -> PullReply:
+        """Values of keys, and the dense values if they are newer than the caller's.
+
+        Raises:
+            Refusal: The keys are not of this server.
+        """
+        keys = self._checked_keys(request.keys)
+        with self._lock:
+            status = self._gate(request.generation)
+            if status is None and request.batch is not None:
+                status = self._fence(request.batch)
+            known = request.dense_version
+            if status is None and known is not None and not self._holdings.has_dense:
+                status = Status.NOT_READY
+            if status is not None:
+                return PullReply(status, self._shown_generation(), 0, self._no_values(), None)
+            is_newer = known is not None and known < self._version
+            return PullReply(
+                status=Status.DONE,
+                generation=self._served,
+                version=self._version,
+                values=self._holdings.read_rows(keys, create=request.create),
+                dense=self._holdings.dense_values() if is_newer else None,
+            )
+
+    def push(self, request: PushRequest) -> PushReply:
+        """Applies the gradients of a batch, once.
+
+        In synchronous mode waits for the round; see `round_patience_seconds`.
+
+        Raises:
+            Refusal: The gradients do not fit what this server holds.
+        """
+        keys = self._checked_keys(request.keys)
+        fresh_keys = self._checked_keys(request.fresh_keys)
+        first, last = self._holdings.range
+        if len(keys) and request.sums.shape[1] != self._holdings.width:
+            raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
+        if len(request.dense) != last - first:
+            raise Refusal("mismatch", f"{len(request.dense)} dense gradients for {last - first}")
+        rows = without_repeats(RowGradients(keys, request.num_occurrences.copy(), request.sums))
+        with self._lock:
+            status = self._gate(request.generation)
+            if status is None and not self._holdings.has_dense:
+                status = Status.NOT_READY
+            if status is None:
+                status = self._fence(request.batch) or self._admit(request, rows)
+                # The job may have been rolled back while the push waited for its round.
+                status = self._gate(request.generation) or status
+            if status in {Status.DONE, Status.REPEATED}:
+                return PushReply(
+                    status=status,
+                    generation=self._shown_generation(),
+                    version=self._version,
+                    dense=self._holdings.dense_values(),
+                    fresh=self._holdings.read_rows(fresh_keys, create=False),
+                )
+        if status is Status.STALE:
+            self.counts.stale += 1
+        elif status is not Status.NOT_READY:
+            self.counts.refused += 1
+        return PushReply(
+            status=status,
+            generation=self._shown_generation(),
+            version=0,
+            dense=np.empty(0, np.float32),
+            fresh=self._no_values(),
+        )
+
+    def init_dense(self, request: DenseRequest) -> DenseReply:
+        """Takes the initial dense values of the first caller.
+
+        Raises:
+            Refusal: They are not those of this server, or differ from another caller's.
+        """
+        first, last = self._holdings.range
+        if (request.first, len(request.values)) != (first, last - first):
+            raise Refusal("mismatch", f"dense values {first} … {last - 1} are expected")
+        with self._lock:
+            status = self._gate(request.generation)
+            if status is None:
+                before = self._holdings.has_dense
+                if self._holdings.initialise_dense(request.values) is False:
+                    raise Refusal(
+                        "dense_differs",
+                        "another worker gave other initial values for the dense parameters",
+                    )
+                status = Status.REPEATED if before else Status.DONE
+            return DenseReply(status, self._shown_generation())
+
+    def read_rows(self, request: ReadRowsRequest) -> Iterator[RowsPart]:
+        """All rows by ascending key; the first part says how many there are, the last may be a no.
+
+        Rows that change meanwhile may be read before or after the change.
+        """
+        with self._lock:
+            status = self._gate(request.generation)
+            keys = np.empty(0, np.int64) if status else self._holdings.sorted_keys()
+        num_rows = len(keys)
+        yield self._rows_part(status, num_rows, keys[:0], self._no_values())
+        if request.block_rows < 1:
+            return
+        most = max(_MOST_BYTES_AN_ANSWER // (8 + 4 * self._holdings.width), 1)
+        block_rows = min(request.block_rows, most)
+        begin = int(np.searchsorted(keys, request.after_key, side="right"))
+        for first in range(begin, num_rows, block_rows):
+            block = keys[first : first + block_rows]
+            with self._lock:
+                status = self._gate(request.generation)
+                if status is not None:
+                    block = block[:0]
+                values = self._holdings.read_rows(block, create=False)
+            yield self._rows_part(status, num_rows, block, values)
+            if status is not None:
+                return
+
+    def _rows_part(
+        self, status: Status | None, num_rows: int, keys: Int64Array, values: Float32Array
+    ) -> RowsPart:
+        return RowsPart(
+            Status.DONE if status is None else status,
+            self._shown_generation(),
+            num_rows,
+            keys,
+            values,
+        )
+
+    def snapshot(self, request: SnapshotRequest) -> SnapshotReply:
+        """This server's part of a cut; a repeated request gets the same answer."""
+        with self._cutting:
+            if self._last_cut is not None and self._last_cut[0] == request:
+                return self._last_cut[1]
+            try:
+                reply = self._take_cut(request)
+            except CtrPipelineError as error:
+                _LOGGER.warning("cut %d failed: %s", request.cut, error)
+                return _no_cut(str(error))
+            except SnapshotAbandonedError:
+                return _no_cut("the job was rolled back meanwhile")
+            finally:
+                if self._snapshot is not None:
+                    self._snapshot.abandon()
+                self._snapshot = None
+            if not reply.refused:
+                self._last_cut = (request, reply)
+            return reply
+
+    def restore(self, request: RestoreRequest) -> RestoreReply:
+        """Holds what a cut has from now on, and serves its generation alone.
+
+        A repeated request changes nothing.
+        """
+        with self._lock:
+            if request.generation < self._announced:
+                return _too_old(self._announced)
+            if request.generation == self._served:
+                return RestoreReply("", self.num_rows)
+            self._announced, self._served = request.generation, -1
+            for batch in list(self._waiting):
+                self._withdraw(batch, Status.ROLLED_BACK)
+            if self._snapshot is not None:
+                self._snapshot.abandon()
+        with self._cutting:
+            # Nobody else looks at the holdings while no generation is served.
+            if request.generation < self._announced:
+                return _too_old(self._announced)
+            if request.generation == self._served:
+                return RestoreReply("", self.num_rows)
+            try:
+                self._holdings.restore(request)
+            except CtrPipelineError as error:
+                _LOGGER.warning("cut %d cannot be restored: %s", request.cut, error)
+                return RestoreReply(str(error), 0)
+            with self._lock:
+                self._last_cut = None
+                if request.generation < self._announced:
+                    return _too_old(self._announced)
+                self._served = request.generation
+                return RestoreReply("", self.num_rows)
+
+    def _take_cut(self, request: SnapshotRequest) -> SnapshotReply:
+        snapshot = self._holdings.prepare_cut(request.cut)
+        with self._lock:
+            if self._gate(request.generation) is not None:
+                return _no_cut(f"generation {request.generation} is not the one that is served")
+            if not self._holdings.has_dense:
+                return _no_cut("nobody gave the dense parameters their values yet")
+            started = self._clock()
+            self._snapshot = snapshot
+            cut = self._holdings.begin_cut(request, snapshot)
+            version = self._version
+            pause_seconds = self._clock() - started
+        files = self._holdings.write_cut(request, cut)
+        if snapshot is not None:
+            pause_seconds = max(pause_seconds, snapshot.longest_pause_seconds)
+        return SnapshotReply("", files, cut.marks, version, pause_seconds)
+
+    def _checked_keys(self, keys: Int64Array) -> Int64Array:
+        if not self._holdings.owns(keys):
+            raise Refusal("mismatch", f"a key is not one of server {self.index}")
+        # A copy, because the kernels are compiled for arrays that may be written.
+        return keys.copy()
+
+    def _no_values(self) -> Float32Array:
+        return np.empty((0, self._holdings.width), np.float32)
+
+    def _shown_generation(self) -> int:
+        return max(self._announced, 0)
+
+    def _gate(self, generation: int) -> Status | None:
+        """Why a caller of that generation is not served; None if it is."""
+        if generation < self._announced:
+            return Status.ROLLED_BACK
+        return None if generation == self._served else Status.NOT_READY
+
+    def _fence(self, batch: BatchId) -> Status | None:
+        """Refuses what a later attempt has taken over; notes the attempt otherwise."""
+        if not self._holdings.applied.begin(batch):
+            return Status.SUPERSEDED
+        for other in list(self._waiting):
+            same_task = (other.epoch, other.task) == (batch.epoch, batch.task)
+            if other.epoch < batch.epoch or (same_task and other.attempt < batch.attempt):
+                self._withdraw(other, Status.SUPERSEDED)
+        return None
+
+    def _admit(self, request: PushRequest, rows: RowGradients) -> Status:
+        """Applies a push, or waits until its round is; the lock is held."""
+        if not self._holdings.applied.missing_units(request.batch).any():
+            self.counts.repeated += 1
+            return Status.REPEATED
+        waiting = self._waiting.get(request.batch)
+        if waiting is None:
+            admission = admit_push(
+                self.spec.update, version=self._version, pulled_version=request.version
+            )
+            if admission.action == "stale":
+                return Status.STALE
+            gradients = BatchGradients(
+                batch=request.batch,
+                step=request.step,
+                learning_rate_factor=request.learning_rate_factor * admission.learning_rate_scale,
+                num_examples=request.num_examples,
+                rows=rows,
+                dense=request.dense,
+            )
+            if admission.action == "apply":
+                self._apply([gradients])
+                return Status.DONE
+            waiting = self._waiting[request.batch] = _WaitingPush(gradients)
+            self._round = self._round.joined_by(request.worker, request.batch)
+            self._close_complete_round()
+        return self._wait_for_round(waiting)
+
+    def _wait_for_round(self, waiting: _WaitingPush) -> Status:
+        deadline = self._clock() + self._patience_seconds
+        while waiting.status is None:
+            remaining = deadline - self._clock()
+            if remaining <= 0:
+                self._withdraw(waiting.gradients.batch, Status.STALE)
+            else:
+                self._changed.wait(remaining)
+        return waiting.status
+
+    def _withdraw(self, batch: BatchId, status: Status) -> None:
+        self._waiting.pop(batch).status = status
+        self._round = self._round.left_by(batch)
+        self._changed.notify_all()
+
+    def _close_complete_round(self) -> None:
+        if not self._round.is_complete(self.spec.update, self._active_workers):
+            return
+        members = list(self._waiting.values())
+        self._apply([waiting.gradients for waiting in members])
+        self._waiting.clear()
+        self._round = Round()
+        for waiting in members:
+            waiting.status = Status.DONE
+        self._changed.notify_all()
+
+    def _apply(self, batches: list[BatchGradients]) -> None:
+        self.counts.vanished_keys += self._holdings.apply(batches)
+        self.counts.applied += len(batches)
+        self._version += 1
+
+
+def _no_cut(reason: str) -> SnapshotReply:
+    return SnapshotReply(reason, (), (), 0, 0.0)
+
+
+def _too_old(announced: int) -> RestoreReply:
+    return RestoreReply(f"generation {announced} was announced before", 0)

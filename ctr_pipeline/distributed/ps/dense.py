@@ -1,0 +1,145 @@
+"""A parameter server's range of the dense parameters.
+
+The range may consist of pieces that came from different servers, see `marks`; each is updated by
+itself. Optimizers work value by value (those that do not are never divided), so pieces change no
+result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ctr_pipeline.distributed.coordination.messages import LoggedFile
+from ctr_pipeline.embeddings.arrays import Float32Array
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.dense_log import restore_range, save_range
+from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.optimizers import Slot, rule_of
+from ctr_pipeline.embeddings.specs import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class DenseCopy:
+    """A range as it was at one instant.
+
+    Attributes:
+        values: float32 [n].
+        slots: As `DenseParameters.slots`.
+    """
+
+    values: Float32Array
+    slots: Float32Array
+
+
+class DenseRange:
+    """Dense parameters `first` to before `last` with their optimizer state.
+
+    Args:
+        pieces: Consecutive: places from the first to before the second.
+        optimizer: Of all of them.
+        values: float32 [n], the initial values.
+
+    Attributes:
+        bounds: Of each piece, counted from `first`.
+    """
+
+    def __init__(
+        self, pieces: Sequence[tuple[int, int]], optimizer: OptimizerSpec, values: Float32Array
+    ) -> None:
+        self.first, self.last = pieces[0][0], pieces[-1][1]
+        self._optimizer = optimizer
+        self.bounds = tuple((low - self.first, high - self.first) for low, high in pieces)
+        self._pieces = tuple(
+            DenseParameters(values[low:high], optimizer) for low, high in self.bounds
+        )
+
+    @classmethod
+    def restored(
+        cls,
+        pieces: Sequence[tuple[int, int]],
+        optimizer: OptimizerSpec,
+        folder: Path,
+        files: Sequence[LoggedFile],
+        num_dense: int,
+    ) -> "DenseRange":
+        """The range as a cut has it.
+
+        Raises:
+            CheckpointError: A file is missing, damaged or of other parameters.
+        """
+        found = cls(pieces, optimizer, np.zeros(pieces[-1][1] - pieces[0][0], np.float32))
+        logged = [log_file(file) for file in files]
+        for (first, last), piece in zip(pieces, found._pieces, strict=True):
+            if first < last:
+                restore_range(piece, folder, logged, first=first, num_dense=num_dense)
+        return found
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def copy_values(self) -> Float32Array:
+        """The values, float32 [n], which later updates leave as they are."""
+        return np.concatenate([piece.values for piece in self._pieces])
+
+    def update(
+        self, number: int, gradient: Float32Array, *, step: int, learning_rate_factor: float
+    ) -> None:
+        """Moves the values of one piece by one step.
+
+        Args:
+            number: Of the piece.
+            gradient: float32, of the piece.
+            step: Global step, from 1.
+            learning_rate_factor: The schedule's factor.
+        """
+        if len(gradient):
+            self._pieces[number].update(
+                gradient, step=step, learning_rate_factor=learning_rate_factor
+            )
+
+    def copy(self) -> DenseCopy:
+        """Values and state as one range."""
+        slots: list[Float32Array] = []
+        places = [0] * len(self._pieces)
+        for slot in rule_of(self._optimizer).slots:
+            for number, piece in enumerate(self._pieces):
+                size = 1 if slot is Slot.ROW_ACCUMULATOR else len(piece.values)
+                slots.append(piece.slots[places[number] : places[number] + size])
+                places[number] += size
+        return DenseCopy(
+            self.copy_values(), np.concatenate(slots) if slots else np.empty(0, np.float32)
+        )
+
+
+def save_copy(
+    folder: Path,
+    copy: DenseCopy,
+    optimizer: OptimizerSpec,
+    *,
+    cut: int,
+    first: int,
+    num_dense: int,
+) -> tuple[LoggedFile, ...]:
+    """Writes a range durably; no file for an empty one.
+
+    Raises:
+        RunFolderError: The disk is full or the folder cannot be written.
+    """
+    if not len(copy.values):
+        return ()
+    file = save_range(
+        folder, copy.values, copy.slots, optimizer, cut=cut, first=first, num_dense=num_dense
+    )
+    return (logged_file(file),)
+
+
+def log_file(file: LoggedFile) -> LogFile:
+    """A file of a message as the row log takes it."""
+    return LogFile(**vars(file))
+
+
+def logged_file(file: LogFile) -> LoggedFile:
+    """A file of the row log as a message takes it."""
+    return LoggedFile(**vars(file))

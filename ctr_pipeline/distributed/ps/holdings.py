@@ -1,0 +1,337 @@
+"""What one parameter server holds: rows, its range of the dense parameters, marks of both.
+
+Not safe to call from several threads: `core` sees to that.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from ctr_pipeline.distributed.coordination.messages import (
+    LoggedFile,
+    RestoreRequest,
+    SnapshotRequest,
+    TaskMarks,
+)
+from ctr_pipeline.distributed.coordination.placement import dense_ranges, owned_partitions
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import JobSpec, OptimizerShape
+from ctr_pipeline.distributed.ps.dense import (
+    DenseCopy,
+    DenseRange,
+    log_file,
+    logged_file,
+    save_copy,
+)
+from ctr_pipeline.distributed.ps.marks import AppliedBatches, Units
+from ctr_pipeline.distributed.ps.merging import RowGradients, merge_dense, merge_rows
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.row_log import restore_rows
+from ctr_pipeline.embeddings.snapshot import RowSnapshot
+from ctr_pipeline.embeddings.specs import (
+    ID_BITS,
+    OptimizerName,
+    OptimizerSpec,
+    Reduction,
+    SegmentSpec,
+    TableSpec,
+)
+from ctr_pipeline.embeddings.store import EmbeddingStore
+
+_ID_MASK = (1 << ID_BITS) - 1
+
+
+@dataclass(frozen=True)
+class BatchGradients:
+    """Gradients of one batch, as far as one server is concerned.
+
+    Attributes:
+        batch: Which one.
+        step: Of the batch, from 1.
+        learning_rate_factor: On every learning rate.
+        num_examples: Of the batch.
+        rows: Of the server's rows, each key once.
+        dense: float32, of the server's range.
+    """
+
+    batch: BatchId
+    step: int
+    learning_rate_factor: float
+    num_examples: int
+    rows: RowGradients
+    dense: Float32Array
+
+
+class Cut:
+    """A server's part of a cut at its instant; its files are written later.
+
+    Args:
+        snapshot: Of the rows, begun; None if there are no tables.
+        dense: The range.
+        marks: What both hold.
+    """
+
+    def __init__(
+        self, snapshot: RowSnapshot | None, dense: DenseCopy, marks: tuple[TaskMarks, ...]
+    ) -> None:
+        self.snapshot = snapshot
+        self.dense = dense
+        self.marks = marks
+
+
+class Holdings:
+    """Rows, dense range and marks of one server.
+
+    Args:
+        spec: Of the job.
+        index: Which server this is.
+        threads: That work on rows.
+
+    Attributes:
+        width: Values in a row.
+        range: First place of the dense range and the one after its last.
+        applied: Marks.
+    """
+
+    def __init__(self, spec: JobSpec, index: int, *, threads: int) -> None:
+        self._spec = spec
+        self._index = index
+        self._folder = Path(spec.checkpoints_folder)
+        self._optimizer = optimizer_of(spec.dense_optimizer)
+        self._store = _build_store(spec, threads)
+        self._table_sizes = np.array([table.num_ids for table in spec.tables], np.int64)
+        self._partitions = owned_partitions(spec, index)
+        self._dense: DenseRange | None = None
+        self._initial_crc: int | None = None
+        self.width = sum(segment.dim for segment in spec.segments)
+        self.range = dense_ranges(spec, spec.num_parameter_servers)[index]
+        self.applied = AppliedBatches(Units(self._partitions, (self.range,)))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows held."""
+        return 0 if self._store is None else self._store.num_rows
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the rows and of what finds them."""
+        return 0 if self._store is None else self._store.memory_bytes()
+
+    @property
+    def has_dense(self) -> bool:
+        """Whether dense values were given or restored."""
+        return self._dense is not None
+
+    def owns(self, keys: Int64Array) -> bool:
+        """Whether all keys are ids of their tables, in partitions of this server."""
+        if not len(keys):
+            return True
+        tables = keys >> ID_BITS
+        if tables.min() < 0 or tables.max() >= len(self._table_sizes):
+            return False
+        if (keys & _ID_MASK >= self._table_sizes[tables]).any():
+            return False
+        owners = self._partitions_of(keys) % self._spec.num_parameter_servers
+        return bool((owners == self._index).all())
+
+    def read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
+        """Values by key, float32 [U, W]; zeros for a key without a row.
+
+        Raises:
+            TrainingError: There is no room for the new rows.
+        """
+        if self._store is None:
+            return np.empty((0, self.width), np.float32)
+        return self._store.read_rows(keys, create=create)
+
+    def sorted_keys(self) -> Int64Array:
+        """Keys of all rows, ascending."""
+        if self._store is None:
+            return np.empty(0, np.int64)
+        return np.sort(self._store.rows.keys_N[: self._store.num_rows])
+
+    def dense_values(self) -> Float32Array:
+        """The dense range, float32; later updates leave it as it is."""
+        return self._given_dense().copy_values()
+
+    def initialise_dense(self, values: Float32Array) -> bool | None:
+        """Takes the initial dense values.
+
+        Returns:
+            True: they were taken, or are those that were taken before; False: others were; None:
+            the values are those of a cut.
+        """
+        crc = zlib.crc32(np.ascontiguousarray(values).data)
+        if self._dense is None:
+            self._dense = DenseRange(self.applied.units.pieces, self._optimizer, values)
+            self._initial_crc = crc
+        return None if self._initial_crc is None else crc == self._initial_crc
+
+    def apply(self, batches: Sequence[BatchGradients]) -> int:
+        """Makes one update of batches, where they were not applied yet, and marks them.
+
+        Of several, gradients of rows and examples add up, dense gradients become their mean by
+        examples, and step and learning rate are those of the latest.
+
+        Returns:
+            Keys whose gradients were dropped, because they have no row.
+        """
+        # The result of a round must not depend on the order in which its pushes arrived.
+        batches = sorted(batches, key=lambda item: (item.batch.epoch, item.step, item.batch.batch))
+        missing = [self.applied.missing_units(item.batch) for item in batches]
+        latest = batches[-1]
+        num_vanished = 0
+        if self._store is not None:
+            rows = merge_rows(
+                [
+                    item.rows
+                    if flags.all()
+                    else item.rows.only(
+                        self.applied.missing_keys(flags, self._partitions_of(item.rows.keys))
+                    )
+                    for item, flags in zip(batches, missing, strict=True)
+                ]
+            )
+            num_vanished = self._store.apply_gradients(
+                rows.keys,
+                rows.sums,
+                rows.num_occurrences,
+                step=latest.step,
+                learning_rate_factor=latest.learning_rate_factor,
+                num_examples=sum(item.num_examples for item in batches),
+            )
+        dense = self._given_dense()
+        for piece, (low, high) in enumerate(dense.bounds):
+            moving = [
+                item
+                for item, flags in zip(batches, missing, strict=True)
+                if self.applied.missing_pieces(flags)[piece]
+            ]
+            if moving:
+                dense.update(
+                    piece,
+                    merge_dense(
+                        [item.dense[low:high] for item in moving],
+                        [item.num_examples for item in moving],
+                    ),
+                    step=latest.step,
+                    learning_rate_factor=latest.learning_rate_factor,
+                )
+        for item in batches:
+            self.applied.mark(item.batch)
+        return num_vanished
+
+    def prepare_cut(self, cut: int) -> RowSnapshot | None:
+        """What a cut needs before its instant: memory, compiled kernels."""
+        return None if self._store is None else RowSnapshot(self._store, cut=cut)
+
+    def begin_cut(self, request: SnapshotRequest, snapshot: RowSnapshot | None) -> Cut:
+        """The instant of a cut."""
+        if snapshot is not None and self._store is not None:
+            knows_changes = request.parent > 0 and self._store.rows.delta_after == request.parent
+            snapshot.begin(full=request.full or not knows_changes)
+        return Cut(snapshot, self._given_dense().copy(), self.applied.to_messages())
+
+    def write_cut(self, request: SnapshotRequest, cut: Cut) -> tuple[LoggedFile, ...]:
+        """Writes the files of a cut, durably; updates may go on.
+
+        Raises:
+            RunFolderError: The disk is full or the folder cannot be written.
+            SnapshotAbandonedError: A restore gave it up.
+        """
+        files: tuple[LoggedFile, ...] = ()
+        if cut.snapshot is not None:
+            rows = cut.snapshot.write(
+                self._folder,
+                num_partitions=self._spec.num_partitions,
+                partitions=self._partitions,
+            )
+            files = tuple(logged_file(file) for file in rows)
+        return files + save_copy(
+            self._folder,
+            cut.dense,
+            self._optimizer,
+            cut=request.cut,
+            first=self.range[0],
+            num_dense=self._spec.num_dense,
+        )
+
+    def restore(self, request: RestoreRequest) -> None:
+        """Replaces everything by what a cut has of this server's partitions and range.
+
+        Raises:
+            CheckpointError: A file is missing, damaged or of another job.
+            TrainingError: There is no room for the rows.
+        """
+        applied = AppliedBatches.restored(self._spec, self._index, request)
+        if self._store is not None:
+            owned = frozenset(self._partitions)
+            restore_rows(
+                self._store,
+                self._folder,
+                [
+                    [log_file(file) for file in chain.files]
+                    for chain in request.partitions
+                    if chain.partition in owned
+                ],
+                num_partitions=self._spec.num_partitions,
+                cut=request.cut,
+            )
+        self._dense = self._initial_crc = None
+        if request.cut > 0:
+            self._dense = DenseRange.restored(
+                applied.units.pieces,
+                self._optimizer,
+                self._folder,
+                request.dense,
+                self._spec.num_dense,
+            )
+        self.applied = applied
+
+    def _partitions_of(self, keys: Int64Array) -> Int32Array:
+        return partitions_of(keys, self._spec.num_partitions)
+
+    def _given_dense(self) -> DenseRange:
+        if self._dense is None:
+            raise ValueError("there are no dense values yet")
+        return self._dense
+
+
+def optimizer_of(shape: OptimizerShape) -> OptimizerSpec:
+    """The optimizer as the store takes it."""
+    values = asdict(shape)
+    return OptimizerSpec(**{**values, "name": cast("OptimizerName", shape.name)})
+
+
+def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
+    """An empty store for any rows of the job; None if it has no tables."""
+    if not spec.tables:
+        return None
+    store = EmbeddingStore(
+        [TableSpec(table.name, table.num_ids) for table in spec.tables],
+        [
+            SegmentSpec(
+                name=segment.name,
+                dim=segment.dim,
+                optimizer=optimizer_of(segment.optimizer),
+                reduction=cast("Reduction", segment.reduction),
+                l2_strength=segment.l2_strength,
+                l2_count_power=segment.l2_count_power,
+                initial_range=segment.initial_range,
+            )
+            for segment in spec.segments
+        ],
+        seed=spec.seed,
+        threads=threads,
+    )
+    if spec.counts_file:
+        # Mapped, and looked up only for rows made here: no server reads all counts into memory.
+        counts = np.load(spec.counts_file, mmap_mode="r")
+        bounds = np.cumsum([table.num_ids for table in spec.tables])[:-1]
+        store.set_training_counts(np.split(counts, bounds))
+    return store

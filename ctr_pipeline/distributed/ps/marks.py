@@ -1,0 +1,187 @@
+"""Which batches a parameter server has applied, so that none is applied twice.
+
+What a server holds consists of *units*: each of its partitions, and each piece of its dense range.
+Usually all of them have seen the same batches. After a restore under another number of servers they
+come from servers that had not: each unit then keeps the marks of the server it came from, and a
+batch is applied to those units that do not have it yet.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ctr_pipeline.distributed.coordination.messages import MarkScope, RestoreRequest, TaskMarks
+from ctr_pipeline.distributed.coordination.placement import (
+    dense_ranges,
+    owned_partitions,
+    owner_of,
+)
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+
+BoolArray = npt.NDArray[np.bool_]
+Int32Array = npt.NDArray[np.int32]
+_MaskArray = npt.NDArray[np.uint64]
+_TaskOfEpoch = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a server's marks are kept for, partitions before pieces.
+
+    Attributes:
+        partitions: Of its rows, ascending.
+        pieces: Of its dense range: consecutive places from the first to before the second.
+    """
+
+    partitions: tuple[int, ...]
+    pieces: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.partitions) + len(self.pieces)
+
+
+class AppliedBatches:
+    """Marks of the batches that were applied, and the newest attempt at each task.
+
+    Only the newest epoch is kept: an epoch ends when all its batches are applied everywhere.
+
+    Args:
+        units: What the server holds.
+    """
+
+    def __init__(self, units: Units) -> None:
+        self.units = units
+        self._masks: dict[_TaskOfEpoch, _MaskArray] = {}
+        self._attempts: dict[_TaskOfEpoch, int] = {}
+        self._epoch = 0
+
+    @classmethod
+    def restored(cls, spec: JobSpec, server: int, request: RestoreRequest) -> "AppliedBatches":
+        """The marks that a server begins with.
+
+        Args:
+            spec: Of the job; names the servers that there are now.
+            server: Which of them.
+            request: Names the servers that took the cut and their marks.
+        """
+        num_sources = len(request.marks)
+        first, last = dense_ranges(spec, spec.num_parameter_servers)[server]
+        ranges = dense_ranges(spec, num_sources) if num_sources else ()
+        cuts = {first, last, *(place for bounds in ranges for place in bounds)}
+        for marks in request.marks:
+            for mark in marks:
+                if mark.scope is not None:
+                    cuts.update(place for bounds in mark.scope.dense for place in bounds)
+        edges = sorted(place for place in cuts if first <= place <= last)
+        pieces = tuple(pairwise(edges)) or ((first, last),)
+        applied = cls(Units(owned_partitions(spec, server), pieces))
+        if not num_sources:
+            return applied
+        named = {files.partition: files.marks_of for files in request.partitions}
+        sources = [
+            named.get(partition, owner_of(partition, num_sources))
+            for partition in applied.units.partitions
+        ]
+        for begin, _ in pieces:
+            # An empty piece takes anyone's marks: there is nothing to apply to it.
+            holders = [number for number, (low, high) in enumerate(ranges) if low <= begin < high]
+            sources.append(holders[0] if holders else 0)
+        for unit, source in enumerate(sources):
+            for mark in request.marks[source]:
+                if applied._covers(mark.scope, unit):
+                    applied._masks_of((mark.epoch, mark.task))[unit] |= np.uint64(mark.mask)
+        applied._begin_epoch(max((epoch for epoch, _ in applied._masks), default=0))
+        return applied
+
+    def begin(self, batch: BatchId) -> bool:
+        """Notes an attempt; False if a later one, or a later epoch, has begun: refuse it."""
+        if batch.epoch > self._epoch:
+            self._begin_epoch(batch.epoch)
+        task = (batch.epoch, batch.task)
+        if batch.epoch < self._epoch or batch.attempt < self._attempts.get(task, 0):
+            return False
+        self._attempts[task] = batch.attempt
+        return True
+
+    def missing_units(self, batch: BatchId) -> BoolArray:
+        """Which units do not have the batch yet, bool [units]."""
+        masks = self._masks.get((batch.epoch, batch.task))
+        if masks is None:
+            return np.ones(len(self.units), np.bool_)
+        missing: BoolArray = (masks >> np.uint64(batch.batch)) & np.uint64(1) == 0
+        return missing
+
+    def missing_keys(self, missing: BoolArray, partitions_U: Int32Array) -> BoolArray:
+        """Whether the partition of each key is among the missing units, bool [U].
+
+        Args:
+            missing: bool [units], as `missing_units` says.
+            partitions_U: int32, of the server's partitions.
+        """
+        num_partitions = len(self.units.partitions)
+        is_missing = np.zeros(max(self.units.partitions, default=0) + 1, np.bool_)
+        is_missing[list(self.units.partitions)] = missing[:num_partitions]
+        chosen_U: BoolArray = is_missing[partitions_U]
+        return chosen_U
+
+    def missing_pieces(self, missing: BoolArray) -> BoolArray:
+        """Whether each piece of the dense range is among the missing units."""
+        return missing[len(self.units.partitions) :]
+
+    def mark(self, batch: BatchId) -> None:
+        """Notes that all units have the batch now."""
+        self._masks_of((batch.epoch, batch.task))[:] |= np.uint64(1 << batch.batch)
+
+    def to_messages(self) -> tuple[TaskMarks, ...]:
+        """The marks as they stand in a cut."""
+        return tuple(
+            TaskMarks(epoch, task, mask, scope)
+            for (epoch, task), masks in sorted(self._masks.items())
+            for mask, scope in self._scopes(masks)
+            if mask
+        )
+
+    def _scopes(self, masks: _MaskArray) -> Iterable[tuple[int, MarkScope | None]]:
+        distinct = np.unique(masks)
+        if len(distinct) == 1:
+            return [(int(distinct[0]), None)]
+        num_partitions = len(self.units.partitions)
+        found = []
+        for mask in distinct:
+            chosen = [int(unit) for unit in np.flatnonzero(masks == mask)]
+            scope = MarkScope(
+                partitions=tuple(
+                    self.units.partitions[unit] for unit in chosen if unit < num_partitions
+                ),
+                dense=tuple(
+                    self.units.pieces[unit - num_partitions]
+                    for unit in chosen
+                    if unit >= num_partitions
+                ),
+            )
+            found.append((int(mask), scope))
+        return found
+
+    def _covers(self, scope: MarkScope | None, unit: int) -> bool:
+        if scope is None:
+            return True
+        if unit < len(self.units.partitions):
+            return self.units.partitions[unit] in scope.partitions
+        begin, _ = self.units.pieces[unit - len(self.units.partitions)]
+        return any(low <= begin < high for low, high in scope.dense)
+
+    def _masks_of(self, task: _TaskOfEpoch) -> _MaskArray:
+        if task not in self._masks:
+            self._masks[task] = np.zeros(len(self.units), np.uint64)
+        return self._masks[task]
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._masks = {task: masks for task, masks in self._masks.items() if task[0] >= epoch}
+        self._attempts = {
+            task: attempt for task, attempt in self._attempts.items() if task[0] >= epoch
+        }
