@@ -1,0 +1,63 @@
+import json
+
+import pytest
+
+from ctr_pipeline.distributed.coordination.spec import (
+    JobSpec,
+    OptimizerShape,
+    SegmentShape,
+    SplitShape,
+    TableShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
+from ctr_pipeline.errors import RunFolderError
+
+ADAM = OptimizerShape("adam", 1e-3, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0)
+SPEC = JobSpec(
+    job="job-1",
+    protocol=1,
+    config_fingerprint="c",
+    rows_fingerprint="r",
+    plan_fingerprint="p",
+    seed=2**63 - 1,
+    tables=(TableShape("user_id", 100),),
+    segments=(SegmentShape("linear", 1, ADAM, "sum", 0.0, 0, 0.01),),
+    counts_file="counts.npy",
+    num_dense=10,
+    dense_optimizer=ADAM,
+    num_partitions=64,
+    num_parameter_servers=2,
+    update=UpdateRule("async", 1, 4, False),
+    splits=(SplitShape("train", "cache/encoded/train", 1000),),
+    batch_size=16,
+    epochs=2,
+    shuffle=True,
+    checkpoint_seconds=30.0,
+    keep_checkpoints=2,
+    checkpoints_folder="checkpoints",
+)
+
+
+def test_a_saved_spec_is_read_as_it_was(tmp_path):
+    save_spec(tmp_path, SPEC)
+    assert load_spec(tmp_path) == SPEC
+    assert json.loads((tmp_path / "spec.json").read_text())["job"] == "job-1"
+
+
+def test_a_missing_spec_says_how_to_make_one(tmp_path):
+    with pytest.raises(RunFolderError, match=r"no job was prepared here.*ctrpipe run"):
+        load_spec(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"protocol": 1}', "{broken"])
+def test_a_damaged_spec_is_named(tmp_path, content):
+    (tmp_path / "spec.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"spec\.json: is damaged"):
+        load_spec(tmp_path)
+
+
+def test_another_protocol_is_told_before_anything_else(tmp_path):
+    (tmp_path / "spec.json").write_text('{"protocol": 7, "new_key": 1}')
+    with pytest.raises(RunFolderError, match="of protocol 7, and this program speaks 1"):
+        load_spec(tmp_path)
