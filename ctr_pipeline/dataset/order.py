@@ -81,6 +81,23 @@ class EpochOrder:
         """Batches of one task."""
         return -(-self._rows_of(task) // self.batch_size)
 
+    def uneven_tasks(self) -> tuple[tuple[int, int], ...]:
+        """(task, rows) of the tasks with other than `rows_per_task` rows, ascending.
+
+        There are two at most: the last one, and the one that holds the end of the data.
+        """
+        num_blocks = -(-self.num_rows // BLOCK_ROWS)
+        last_task = self.num_tasks - 1
+        tasks = {last_task}
+        if self.num_rows % BLOCK_ROWS:
+            tasks.add(
+                next(
+                    task for task in range(last_task + 1) if num_blocks - 1 in self._blocks_of(task)
+                )
+            )
+        found = ((task, self._rows_of(task)) for task in sorted(tasks))
+        return tuple((task, rows) for task, rows in found if rows != self.rows_per_task)
+
     def _blocks_of(self, task: int) -> NDArray[np.int64]:
         blocks_per_task = self.rows_per_task // BLOCK_ROWS
         num_blocks = -(-self.num_rows // BLOCK_ROWS)

@@ -68,3 +68,18 @@ def test_number_of_batches_counts_the_short_ones():
         sizes += [min(64, task.num_rows - first) for first in range(0, task.num_rows, 64)]
     assert order.num_batches == len(sizes)
     assert sum(sizes) == 1000
+
+
+@given(
+    num_rows=st.integers(1, 20_000),
+    batch_size=st.integers(1, 300),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+)
+@settings(max_examples=50, deadline=None)
+def test_uneven_tasks_are_those_that_hold_the_end_of_the_data(num_rows, batch_size, shuffle, seed):
+    order = EpochOrder(num_rows, batch_size, seed, 3, shuffle, batches_per_task=4)
+    sizes = {task.task: task.num_rows for task in order.tasks()}
+    uneven = {task: rows for task, rows in sizes.items() if rows != order.rows_per_task}
+    assert dict(order.uneven_tasks()) == uneven
+    assert len(uneven) <= 2
