@@ -41,8 +41,11 @@ class LedgerDamagedError(LedgerError):
 class LedgerLostError(LedgerError):
     """This master held the ledger and does not any more; it must stop at once.
 
-    Another master may be at work, so not one more record may be written or promised.
+    Another master may be at work, so not one more record may be written or promised. Started again,
+    it waits for its turn.
     """
+
+    exit_code = 75
 
 
 class LedgerUnavailableError(LedgerError):

@@ -1,0 +1,222 @@
+"""Takes and restores cuts: asks the parameter servers, reads and writes manifests."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ctr_pipeline.distributed.coordination.events import (
+    CutFailed,
+    CutTaken,
+    Json,
+    RestoreCut,
+    RestoreDone,
+    RestoreFailed,
+    TakeCut,
+)
+from ctr_pipeline.distributed.coordination.messages import (
+    RestoreReply,
+    RestoreRequest,
+    SnapshotReply,
+    SnapshotRequest,
+)
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.master.manifests import (
+    CheckpointsFolder,
+    CutFacts,
+    CutManifest,
+    chain_files,
+)
+from ctr_pipeline.distributed.master.server_calls import (
+    CallAbandonedError,
+    ServerCalls,
+    ServerRefusedError,
+)
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RestoredCut:
+    """What the job went back to.
+
+    Attributes:
+        cut: Its number; 0: the beginning.
+        step: Batches that it counts.
+        taken_at: Unix time, seconds.
+        history: Epochs until then.
+    """
+
+    cut: int
+    step: int
+    taken_at: float
+    history: tuple[Json, ...]
+
+
+class CutKeeper:
+    """Cuts of one job, one at a time; for one thread.
+
+    Args:
+        spec: Of the job.
+        folder: Of its checkpoints.
+        calls: To the parameter servers.
+        deadline_seconds: For a server to write or read its part.
+        wall_clock: Unix time, seconds.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        folder: CheckpointsFolder,
+        calls: ServerCalls,
+        *,
+        deadline_seconds: float,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._calls = calls
+        self._deadline_seconds = deadline_seconds
+        self._wall_clock = wall_clock
+
+    def take(
+        self,
+        action: TakeCut,
+        addresses: Sequence[str],
+        history: tuple[Json, ...],
+        *,
+        abandoned: Callable[[], bool],
+        fence: Callable[[], None],
+    ) -> CutTaken | CutFailed:
+        """Takes a cut: snapshots of all servers in parallel, then the manifest.
+
+        Args:
+            action: Which.
+            addresses: Of the servers, by number.
+            history: Epochs until then.
+            abandoned: Whether the cut is of no use any more.
+            fence: Raises if this master may not write any more; called before the manifest.
+        """
+        request = SnapshotRequest(action.generation, action.cut, action.parent, action.full)
+        try:
+            parent = self._folder.load(action.parent) if action.parent else None
+            replies = self._calls.call_all(
+                "Snapshot",
+                addresses,
+                request,
+                SnapshotReply,
+                deadline_seconds=self._deadline_seconds,
+                abandoned=abandoned,
+            )
+            for number, reply in enumerate(replies):
+                if reply.refused:
+                    raise ServerRefusedError(f"parameter server {number}: {reply.refused}")
+            facts = self._facts(action, len(addresses))
+            files = chain_files(facts, parent, replies)
+            manifest = CutManifest(facts, files, action.frozen, history)
+            self._folder.check_files(manifest, read=False)
+            fence()
+            self._folder.save(manifest)
+        except CallAbandonedError:
+            return CutFailed(action.cut, "the job went back to an earlier cut meanwhile")
+        except (CtrPipelineError, ServerRefusedError) as error:
+            return CutFailed(action.cut, str(error))
+        return CutTaken(action.cut, max(reply.pause_seconds for reply in replies))
+
+    def restore(
+        self, action: RestoreCut, addresses: Sequence[str], *, abandoned: Callable[[], bool]
+    ) -> tuple[RestoreDone | RestoreFailed, RestoredCut | None]:
+        """Tells all servers to hold a cut.
+
+        Args:
+            action: Which.
+            addresses: Of the servers, by number.
+            abandoned: Whether the job wants another cut by now.
+
+        Returns:
+            The outcome, and what was restored if it was.
+        """
+
+        def failed(reason: object, *, damaged: bool) -> tuple[RestoreFailed, None]:
+            return RestoreFailed(action.generation, action.cut, str(reason), damaged), None
+
+        manifest: CutManifest | None = None
+        request = RestoreRequest(action.generation, 0, (), (), ())
+        try:
+            if action.cut:
+                manifest = self._folder.load(action.cut)
+                require_same_job(manifest, self._spec)
+                self._folder.check_files(manifest, read=False)
+                request = manifest.restore_request(action.generation)
+        except CtrPipelineError as error:
+            return failed(error, damaged=True)
+        try:
+            replies = self._calls.call_all(
+                "Restore",
+                addresses,
+                request,
+                RestoreReply,
+                deadline_seconds=self._deadline_seconds,
+                abandoned=abandoned,
+            )
+        except CallAbandonedError:
+            return failed("another cut is wanted by now", damaged=False)
+        except (PeerUnavailable, ServerRefusedError) as error:
+            return failed(error, damaged=False)
+        for number, reply in enumerate(replies):
+            if reply.refused:
+                reason = f"parameter server {number}: {reply.refused}"
+                return failed(reason, damaged=manifest is not None)
+        if manifest is None:
+            return RestoreDone(action.generation, 0, {}), RestoredCut(0, 0, 0.0, ())
+        return (
+            RestoreDone(action.generation, action.cut, manifest.frozen),
+            RestoredCut(action.cut, manifest.facts.step, manifest.facts.taken_at, manifest.history),
+        )
+
+    def keep_only(self, cuts: Sequence[int]) -> None:
+        """Deletes other cuts and files that none of these needs; says so if it cannot."""
+        try:
+            self._folder.keep_only(cuts)
+        except OSError as error:
+            _LOGGER.warning("old cuts are not deleted: %s", error)
+
+    def _facts(self, action: TakeCut, num_parameter_servers: int) -> CutFacts:
+        spec = self._spec
+        return CutFacts(
+            cut=action.cut,
+            parent=action.parent,
+            generation=action.generation,
+            job=spec.job,
+            config_fingerprint=spec.config_fingerprint,
+            rows_fingerprint=spec.rows_fingerprint,
+            plan_fingerprint=spec.plan_fingerprint,
+            num_partitions=spec.num_partitions,
+            num_parameter_servers=num_parameter_servers,
+            epoch=action.epoch,
+            step=action.step,
+            best_cut=action.best_cut,
+            taken_at=self._wall_clock(),
+        )
+
+
+def require_same_job(manifest: CutManifest, spec: JobSpec) -> None:
+    """Refuses a cut that was taken with another model or other rows.
+
+    Raises:
+        CheckpointError: Says what differs.
+    """
+    facts = manifest.facts
+    for found, ours, what in (
+        (facts.config_fingerprint, spec.config_fingerprint, "another configuration"),
+        (facts.rows_fingerprint, spec.rows_fingerprint, "other training rows"),
+        (facts.plan_fingerprint, spec.plan_fingerprint, "other transforms"),
+        (facts.num_partitions, spec.num_partitions, "another number of partitions"),
+    ):
+        if found != ours:
+            raise CheckpointError(
+                f"was taken with {what}",
+                place=f"cut {facts.cut}",
+                remedy="Resume with what the job was begun with, or start anew with --overwrite",
+            )

@@ -1,0 +1,398 @@
+"""Feeds the job machine with what happens and does what it decides.
+
+One lock around the machine. What has to be durable is written under that lock, so that the ledger
+has the order of the machine; everything else, calls to launchers and servers, files of checkpoints,
+is done by threads of its own and comes back as an event.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TypeVar
+
+from ctr_pipeline.distributed.coordination.events import (
+    Action,
+    Announce,
+    CannotGoOn,
+    CutTaken,
+    DecideEpoch,
+    DropCuts,
+    End,
+    EpochDecided,
+    Event,
+    Fail,
+    Json,
+    Persist,
+    Phase,
+    ProcessesSeen,
+    RestoreCut,
+    StartMember,
+    StopMember,
+    TakeCut,
+    Tick,
+)
+from ctr_pipeline.distributed.coordination.job import Job, JobStatus
+from ctr_pipeline.distributed.coordination.launching import Launcher
+from ctr_pipeline.distributed.coordination.messages import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    LeaseReply,
+    LeaseRequest,
+    RegisterRequest,
+)
+from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD
+from ctr_pipeline.distributed.master.cuts import CutKeeper
+from ctr_pipeline.distributed.master.lanes import Lane
+from ctr_pipeline.distributed.master.ledger.store import LedgerStore, LedgerUnavailableError
+from ctr_pipeline.distributed.master.recording import Recorder
+from ctr_pipeline.distributed.master.speed import SpeedMeter
+from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
+from ctr_pipeline.distributed.master.validation import read_record
+from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import CtrPipelineError
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+_EVENTS_KEPT = 200
+_OBSERVE_EVERY_SECONDS = 0.2
+_LEDGER_AGAIN_SECONDS = 0.1
+_NOTE_PROGRESS_EVERY_SECONDS = 2.0
+_CLOSE_SECONDS = 5.0
+
+
+class MasterGoneError(Exception):
+    """This master is ending and answers nobody; another one will."""
+
+
+class JobExecutor:
+    """The job machine with its surroundings; may be called by many threads.
+
+    Args:
+        job: The machine.
+        store: Where its records go.
+        launcher: Starts and stops members; None: people do.
+        cuts: Takes and restores cuts.
+        recorder: What people look at.
+        decide_epoch: Metrics of an epoch and whether to stop.
+        clock: Seconds, never backwards.
+        wall_clock: Unix time, seconds.
+        events: Of the masters before this one, oldest first.
+        newest_cut: When this master starts.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        store: LedgerStore,
+        *,
+        launcher: Launcher | None,
+        cuts: CutKeeper,
+        recorder: Recorder,
+        decide_epoch: Callable[[DecideEpoch], EpochDecided],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        events: Sequence[JobEvent] = (),
+        newest_cut: NewestCut = NO_CUT,
+    ) -> None:
+        self._job = job
+        self._store = store
+        self._launcher = launcher
+        self._cuts = cuts
+        self._recorder = recorder
+        self._decide_epoch = decide_epoch
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._released = threading.Event()
+        self._death: Exception | None = None
+        self._ended: Phase | None = None
+        self._over = threading.Event()
+        self._events: deque[JobEvent] = deque(events, maxlen=_EVENTS_KEPT)
+        self._newest_cut = newest_cut
+        self._speed = SpeedMeter()
+        self._progress_due = clock()
+        self._member_lane = Lane("members", self._die)
+        self._cut_lane = Lane("cuts", self._die)
+        self._observer: threading.Thread | None = None
+        if launcher is not None:
+            self._observer = threading.Thread(
+                target=self._observe, args=(launcher,), name="observer", daemon=True
+            )
+            self._observer.start()
+
+    # What members and people ask.
+
+    def register(self, request: RegisterRequest) -> str:
+        """Takes in a member: why it is refused, empty if it is not."""
+        return self._ask(lambda now: self._job.register(request, now))
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Takes in progress."""
+        return self._ask(lambda now: self._job.heartbeat(request, now))
+
+    def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Gives out work."""
+        return self._ask(lambda now: self._job.lease(request, now))
+
+    def submit(self, event: Event) -> None:
+        """Takes in what happened."""
+        self._ask(lambda now: (None, self._job.handle(event, now)))
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.submit(Tick())
+        now = self._clock()
+        if now < self._progress_due:
+            return
+        self._progress_due = now + _NOTE_PROGRESS_EVERY_SECONDS
+        status = self.status()
+        if status.phase == "training" and status.epochs and status.epochs[-1].trained:
+            totals = status.epochs[-1]
+            self._recorder.note_progress(
+                status.step,
+                train_logloss=totals.loss_sum / totals.trained,
+                samples_per_second=self.samples_per_second,
+            )
+
+    # What is told.
+
+    def status(self) -> JobStatus:
+        """The job now."""
+        with self._lock:
+            status = self._job.status()
+            self._speed.note(self._clock(), status.trained)
+            return status
+
+    @property
+    def samples_per_second(self) -> float:
+        """Records counted, over the last seconds."""
+        with self._lock:
+            return self._speed.per_second
+
+    @property
+    def events(self) -> tuple[JobEvent, ...]:
+        """The last ones, oldest first."""
+        with self._lock:
+            return tuple(self._events)
+
+    @property
+    def newest_cut(self) -> NewestCut:
+        """That can be restored."""
+        return self._newest_cut
+
+    @property
+    def generation(self) -> int:
+        """Of the job."""
+        with self._lock:
+            return self._job.generation
+
+    @property
+    def ps_addresses(self) -> tuple[str, ...]:
+        """Of the registered parameter servers."""
+        with self._lock:
+            return self._job.ps_addresses
+
+    def announce(self, what: str, done: str, recovery_seconds: float | None = None) -> None:
+        """Adds a line to the event log."""
+        self._ask(lambda _: (None, [Announce(what, done, recovery_seconds)]))
+
+    def note(self, records: Mapping[str, Json | None]) -> None:
+        """Puts records of the executor's own, some time soon."""
+        self._ask(lambda _: (None, [Persist(records, durable=False)]))
+
+    # Its end.
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the job, or of this master; whether it has come."""
+        return self._over.wait(seconds)
+
+    @property
+    def ended(self) -> Phase | None:
+        """How the job ended; None while it has not."""
+        return self._ended
+
+    @property
+    def death(self) -> Exception | None:
+        """Why this master cannot go on; None while it can."""
+        return self._death
+
+    def release(self) -> None:
+        """Lets go of callers that wait for a master that can answer; its server is stopped."""
+        self._closing.set()
+        self._released.set()
+
+    def close(self) -> None:
+        """Ends its threads; waits for what they are doing, but not for ever."""
+        self.release()
+        self._member_lane.close(_CLOSE_SECONDS)
+        self._cut_lane.close(_CLOSE_SECONDS)
+        if self._observer is not None:
+            self._observer.join(_CLOSE_SECONDS)
+
+    def _ask(self, question: Callable[[float], tuple[T, list[Action]]]) -> T:
+        """Asks the machine and does what it says before the answer is given."""
+        with self._lock:
+            if self._death is None and not self._closing.is_set():
+                try:
+                    answer, actions = question(self._clock())
+                    self._perform(actions)
+                except Exception as error:  # noqa: BLE001  the machine is in an unknown state
+                    self._die(error)
+                else:
+                    return answer
+        # Callers hear nothing, as if this process were gone, and turn to the next one.
+        self._released.wait()
+        raise MasterGoneError
+
+    def _die(self, error: Exception) -> None:
+        if self._death is None:
+            self._death = error
+        self._closing.set()
+        self._over.set()
+
+    # Actions; the lock is held.
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._perform_one(action)
+
+    def _perform_one(self, action: Action) -> None:
+        match action:
+            case Persist(records, durable):
+                self._commit(records, durable=durable)
+            case StartMember() | StopMember():
+                self._member_lane.put(lambda: self._change_member(action))
+            case TakeCut():
+                history = self._job.status().history
+                self._cut_lane.put(lambda: self._take_cut(action, history))
+            case RestoreCut():
+                self._cut_lane.put(lambda: self._restore_cut(action))
+            case DropCuts(keep):
+                self._cut_lane.put(lambda: self._cuts.keep_only(keep))
+            case DecideEpoch():
+                self._cut_lane.put(lambda: self._end_epoch(action))
+            case Announce(what, done, recovery_seconds):
+                self._announce(what, done, recovery_seconds)
+            case Fail(reason, traceback):
+                self._announce(f"the job failed: {reason}", "members leave", None)
+                if traceback:
+                    _LOGGER.error("what the member wrote last:\n%s", traceback)
+            case End(phase):
+                self._ended = phase
+                self._over.set()
+
+    def _commit(self, records: Mapping[str, Json | None], *, durable: bool) -> None:
+        """Until it has worked; nobody is answered before."""
+        since: float | None = None
+        while True:
+            try:
+                self._store.commit(records, durable=durable)
+            except LedgerUnavailableError as error:
+                if since is None:
+                    since = self._clock()
+                    _LOGGER.warning(
+                        "the ledger cannot be written, so nobody is answered: %s", error
+                    )
+                if self._closing.wait(_LEDGER_AGAIN_SECONDS):
+                    raise
+            else:
+                break
+        if since is not None:
+            seconds = self._clock() - since
+            self._announce("the ledger could not be written", "the job paused", seconds)
+
+    def _announce(self, what: str, done: str, recovery_seconds: float | None) -> None:
+        event = JobEvent(self._wall_clock(), what, done, recovery_seconds)
+        self._events.append(event)
+        took = "" if recovery_seconds is None else f" ({recovery_seconds:.1f} s)"
+        _LOGGER.warning("%s%s%s", what, f": {done}" if done else "", took)
+        kept = {"events": [asdict(entry) for entry in self._events]}
+        self._commit({EVENTS_RECORD: kept}, durable=False)
+
+    # Actions in their lanes; the lock is not held.
+
+    def _change_member(self, action: StartMember | StopMember) -> None:
+        launcher = self._launcher
+        if launcher is None:
+            self._tell_people(action)
+            return
+        pauses = delays(0.1, 2.0, 2.0, seed=action.index)
+        while not self._closing.is_set():
+            try:
+                if isinstance(action, StartMember):
+                    launcher.start(action.role, action.index)
+                else:
+                    launcher.stop(action.role, action.index, grace_seconds=action.grace_seconds)
+            except PeerUnavailable as error:
+                _LOGGER.warning("the launcher does not answer: %s", error)
+                self._closing.wait(next(pauses))
+            else:
+                return
+
+    def _tell_people(self, action: StartMember | StopMember) -> None:
+        verb = "start" if isinstance(action, StartMember) else "stop"
+        _LOGGER.warning("there is no launcher: please %s %s %d", verb, action.role, action.index)
+
+    def _take_cut(self, action: TakeCut, history: tuple[Json, ...]) -> None:
+        outcome = self._cuts.take(
+            action,
+            self.ps_addresses,
+            history,
+            abandoned=lambda: self._is_void(action.generation),
+            fence=lambda: self._store.commit({}, durable=True),
+        )
+        if isinstance(outcome, CutTaken):
+            self._newest_cut = NewestCut(action.cut, action.step, self._wall_clock())
+        self._submit_from_lane(outcome)
+
+    def _restore_cut(self, action: RestoreCut) -> None:
+        outcome, restored = self._cuts.restore(
+            action, self.ps_addresses, abandoned=lambda: self._is_void(action.generation)
+        )
+        if restored is not None:
+            if restored.cut < self._newest_cut.cut:
+                self._newest_cut = NewestCut(restored.cut, restored.step, restored.taken_at)
+            history = [read_record(line) for line in restored.history]
+            self._recorder.roll_back(restored.step, history)
+        self._submit_from_lane(outcome)
+
+    def _end_epoch(self, action: DecideEpoch) -> None:
+        outcome: Event
+        try:
+            outcome = self._decide_epoch(action)
+            history = [read_record(line) for line in (*action.history, outcome.record)]
+            self._recorder.end_epoch(history)
+        except CtrPipelineError as error:
+            outcome = CannotGoOn(str(error))
+        self._submit_from_lane(outcome)
+
+    def _submit_from_lane(self, event: Event) -> None:
+        try:
+            self.submit(event)
+        except MasterGoneError:
+            _LOGGER.info("too late, this master ends: %s", type(event).__name__)
+
+    def _is_void(self, generation: int) -> bool:
+        return self._closing.is_set() or self.generation != generation
+
+    def _observe(self, launcher: Launcher) -> None:
+        is_silent = False
+        while not self._closing.wait(_OBSERVE_EVERY_SECONDS):
+            try:
+                processes = launcher.observe()
+            except PeerUnavailable as error:
+                if not is_silent:
+                    _LOGGER.warning("the launcher does not answer: %s", error)
+                is_silent = True
+            except Exception as error:  # noqa: BLE001  the main thread has to know of it
+                self._die(error)
+                return
+            else:
+                is_silent = False
+                self._submit_from_lane(ProcessesSeen(processes))

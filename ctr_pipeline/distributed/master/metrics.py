@@ -1,0 +1,125 @@
+"""The job as Prometheus metrics, on a port of their own."""
+
+from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.errors import CtrPipelineError
+
+STATES = (
+    "waiting",
+    "restoring",
+    "training",
+    "cutting",
+    "validating",
+    "scoring",
+    "trained",
+    "stopping",
+    "finished",
+    "stopped",
+    "failed",
+)
+
+
+class JobCollector(Collector):
+    """Reads the job when Prometheus asks.
+
+    Args:
+        view: The job now.
+    """
+
+    def __init__(self, view: Callable[[], JobView]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics."""
+        view = self._view()
+        state = GaugeMetricFamily("ctrpipe_state", "1 for the state of the job", labels=["state"])
+        for name in STATES:
+            state.add_metric([name], float(name == view.state))
+        yield state
+        records = CounterMetricFamily(
+            "ctrpipe_records", "Training records; rollbacks take back", labels=["outcome"]
+        )
+        for outcome in ("trained", "repeated", "dropped"):
+            records.add_metric([outcome], getattr(view.records, outcome))
+        yield records
+        yield _gauge("ctrpipe_epoch", "From 0", view.epoch)
+        yield _gauge("ctrpipe_step", "Batches counted", view.step)
+        yield _gauge("ctrpipe_generation", "Rollbacks and restores", view.generation)
+        yield _gauge("ctrpipe_samples_per_second", "Over the last seconds", view.samples_per_second)
+        yield _gauge("ctrpipe_refused_reports", "Of older attempts", view.refused_reports)
+        if view.train_logloss is not None:
+            yield _gauge("ctrpipe_train_logloss", "Of this epoch so far", view.train_logloss)
+        if view.auc is not None:
+            yield _gauge("ctrpipe_valid_auc", "Of the last validation", view.auc)
+        if view.checkpoint is not None:
+            yield _gauge("ctrpipe_checkpoint_cut", "The newest", view.checkpoint.cut)
+            yield _gauge(
+                "ctrpipe_checkpoint_age_seconds", "Of the newest cut", view.checkpoint.age_seconds
+            )
+        yield from _member_metrics(view.members)
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, meaning, value=float(value))
+
+
+def _member_metrics(members: tuple[MemberView, ...]) -> Iterator[Metric]:
+    names = ["role", "index"]
+    up = GaugeMetricFamily("ctrpipe_member_up", "1 while it is heard", labels=names)
+    leases = GaugeMetricFamily("ctrpipe_member_leases", "Tasks that it holds", labels=names)
+    rss = GaugeMetricFamily("ctrpipe_member_rss_bytes", "Resident memory", labels=names)
+    rows = GaugeMetricFamily("ctrpipe_member_rows", "Rows held", labels=names)
+    speed = GaugeMetricFamily("ctrpipe_member_samples_per_second", "Of a worker", labels=names)
+    restarts = CounterMetricFamily("ctrpipe_member_restarts", "After the first start", labels=names)
+    for member in members:
+        labels = [member.role, str(member.index)]
+        up.add_metric(labels, float(member.state in {"running", "standby"}))
+        leases.add_metric(labels, member.leases)
+        rss.add_metric(labels, member.stats.rss_bytes)
+        rows.add_metric(labels, member.stats.rows_held)
+        speed.add_metric(labels, member.stats.samples_per_second)
+        restarts.add_metric(labels, member.restarts)
+    yield from (up, leases, rss, rows, speed, restarts)
+
+
+class MetricsServer:
+    """Serves metrics over HTTP.
+
+    Args:
+        view: The job now.
+        host: To bind.
+
+    Attributes:
+        address: `host:port` as bound.
+
+    Raises:
+        CtrPipelineError: The host is not one of this machine.
+    """
+
+    def __init__(self, view: Callable[[], JobView], *, host: str) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(JobCollector(view))
+        self._server: ThreadingHTTPServer
+        self._thread: Thread
+        try:
+            started: Any = start_http_server(0, addr=host, registry=registry)
+        except OSError as error:
+            raise CtrPipelineError(
+                f"metrics cannot be served on ({error.strerror})", place=host
+            ) from error
+        self._server, self._thread = started
+        self.address = f"{host}:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        """Ends."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,45 @@
+"""The status of a job whose master does not answer, from its ledger."""
+
+import time
+from pathlib import Path
+
+from ctr_pipeline.config import load_config
+from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.master.beginning import (
+    find_newest_cut,
+    read_events,
+    read_records,
+    records_of_job,
+)
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.settings import plan_job
+from ctr_pipeline.distributed.master.status import JobView, view_job
+from ctr_pipeline.distributed.rpc.spec_file import load_spec
+
+
+def read_status(run_folder: Path) -> JobView:
+    """What the ledger last held; how members are is not known.
+
+    Raises:
+        CtrPipelineError: There is no job here, or no ledger of it that can be read.
+    """
+    job_folder = run_folder / "job"
+    spec = load_spec(job_folder)
+    config = load_config(run_folder / "config.resolved.yaml").config
+    records = read_records(config, spec, job_folder)
+    settings = plan_job(spec, config.runtime, scores_folder=run_folder / "scores", launched=True)
+    job = Job.from_ledger(settings, records_of_job(records), 0.0)
+    status = job.status()
+    folder = CheckpointsFolder(run_folder / spec.checkpoints_folder, spec.job)
+    train = spec.split("train")
+    return view_job(
+        status,
+        job=spec.job,
+        epochs=spec.epochs,
+        records_per_epoch=train.num_rows if train else 0,
+        newest_cut=find_newest_cut(folder, status.last_cut),
+        unix_time=time.time(),
+        samples_per_second=0.0,
+        events=read_events(records),
+        master=None,
+    )

@@ -1,0 +1,162 @@
+"""`MasterService`: what members and people ask of the master."""
+
+import os
+import socket
+import time
+
+import psutil
+
+from ctr_pipeline.distributed.coordination.events import FinishAsked, ScaleAsked, StopAsked
+from ctr_pipeline.distributed.coordination.messages import (
+    Empty,
+    HeartbeatReply,
+    HeartbeatRequest,
+    LeaseReply,
+    LeaseRequest,
+    MemberStats,
+    RegisterReply,
+    RegisterRequest,
+    ScaleRequest,
+)
+from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
+from ctr_pipeline.distributed.master.executor import JobExecutor
+from ctr_pipeline.distributed.master.status import JobView, MemberView, view_job
+from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+
+SERVICE = "MasterService"
+
+
+class MasterServicer:
+    """Answers with what the job machine says.
+
+    Args:
+        spec: Of the job.
+        executor: The machine with its surroundings.
+        heartbeat_seconds: Between heartbeats of a member.
+        lease_seconds: Without a heartbeat for so long a worker loses its leases.
+        restarts: Masters of this job before this one.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        executor: JobExecutor,
+        *,
+        heartbeat_seconds: float,
+        lease_seconds: float,
+        restarts: int,
+    ) -> None:
+        self._spec = spec
+        self._executor = executor
+        self._heartbeat_seconds = heartbeat_seconds
+        self._lease_seconds = lease_seconds
+        self._restarts = restarts
+        self._server: RpcServer | None = None
+        self._address = ""
+        self._metrics_address = ""
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What is served."""
+        return (
+            Method("Register", RegisterRequest, RegisterReply, self.register),
+            Method("Heartbeat", HeartbeatRequest, HeartbeatReply, self._executor.heartbeat),
+            Method("Lease", LeaseRequest, LeaseReply, self._executor.lease),
+            Method("Status", Empty, JobView, lambda _: self.status()),
+            Method("Stop", Empty, Empty, self._stop),
+            Method("Scale", ScaleRequest, Empty, self._scale),
+            Method("Finish", Empty, Empty, self._finish),
+        )
+
+    def know_server(self, server: RpcServer, address: str, metrics_address: str) -> None:
+        """It is served: by whom, and where it and its metrics are found."""
+        self._server, self._address, self._metrics_address = server, address, metrics_address
+
+    def register(self, request: RegisterRequest) -> RegisterReply:
+        """Takes in a member that is one of this job and speaks as we do."""
+        refused = self._find_difference(request) or self._executor.register(request)
+        return RegisterReply(
+            refused=refused,
+            generation=self._executor.generation,
+            spec=self._spec,
+            ps_addresses=self._executor.ps_addresses,
+            heartbeat_seconds=self._heartbeat_seconds,
+            lease_seconds=self._lease_seconds,
+        )
+
+    def status(self) -> JobView:
+        """The job now."""
+        executor, spec = self._executor, self._spec
+        train = spec.split("train")
+        return view_job(
+            executor.status(),
+            job=spec.job,
+            epochs=spec.epochs,
+            records_per_epoch=train.num_rows if train else 0,
+            newest_cut=executor.newest_cut,
+            unix_time=time.time(),
+            samples_per_second=executor.samples_per_second,
+            events=executor.events,
+            master=self._view_self(),
+        )
+
+    def _find_difference(self, request: RegisterRequest) -> str:
+        if request.protocol != PROTOCOL_VERSION:
+            return (
+                f"it speaks protocol {request.protocol} and the master protocol "
+                f"{PROTOCOL_VERSION}: start all members with the same version of ctrpipe"
+            )
+        if request.config_fingerprint != self._spec.config_fingerprint:
+            return (
+                "it was started with another config than the master: features, model or training "
+                "differ"
+            )
+        return ""
+
+    def _stop(self, _: Empty) -> Empty:
+        self._executor.submit(StopAsked())
+        return Empty()
+
+    def _scale(self, request: ScaleRequest) -> Empty:
+        wanted = (request.min_workers, request.max_workers, request.target_workers)
+        if any(number is not None and number < 1 for number in wanted):
+            raise Refusal("scale", "a job needs at least one worker")
+        if (
+            request.min_workers is not None
+            and request.max_workers is not None
+            and request.min_workers > request.max_workers
+        ):
+            raise Refusal(
+                "scale",
+                f"at least {request.min_workers} and at most {request.max_workers} workers is no "
+                "range",
+            )
+        self._executor.submit(ScaleAsked(*wanted))
+        return Empty()
+
+    def _finish(self, _: Empty) -> Empty:
+        self._executor.submit(FinishAsked())
+        return Empty()
+
+    def _view_self(self) -> MemberView:
+        server = self._server
+        return MemberView(
+            role="master",
+            index=0,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            address=self._address,
+            metrics_address=self._metrics_address,
+            state="running",
+            restarts=self._restarts,
+            last_seen_seconds=0.0,
+            leases=0,
+            last_end="",
+            stats=MemberStats(
+                rss_bytes=psutil.Process().memory_info().rss,
+                cpu_seconds=time.process_time(),
+                bytes_received=server.bytes_received if server else 0,
+                bytes_sent=server.bytes_sent if server else 0,
+            ),
+        )

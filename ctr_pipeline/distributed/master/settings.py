@@ -1,0 +1,96 @@
+"""From the job's spec and the user's config to what the job machine is told."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
+from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.distributed.coordination.job import JobSettings
+from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
+from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.errors import TrainingError
+
+_BATCHES_PER_SCORE_TASK = 16
+_LEAST_ROWS_PER_SCORE_TASK = 16_384
+_FINAL_SPLITS = ("valid", "test")
+
+
+def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
+    """The tasks of an epoch.
+
+    Args:
+        spec: Of the job; it has training rows.
+        epoch: From 0.
+    """
+    train = _require_train(spec)
+    order = EpochOrder(
+        train.num_rows, spec.batch_size, spec.seed, epoch, spec.shuffle, BATCHES_PER_TASK
+    )
+    return EpochPlan(
+        epoch=epoch,
+        num_tasks=order.num_tasks,
+        rows_per_task=order.rows_per_task,
+        batch_size=spec.batch_size,
+        other_rows=order.uneven_tasks(),
+    )
+
+
+def batches_per_epoch(spec: JobSpec) -> int:
+    """Steps of an epoch, the same for all epochs."""
+    plan = plan_epoch(spec, 0)
+    uneven = sum(plan.batches_of(task) for task, _ in plan.other_rows)
+    even = -(-plan.rows_per_task // plan.batch_size)
+    return even * (plan.num_tasks - len(plan.other_rows)) + uneven
+
+
+def plan_job(
+    spec: JobSpec, runtime: RuntimeConfig, *, scores_folder: Path, launched: bool
+) -> JobSettings:
+    """What the job machine is told.
+
+    Args:
+        spec: Of the job.
+        runtime: The user's wishes.
+        scores_folder: Where scores of the final splits go.
+        launched: A launcher starts the members; otherwise people do, in their own time.
+
+    Raises:
+        TrainingError: There is nothing to train on.
+    """
+    _require_train(spec)
+    workers = runtime.workers if isinstance(runtime.workers, WorkersConfig) else WorkersConfig()
+    valid = spec.split("valid")
+    finals = (spec.split(name) for name in _FINAL_SPLITS)
+    settings = JobSettings(
+        num_parameter_servers=spec.num_parameter_servers,
+        min_workers=workers.min,
+        max_workers=workers.max,
+        standby_workers=runtime.standby_workers,
+        num_epochs=spec.epochs,
+        plan_epoch=lambda epoch: plan_epoch(spec, epoch),
+        valid=_plan_split(valid, spec.batch_size) if valid else None,
+        final_splits=tuple(_plan_split(split, spec.batch_size) for split in finals if split),
+        scores_folder=str(scores_folder),
+        checkpoint_seconds=spec.checkpoint_seconds,
+        keep_checkpoints=spec.keep_checkpoints,
+        heartbeat_seconds=runtime.heartbeat_seconds,
+        lease_seconds=runtime.lease_seconds,
+        worker_silence_seconds=runtime.lease_seconds,
+        server_silence_seconds=runtime.lease_seconds,
+        max_task_failures=runtime.max_task_failures,
+        max_dropped_tasks=runtime.max_dropped_tasks,
+    )
+    return settings if launched else replace(settings, start_seconds=math.inf)
+
+
+def _require_train(spec: JobSpec) -> SplitShape:
+    train = spec.split("train")
+    if train is None or not train.num_rows:
+        raise TrainingError("the job has no training rows")
+    return train
+
+
+def _plan_split(split: SplitShape, batch_size: int) -> ScoredSplit:
+    rows = max(_BATCHES_PER_SCORE_TASK * batch_size, _LEAST_ROWS_PER_SCORE_TASK)
+    return ScoredSplit(split.name, split.num_rows, rows)

@@ -1,0 +1,304 @@
+"""What a job says of itself to people and programs; the reply of `MasterService.Status`."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ctr_pipeline.distributed.coordination.events import SplitTotals
+from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
+from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.training.history import EpochRecord
+
+
+@dataclass(frozen=True)
+class RecordCounts:
+    """Training records of the job.
+
+    Attributes:
+        total: Of all epochs, if none is stopped early.
+        trained: Counted, each once an epoch.
+        repeated: Executions beyond that.
+        dropped: Of tasks that were given up.
+    """
+
+    total: int
+    trained: int
+    repeated: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class NewestCut:
+    """The newest cut, for whoever tells of it.
+
+    Attributes:
+        cut: Its number; 0: none yet.
+        step: Batches of the job that it counts.
+        taken_at: Unix time, seconds.
+    """
+
+    cut: int
+    step: int
+    taken_at: float
+
+
+NO_CUT = NewestCut(0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """The newest cut.
+
+    Attributes:
+        cut: Its number.
+        step: Batches of the job that it counts.
+        age_seconds: Since it was taken.
+        best_cut: Of the best epoch; 0: none yet.
+    """
+
+    cut: int
+    step: int
+    age_seconds: float
+    best_cut: int
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """One member.
+
+    Attributes:
+        role: Of the member.
+        index: Of the member.
+        pid: Its process; 0 if none is known.
+        host: Its host.
+        address: It serves on; empty for workers.
+        metrics_address: Of its Prometheus metrics; empty if it has none.
+        state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`;
+            `unknown` where no master answered.
+        restarts: Starts after the first.
+        last_seen_seconds: Since its last heartbeat; None if there was none.
+        leases: Tasks that it holds.
+        last_end: Why it ended the last time; empty if it never did.
+        stats: That it said of itself last.
+    """
+
+    role: Role
+    index: int
+    pid: int
+    host: str
+    address: str
+    metrics_address: str
+    state: str
+    restarts: int
+    last_seen_seconds: float | None
+    leases: int
+    last_end: str
+    stats: MemberStats
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """A line of the event log.
+
+    Attributes:
+        time: Unix time, seconds.
+        what: What happened.
+        done: What was done about it; may be empty.
+        recovery_seconds: From the failure to work going on; None if that is not what this is.
+    """
+
+    time: float
+    what: str
+    done: str
+    recovery_seconds: float | None
+
+
+@dataclass(frozen=True)
+class SplitMetrics:
+    """A split scored in full under the best cut; exact metrics are computed from its scores.
+
+    Attributes:
+        split: Its name.
+        num_rows: Rows scored.
+        logloss: Mean over the rows.
+        auc: From the histogram; None if only one class is there.
+        auc_error_bound: The exact one is no further away.
+        calibration: Sum of predictions over sum of labels; None without a positive row.
+    """
+
+    split: str
+    num_rows: int
+    logloss: float
+    auc: float | None
+    auc_error_bound: float
+    calibration: float | None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """The job.
+
+    Attributes:
+        job: Its name.
+        state: Phase: `waiting`, `restoring`, `training`, `cutting`, `validating`, `scoring`,
+            `trained`, `stopping`, `finished`, `stopped` or `failed`.
+        reason: Why it stopped or failed; empty otherwise.
+        traceback: Of the member whose failure failed the job; empty otherwise.
+        answering: A master answered; otherwise this is what its ledger held.
+        generation: Rollbacks and restores so far.
+        epoch: Being trained, or trained last, from 0.
+        epochs: Most epochs.
+        step: Batches counted.
+        tasks_done: Of the epoch, or of the splits being scored.
+        tasks_total: Of the epoch, or of the splits being scored.
+        records: Of training.
+        samples_per_second: Counted over the last seconds.
+        train_logloss: Of this epoch so far; None before the first batch.
+        checkpoint: None before the first cut.
+        auc: Of the last validation; None before it.
+        history: Epochs so far.
+        best_epoch: None before the first validation.
+        workers_wanted: Now.
+        members: All that were ever started, the master first.
+        events: The last ones, oldest first.
+        dropped_tasks: Names of tasks that were given up, with why.
+        refused_reports: Of older attempts or generations, not counted.
+        final_metrics: Of the splits scored under the best cut, once they are.
+    """
+
+    job: str
+    state: str
+    reason: str
+    traceback: str
+    answering: bool
+    generation: int
+    epoch: int
+    epochs: int
+    step: int
+    tasks_done: int
+    tasks_total: int
+    records: RecordCounts
+    samples_per_second: float
+    train_logloss: float | None
+    checkpoint: CheckpointStatus | None
+    auc: float | None
+    history: tuple[EpochRecord, ...]
+    best_epoch: int | None
+    workers_wanted: int
+    members: tuple[MemberView, ...]
+    events: tuple[JobEvent, ...]
+    dropped_tasks: tuple[str, ...]
+    refused_reports: int
+    final_metrics: tuple[SplitMetrics, ...]
+
+
+def view_job(
+    status: JobStatus,
+    *,
+    job: str,
+    epochs: int,
+    records_per_epoch: int,
+    newest_cut: NewestCut,
+    unix_time: float,
+    samples_per_second: float,
+    events: Sequence[JobEvent],
+    master: MemberView | None,
+) -> JobView:
+    """What is known of a job as it is told.
+
+    Args:
+        status: Of the machine.
+        job: Name.
+        epochs: Most epochs.
+        records_per_epoch: Training rows.
+        newest_cut: Of the job.
+        unix_time: Now, seconds.
+        samples_per_second: Counted over the last seconds.
+        events: The last ones.
+        master: The one that tells; None: the ledger does.
+    """
+    history = tuple(EpochRecord(**record) for record in status.history)
+    current = status.epochs[-1] if status.epochs else None
+    checkpoint = None
+    if newest_cut.cut:
+        checkpoint = CheckpointStatus(
+            newest_cut.cut,
+            newest_cut.step,
+            max(0.0, unix_time - newest_cut.taken_at),
+            status.best_cut,
+        )
+    members = tuple(_view_member(member, answering=master is not None) for member in status.members)
+    return JobView(
+        job=job,
+        state=status.phase,
+        reason=status.reason,
+        traceback=status.traceback,
+        answering=master is not None,
+        generation=status.generation,
+        epoch=status.epoch,
+        epochs=epochs,
+        step=status.step,
+        tasks_done=status.tasks_done,
+        tasks_total=status.tasks_total,
+        records=RecordCounts(
+            total=epochs * records_per_epoch,
+            trained=status.trained,
+            repeated=status.repeated,
+            dropped=status.dropped,
+        ),
+        samples_per_second=samples_per_second,
+        train_logloss=current.loss_sum / current.trained if current and current.trained else None,
+        checkpoint=checkpoint,
+        auc=_finite(history[-1].valid_auc) if history else None,
+        history=history,
+        best_epoch=status.best_epoch,
+        workers_wanted=status.target_workers,
+        members=(master, *members) if master else members,
+        events=tuple(events),
+        dropped_tasks=status.dropped_tasks,
+        refused_reports=status.refused_reports,
+        final_metrics=tuple(measure_split(totals) for totals in status.final_scores),
+    )
+
+
+def measure_split(totals: SplitTotals) -> SplitMetrics:
+    """Metrics of a scored split from its histogram."""
+    scores = ScoreHistogram.from_sparse(
+        totals.scores.positives,
+        totals.scores.negatives,
+        loss_sum=totals.scores.loss_sum,
+        probability_sum=totals.scores.probability_sum,
+    )
+    both_classes = 0 < scores.num_positive < scores.num_rows
+    estimate = scores.auc(place=totals.split) if both_classes else None
+    return SplitMetrics(
+        split=totals.split,
+        num_rows=totals.num_rows,
+        logloss=scores.logloss() if scores.num_rows else math.nan,
+        auc=estimate.value if estimate else None,
+        auc_error_bound=estimate.error_bound if estimate else 0.0,
+        calibration=scores.calibration() if scores.num_positive else None,
+    )
+
+
+def _view_member(member: MemberStatus, *, answering: bool) -> MemberView:
+    is_heard = answering and bool(member.incarnation)
+    return MemberView(
+        role=member.role,
+        index=member.index,
+        pid=member.pid,
+        host=member.host,
+        address=member.address,
+        metrics_address=member.metrics_address,
+        state=member.state if answering else "unknown",
+        restarts=member.restarts,
+        last_seen_seconds=member.silent_seconds if is_heard else None,
+        leases=member.leases,
+        last_end=member.last_end,
+        stats=member.stats,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
