@@ -21,12 +21,19 @@ from ctr_pipeline.cli.evaluate import evaluate
 from ctr_pipeline.cli.export import export
 from ctr_pipeline.cli.failures import exit_code_of
 from ctr_pipeline.cli.init import init
+from ctr_pipeline.cli.logs import logs
+from ctr_pipeline.cli.master import master
 from ctr_pipeline.cli.predict import predict
+from ctr_pipeline.cli.ps import ps
 from ctr_pipeline.cli.run import run
 from ctr_pipeline.cli.sample import criteo
+from ctr_pipeline.cli.scale import scale
 from ctr_pipeline.cli.schema import schema
 from ctr_pipeline.cli.session import Session, session_of
+from ctr_pipeline.cli.status import status
+from ctr_pipeline.cli.stop import stop
 from ctr_pipeline.cli.train import train
+from ctr_pipeline.cli.worker import worker
 from ctr_pipeline.errors import Interrupted
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -52,12 +59,20 @@ app.command(rich_help_panel=options.STAGES_PANEL)(train)
 app.command(rich_help_panel=options.STAGES_PANEL)(evaluate)
 app.command(rich_help_panel=options.STAGES_PANEL)(predict)
 app.command(rich_help_panel=options.STAGES_PANEL)(export)
+app.command(rich_help_panel=options.JOB_PANEL)(status)
+app.command(rich_help_panel=options.JOB_PANEL)(logs)
+app.command(rich_help_panel=options.JOB_PANEL)(scale)
+app.command(rich_help_panel=options.JOB_PANEL)(stop)
+app.command(rich_help_panel=options.MEMBERS_PANEL)(master)
+app.command(rich_help_panel=options.MEMBERS_PANEL)(ps)
+app.command(rich_help_panel=options.MEMBERS_PANEL)(worker)
 app.command(rich_help_panel=options.MACHINE_PANEL)(schema)
 app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
 
 COMMANDS = (
     *("run", "check", "init", "sample", "analyze", "train"),
-    *("evaluate", "predict", "export", "schema", "doctor"),
+    *("evaluate", "predict", "export", "status", "logs", "scale", "stop"),
+    *("master", "ps", "worker", "schema", "doctor"),
 )
 
 
@@ -104,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # TensorFlow's own chatter is about its build, not about the user's work.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    # gRPC's own log says less than our messages about the same.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Known before parsing, so that a usage error is told as JSON too.
     session = Session(as_json="--json" in given)

@@ -29,7 +29,37 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Discard earlier results in the run folder.")
 ]
 
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="The run folder, or the config it belongs to.", show_default=False
+    ),
+]
+MemberConfig = Annotated[
+    Path,
+    typer.Option("--config", "-c", metavar="FILE", help="The YAML config.", show_default=False),
+]
+MemberIndex = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", help="Which of its role; from 0.", show_default=False),
+]
+Bind = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Serve here; port 0 takes a free one.")
+]
+MasterAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of the master; as announced in the run folder if not given.",
+        show_default=False,
+    ),
+]
+Incarnation = Annotated[str | None, typer.Option(hidden=True)]
+"""Name that the launcher gives a process."""
+
 PIPELINE_PANEL = "The whole pipeline"
 STAGES_PANEL = "One stage, same config, same run folder"
 STARTING_PANEL = "Getting started"
+JOB_PANEL = "A job in several processes"
+MEMBERS_PANEL = "Its members; 'ctrpipe run' starts them"
 MACHINE_PANEL = "Looking around"

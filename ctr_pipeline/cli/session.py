@@ -90,6 +90,16 @@ class Session:
         else:
             logger.setLevel(min(level, logger.level or level))
 
+    def start_member_logging(self) -> None:
+        """Sends the log of a member to stderr, with times: it becomes its log file."""
+        logger = logging.getLogger("ctr_pipeline")
+        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level = logging.DEBUG if self.verbosity > 1 else logging.INFO
+        for handler in logger.handlers:
+            handler.setFormatter(logging.Formatter(form))
+            handler.setLevel(logging.ERROR if self.quiet else level)
+        logger.setLevel(level)
+
 
 def session_of(context: typer.Context, verbose: int, quiet: bool, as_json: bool) -> Session:
     """The session of this call, with the options given after the subcommand added."""

@@ -1,0 +1,183 @@
+"""A job in several processes as a person reads it."""
+
+import datetime
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+
+if TYPE_CHECKING:
+    from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
+
+_PIPE_WIDTH = 160
+_NUM_EVENTS = 8
+_GOOD = frozenset({"running", "standby", "finished", "training", "trained"})
+_BAD = frozenset({"silent", "ended", "backing off", "failed"})
+
+
+def print_status(view: "JobView") -> None:
+    """Progress, members and what happened last."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(render_job(view, now=time.time()))
+    if view.traceback:
+        console.print(f"\n[red]What the failed member wrote last[/]\n{escape(view.traceback)}")
+
+
+def render_job(view: "JobView", *, now: float, num_events: int = _NUM_EVENTS) -> RenderableType:
+    """Everything about a job on one page.
+
+    Args:
+        view: The job.
+        now: Unix time, seconds.
+        num_events: The last ones are shown.
+    """
+    parts: list[RenderableType] = [_render_facts(view), Text(), _render_members(view.members)]
+    events = view.events[-num_events:]
+    if events:
+        parts += [Text(), _render_events(events, now)]
+    return Group(*parts)
+
+
+def spoken_progress(view: "JobView") -> str:
+    """One line: where the job is, how fast, how good."""
+    parts = [_spoken_place(view)]
+    records = view.records
+    if records.total:
+        parts.append(f"{records.trained / records.total:.0%}")
+    if view.samples_per_second:
+        parts.append(f"{view.samples_per_second:,.0f} rows/s")
+    num_working = sum(
+        member.role == "worker" and member.state == "running" for member in view.members
+    )
+    parts.append(f"{num_working} of {_plural(view.workers_wanted, 'worker')}")
+    if view.train_logloss is not None:
+        parts.append(f"loss {view.train_logloss:.4f}")
+    if view.auc is not None:
+        parts.append(f"AUC {view.auc:.4f}")
+    return ", ".join(parts)
+
+
+def spoken_event(event: "JobEvent") -> str:
+    """An event without its time: what, what was done, how long it took."""
+    text = f"{event.what}: {event.done}" if event.done else event.what
+    if event.recovery_seconds is not None:
+        text += f" (recovered in {spoken_seconds(event.recovery_seconds)})"
+    return text
+
+
+def _spoken_place(view: "JobView") -> str:
+    place = f"{view.state}, epoch {view.epoch + 1} of {view.epochs}"
+    if view.tasks_total and view.state not in {"finished", "stopped", "failed"}:
+        place += f", task {view.tasks_done:,} of {view.tasks_total:,}"
+    return place
+
+
+def _render_facts(view: "JobView") -> Table:
+    table = Table(title=view.job, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    state = Text(_spoken_place(view), style=_style_of(view.state))
+    if not view.answering:
+        state.append("  (no master answers; from its ledger)", style="yellow")
+    table.add_row("state", state)
+    if view.reason:
+        table.add_row("why", escape(view.reason))
+    records = view.records
+    table.add_row(
+        "records",
+        f"{records.trained:,} of {records.total:,} trained, {records.repeated:,} repeated, "
+        f"{records.dropped:,} dropped",
+    )
+    table.add_row("step", f"{view.step:,}")
+    if view.answering:
+        table.add_row("speed", f"{view.samples_per_second:,.0f} rows/s")
+    quality = [] if view.train_logloss is None else [f"training loss {view.train_logloss:.4f}"]
+    if view.auc is not None:
+        quality.append(f"validation AUC {view.auc:.4f}")
+    if view.best_epoch is not None:
+        quality.append(f"best epoch {view.best_epoch + 1}")
+    if quality:
+        table.add_row("model", ", ".join(quality))
+    table.add_row("checkpoint", _spoken_checkpoint(view))
+    if view.refused_reports:
+        table.add_row("refused", f"{view.refused_reports:,} late reports, not counted")
+    for name in view.dropped_tasks:
+        table.add_row("dropped", escape(name))
+    for split in view.final_metrics:
+        auc = "" if split.auc is None else f", AUC {split.auc:.4f}"
+        table.add_row(split.split, f"{split.num_rows:,} rows, logloss {split.logloss:.4f}{auc}")
+    return table
+
+
+def _spoken_checkpoint(view: "JobView") -> str:
+    found = view.checkpoint
+    if found is None:
+        return "none yet"
+    age = f", {spoken_seconds(found.age_seconds)} ago" if view.answering else ""
+    best = f"; the best is {found.best_cut}" if found.best_cut else ""
+    return f"{found.cut} at step {found.step:,}{age}{best}"
+
+
+def _render_members(members: "Sequence[MemberView]") -> Table:
+    table = Table(title="Members", title_justify="left")
+    table.add_column("member", style="cyan", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("address", no_wrap=True)
+    for name in ("pid", "restarts", "seen", "memory", "rows/s", "rows held"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("last end", overflow="fold")
+    for member in members:
+        seen = member.last_seen_seconds
+        stats = member.stats
+        table.add_row(
+            f"{member.role}-{member.index}",
+            Text(member.state, style=_style_of(member.state)),
+            escape(member.address),
+            str(member.pid) if member.pid else "",
+            f"{member.restarts:,}",
+            "" if seen is None else f"{spoken_seconds(seen)} ago",
+            spoken_amount(stats.rss_bytes, "bytes") if stats.rss_bytes else "",
+            f"{stats.samples_per_second:,.0f}" if member.role == "worker" else "",
+            f"{stats.rows_held:,}" if member.role == "ps" else "",
+            escape(member.last_end),
+        )
+    return table
+
+
+def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
+    table = Table(
+        title="What happened last",
+        title_justify="left",
+        show_header=False,
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for event in events:
+        table.add_row(_spoken_time(event.time, now), escape(spoken_event(event)))
+    return table
+
+
+def _spoken_time(when: float, now: float) -> str:
+    """The time of day, with the date if it is not of the last day."""
+    local = datetime.datetime.fromtimestamp(when).astimezone()
+    return f"{local:%H:%M:%S}" if now - when < 86_400 else f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _style_of(state: str) -> str:
+    if state in _GOOD:
+        return "green"
+    return "red" if state in _BAD else "yellow"

@@ -1,0 +1,48 @@
+"""`ctrpipe logs`: what a member of a job wrote."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import Quiet, Run, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def logs(
+    context: typer.Context,
+    run: Run,
+    member: Annotated[
+        str, typer.Argument(metavar="MEMBER", help="For example worker-0, ps-1 or master-0.")
+    ],
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what it writes from now on.")
+    ] = False,
+    num_lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, metavar="N", help="Last lines to show.")
+    ] = 100,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Show what one member of a job wrote.
+
+    For example:
+
+    ctrpipe logs runs/criteo worker-0
+
+    ctrpipe logs runs/criteo master-0 -f
+    """
+    session_of(context, verbose, quiet, as_json=False)
+    from ctr_pipeline.pipeline.job_control import find_job, find_log, follow_log, read_last_lines
+
+    path = find_log(find_job(run), member)
+    _write(read_last_lines(path, num_lines))
+    if follow:
+        for data in follow_log(path):
+            _write(data)
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.write(data.decode("utf-8", "replace"))
+    sys.stdout.flush()

@@ -1,0 +1,28 @@
+"""The process that workers are forked from; the launcher starts it as a module."""
+
+import os
+import sys
+
+from ctr_pipeline.cli.failures import exit_code_of
+from ctr_pipeline.cli.main import main
+from ctr_pipeline.cli.session import Session
+
+
+def serve() -> int:
+    """Serves until the launcher ends; returns the exit code."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    session = Session()
+    session.start_logging()
+
+    def run() -> None:
+        from ctr_pipeline.distributed.local.nursery import serve_nursery
+        from ctr_pipeline.pipeline.members import load_worker_code
+
+        serve_nursery(load_worker_code, main)
+
+    return exit_code_of(run, session)
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

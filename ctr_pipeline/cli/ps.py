@@ -1,0 +1,46 @@
+"""`ctrpipe ps`: a parameter server of a job, as a process of its own."""
+
+import typer
+
+from ctr_pipeline.cli.options import (
+    Bind,
+    Incarnation,
+    MasterAddress,
+    MemberConfig,
+    MemberIndex,
+    Overrides,
+    Quiet,
+    Verbose,
+)
+from ctr_pipeline.cli.session import session_of
+
+
+def ps(
+    context: typer.Context,
+    config: MemberConfig,
+    index: MemberIndex,
+    overrides: Overrides = None,
+    *,
+    bind: Bind = "127.0.0.1:0",
+    master: MasterAddress = None,
+    incarnation: Incarnation = None,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+) -> int:
+    """Be a parameter server of a job; 'ctrpipe run' starts as many as the config says.
+
+    For example, by hand:
+
+    ctrpipe ps --config runs/criteo/config.resolved.yaml --index 0
+    """
+    session = session_of(context, verbose, quiet, as_json=False)
+    session.start_member_logging()
+    from ctr_pipeline.pipeline.members import be_parameter_server
+
+    return be_parameter_server(
+        session.load(config, overrides or ()),
+        index,
+        bind=bind,
+        master_address=master,
+        incarnation=incarnation,
+    )

@@ -1,0 +1,37 @@
+"""`ctrpipe stop`: ends a job, keeping what it has learned."""
+
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Quiet, Run, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def stop(
+    context: typer.Context,
+    run: Run,
+    *,
+    wait_seconds: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0.0, help="For its end; 0: only ask."),
+    ] = 60.0,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a job take a last checkpoint and end.
+
+    For example:
+
+    ctrpipe stop runs/criteo
+
+    'ctrpipe run CONFIG --resume' goes on from that checkpoint.
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    from ctr_pipeline.pipeline.job_control import find_job, stop_job
+
+    job = find_job(run)
+    session.progress.say("Stopping: the job takes a last checkpoint")
+    state = stop_job(job, wait_seconds=wait_seconds)
+    session.show({"run_folder": job.run_folder, "state": state}, lambda: typer.echo(state))

@@ -1,0 +1,43 @@
+"""`ctrpipe worker`: a worker of a job, as a process of its own."""
+
+import typer
+
+from ctr_pipeline.cli.options import (
+    Incarnation,
+    MasterAddress,
+    MemberConfig,
+    MemberIndex,
+    Overrides,
+    Quiet,
+    Verbose,
+)
+from ctr_pipeline.cli.session import session_of
+
+
+def worker(
+    context: typer.Context,
+    config: MemberConfig,
+    index: MemberIndex,
+    overrides: Overrides = None,
+    *,
+    master: MasterAddress = None,
+    incarnation: Incarnation = None,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+) -> int:
+    """Work for a job: come when it runs, leave when you like (Ctrl-C), lose nothing.
+
+    For example, by hand:
+
+    ctrpipe worker --config runs/criteo/config.resolved.yaml --index 7
+    """
+    session = session_of(context, verbose, quiet, as_json=False)
+    session.start_member_logging()
+    from ctr_pipeline.pipeline.members import be_worker
+
+    return be_worker(
+        session.load(config, overrides or ()),
+        index,
+        master_address=master,
+        incarnation=incarnation,
+    )

@@ -1,0 +1,282 @@
+"""A job that runs in several processes, looked at and steered from outside.
+
+Everything here finds the job by its run folder and asks its master; nothing is ever changed in the
+folder itself.
+"""
+
+import difflib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ctr_pipeline.distributed.coordination.messages import Empty, ScaleRequest
+from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import RunFolderError
+
+T = TypeVar("T")
+
+MASTER_SERVICE = "MasterService"
+ENDED_STATES = frozenset({"finished", "stopped", "failed"})
+"""States that a job does not leave by itself."""
+
+_DEADLINE_SECONDS = 3.0
+_POLL_SECONDS = 0.2
+_SCALE_SECONDS = 2.0
+_MEMBER = re.compile(r"(master|ps|worker)-[0-9]+|nursery")
+_BLOCK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job by its run folder.
+
+    Attributes:
+        run_folder: Of the run that started it.
+    """
+
+    run_folder: Path
+
+    @property
+    def folder(self) -> Path:
+        """What its members agree on."""
+        return self.run_folder / "job"
+
+    @property
+    def logs(self) -> Path:
+        """What its members wrote."""
+        return self.run_folder / "logs"
+
+
+def find_job(run: Path) -> Job:
+    """The job of a run.
+
+    Args:
+        run: A run folder, or the config whose `output` is one.
+
+    Raises:
+        CtrPipelineError: There is no such run, or no job in it; or the config has problems.
+    """
+    folder = run
+    if run.is_file():
+        from ctr_pipeline.config import load_config
+
+        folder = load_config(run).config.run_folder
+    if not folder.is_dir():
+        # A config that does not exist is more likely meant than a folder of such a name.
+        what = "config" if run.suffix in {".yaml", ".yml"} and not run.is_file() else "run folder"
+        raise RunFolderError(
+            f"there is no such {what}", place=str(run if what == "config" else folder), remedy=_NAME
+        )
+    job = Job(folder)
+    if not job.folder.is_dir():
+        raise RunFolderError(
+            "holds no job of several processes",
+            place=str(folder),
+            remedy="Only runs with runtime.mode: processes have members",
+        )
+    return job
+
+
+_NAME = "Name a run folder, or the config that it belongs to"
+
+
+def read_status(job: Job) -> JobView:
+    """What the master says; or, where none answers, what its ledger holds.
+
+    Raises:
+        CtrPipelineError: No master answers and the ledger cannot be read; or the master refuses.
+    """
+    try:
+        return ask_master(job, "Status", Empty(), JobView)
+    except PeerUnavailable:
+        from ctr_pipeline.distributed.master.stored import load_stored_view
+
+        return load_stored_view(job.folder)
+
+
+def ask_master(job: Job, method: str, message: object, reply: type[T]) -> T:
+    """Asks the master of a job.
+
+    Raises:
+        PeerUnavailable: None answers.
+        CtrPipelineError: It refuses, or the secrets of the job cannot be read.
+    """
+    endpoint = load_endpoint(job.folder)
+    if endpoint is None:
+        raise PeerUnavailable(
+            "no master has announced itself", place=str(job.run_folder), remedy=_NOT_RUNNING
+        )
+    client = RpcClient(MASTER_SERVICE, endpoint.address, Access.load(job.folder))
+    try:
+        return client.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
+    except PeerUnavailable as error:
+        raise PeerUnavailable(
+            f"the master at {endpoint.address} does not answer: the job does not run",
+            place=str(job.run_folder),
+            remedy=_NOT_RUNNING,
+        ) from error
+    finally:
+        client.close()
+
+
+_NOT_RUNNING = "'ctrpipe run CONFIG --resume' goes on from its last checkpoint"
+
+
+def stop_job(
+    job: Job,
+    *,
+    wait_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """Has a job take a last checkpoint and end.
+
+    Args:
+        job: Which.
+        wait_seconds: For its end, at most; 0: only asks.
+        clock: Seconds, monotonic.
+        pause: Waits seconds.
+
+    Returns:
+        The last known state: of `ENDED_STATES` if the end was seen.
+
+    Raises:
+        CtrPipelineError: It does not run.
+    """
+    ask_master(job, "Stop", Empty(), Empty)
+    state = "stopping"
+    until = clock() + wait_seconds
+    while clock() < until and state not in ENDED_STATES:
+        pause(_POLL_SECONDS)
+        try:
+            state = ask_master(job, "Status", Empty(), JobView).state
+        except PeerUnavailable:
+            # It may have ended between two questions; its ledger knows.
+            state = read_status(job).state
+            if state not in ENDED_STATES:
+                return "stopped"
+    return state
+
+
+def scale_job(
+    job: Job,
+    *,
+    workers: int | None,
+    min_workers: int | None,
+    max_workers: int | None,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
+    """Asks for another number of workers.
+
+    Args:
+        job: Which.
+        workers: Wanted from now on, and never more, unless `max_workers` says otherwise.
+        min_workers: Training needs so many; None leaves the bound.
+        max_workers: There are never more; None leaves the bound.
+        clock: Seconds, monotonic.
+        pause: Waits seconds.
+
+    Returns:
+        Workers wanted now; other than asked where a bound forbids it.
+
+    Raises:
+        CtrPipelineError: It does not run, or the numbers contradict each other.
+    """
+    request = ScaleRequest(
+        min_workers=min_workers,
+        max_workers=workers if max_workers is None else max_workers,
+        target_workers=workers,
+    )
+    ask_master(job, "Scale", request, Empty)
+    expected = workers if max_workers is None else workers or max_workers
+    until = clock() + _SCALE_SECONDS
+    while True:
+        # The master acts on it after it has answered.
+        wanted = ask_master(job, "Status", Empty(), JobView).workers_wanted
+        if expected in {None, wanted} or clock() >= until:
+            return wanted
+        pause(_POLL_SECONDS)
+
+
+def find_log(job: Job, member: str) -> Path:
+    """The log of a member.
+
+    Raises:
+        RunFolderError: There is no such member; the message names those that there are.
+    """
+    path = job.logs / f"{member}.log"
+    if _MEMBER.fullmatch(member) and path.is_file():
+        return path
+    members = sorted((one.stem for one in job.logs.glob("*.log")), key=_by_role_and_index)
+    near = difflib.get_close_matches(member, members, n=1)
+    hint = f" (did you mean '{near[0]}'?)" if near else ""
+    found = ", ".join(members) if members else "no member has started yet"
+    raise RunFolderError(
+        f"there is no member '{member}'{hint}",
+        place=str(job.run_folder),
+        remedy=f"There are {found}" if members else found.capitalize(),
+    )
+
+
+def _by_role_and_index(name: str) -> tuple[str, int]:
+    role, _, index = name.partition("-")
+    return role, int(index) if index.isdigit() else 0
+
+
+def read_last_lines(path: Path, num_lines: int) -> bytes:
+    """The last lines of a log, those of its moved-away predecessor left out."""
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        found = b""
+        while end > 0 and found.count(b"\n") <= num_lines:
+            size = min(_BLOCK_BYTES, end)
+            end -= size
+            file.seek(end)
+            found = file.read(size) + found
+    lines = found.splitlines(keepends=True)
+    return b"".join(lines[-num_lines:]) if num_lines else b""
+
+
+def follow_log(path: Path, *, pause: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
+    """What is appended to a log from now on, for ever; a log that is moved away is read to its end.
+
+    Args:
+        path: The log.
+        pause: Waits seconds; whatever it raises ends the following.
+    """
+    file = path.open("rb")
+    try:
+        file.seek(0, 2)
+        while True:
+            data = file.read(_BLOCK_BYTES)
+            if data:
+                yield data
+                continue
+            if _is_another_file(path, file.fileno()):
+                # What was written between our read and the move is still to be read.
+                while data := file.read(_BLOCK_BYTES):
+                    yield data
+                file.close()
+                file = path.open("rb")
+                continue
+            pause(_POLL_SECONDS)
+    finally:
+        file.close()
+
+
+def _is_another_file(path: Path, descriptor: int) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino)
