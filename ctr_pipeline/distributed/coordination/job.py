@@ -1252,37 +1252,54 @@ class Job:
             return
         kind: TaskKind = "train" if board is self._ledger.board else "score"
         holders = {task.holder for _, task in board.held()}
+        still: list[tuple[float, MemberState]] = []
         for member in self._workers():
             if member.incarnation in holders:
                 self._check_slow(member, kind)
-                self._check_first_task(member, board, kind)
+                key, task = board.held_by(member.incarnation)[0]
+                begun = max(task.leased_at, member.idle_since)
+                patience = self._patience_for(task, kind)
+                if self._clock.seconds - max(begun, task.progress_at) > patience:
+                    still.append((max(begun, task.progress_at), member))
+                elif (
+                    self._clock.seconds - begun > patience
+                    # While no task has ended, nobody knows what is long.
+                    and self._seconds_per_row[kind].value is not None
+                    and self._has_another(member)
+                ):
+                    self._give_rest_to_others(member, board, key, patience)
+        if still:
+            # In synchronous mode one that hangs holds up all the others. The first to stand still
+            # is ended; the others get their time again.
+            _, first = min(still, key=lambda entry: entry[0])
+            for _, member in still:
+                board.held_by(member.incarnation)[0][1].progress_at = self._clock.seconds
+            self._end_standstill(first, board, kind)
 
-    def _check_first_task(self, member: MemberState, board: TaskBoard, kind: TaskKind) -> None:
-        key, task = board.held_by(member.incarnation)[0]
-        now, settings = self._clock.seconds, self._settings
+    def _patience_for(self, task: Task, kind: TaskKind) -> float:
         per_row = self._seconds_per_row[kind].value
-        patience = patience_seconds(
+        return patience_seconds(
             None if per_row is None else per_row * task.num_rows,
-            floor_seconds=settings.task_timeout_floor_seconds,
-            factor=settings.task_timeout_factor,
+            floor_seconds=self._settings.task_timeout_floor_seconds,
+            factor=self._settings.task_timeout_factor,
         )
-        begun = max(task.leased_at, member.idle_since)
-        if now - max(begun, task.progress_at) > patience:
-            why = f"no batch of it was done within {patience:.0f} s"
-            if task.done_mask == task.mask_at_lease:
-                self._take_in_task_failure(member, board, key, why)
-            if self._phase not in _OVER:
-                self._kill(member, f"{member.name} stands still in {name_of(key, task)}: {why}")
-        elif now - begun > patience and per_row is not None and self._has_another(member):
-            board.release(key)
-            self._touch_task(board, key)
-            member.idle_since = now
-            self._actions.append(
-                Announce(
-                    f"{name_of(key, task)} takes {member.name} longer than {patience:.0f} s",
-                    "what is left of it is given to others",
-                )
-            )
+
+    def _end_standstill(self, member: MemberState, board: TaskBoard, kind: TaskKind) -> None:
+        key, task = board.held_by(member.incarnation)[0]
+        why = f"no batch of it was done within {self._patience_for(task, kind):.0f} s"
+        if task.done_mask == task.mask_at_lease:
+            self._take_in_task_failure(member, board, key, why)
+        if self._phase not in _OVER:
+            self._kill(member, f"{member.name} stands still in {name_of(key, task)}: {why}")
+
+    def _give_rest_to_others(
+        self, member: MemberState, board: TaskBoard, key: TaskKey, patience: float
+    ) -> None:
+        board.release(key)
+        self._touch_task(board, key)
+        member.idle_since = self._clock.seconds
+        what = f"{name_of(key, board.tasks[key])} takes {member.name} longer than {patience:.0f} s"
+        self._actions.append(Announce(what, "what is left of it is given to others"))
 
     def _has_another(self, member: MemberState) -> bool:
         return any(
