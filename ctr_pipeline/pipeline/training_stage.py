@@ -12,8 +12,7 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
@@ -21,9 +20,8 @@ from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.checkpoint import CheckpointFolder
-from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
+from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.parameters import load_parameters
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
@@ -149,17 +147,7 @@ def _assemble(
 ) -> TrainedModel:
     config = loaded.config
     threads = num_threads(config.runtime)
-    configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
-    signature = ModelSignature(
-        num_fields=len(plan.fields),
-        embedding_dim=config.model.embedding_dim,
-        num_numbers=len(plan.numbers),
-        base_rate=load_statistics(run.statistics).label_rate,
-    )
-    compiled = CompiledModel(
-        build_model(config.model, signature, seed=config.train.seed),
-        batch_size=config.train.batch_size,
-    )
+    compiled = compile_model(config, run, plan, threads=threads)
     store = build_store(plan, counts, model=config.model, train=config.train, threads=threads)
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
     scorer = Scorer(compiled, lookup_of(store, config.model), dense)

@@ -1,6 +1,8 @@
 """The run folder: what lies where, who may write, whose config it belongs to."""
 
 import fcntl
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -28,7 +30,16 @@ _FREE_KEYS = {
 }
 """Keys that may change between the start of a run and its resumption."""
 
-_LEFTOVERS = ("checkpoints", "metrics.json", "history.csv", "predictions.parquet", "export")
+_LEFTOVERS = (
+    "checkpoints",
+    "metrics.json",
+    "history.csv",
+    "predictions.parquet",
+    "export",
+    "job",
+    "scores",
+    "logs",
+)
 """What only training and the stages after it make."""
 
 
@@ -107,6 +118,21 @@ class RunFolder:
     def report(self) -> Path:
         """The page for people."""
         return self.path / "report.html"
+
+    @property
+    def job(self) -> Path:
+        """What the members of a job in several processes agree on."""
+        return self.path / "job"
+
+    @property
+    def logs(self) -> Path:
+        """What those members wrote."""
+        return self.path / "logs"
+
+    @property
+    def scores(self) -> Path:
+        """Logits of rows that those members scored."""
+        return self.path / "scores"
 
     @property
     def log(self) -> Path:
@@ -245,6 +271,23 @@ class RunFolder:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+def model_fingerprint(config: Config) -> str:
+    """Names the keys that a trained model depends on; where it lies and runs is not among them."""
+    kept = _without_free(config.model_dump(mode="json"), "")
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def _without_free(values: Any, key: str) -> Any:
+    if not isinstance(values, dict):
+        return values
+    paths = {name: f"{key}.{name}" if key else name for name in values}
+    return {
+        name: _without_free(value, paths[name])
+        for name, value in values.items()
+        if paths[name] not in _FREE_KEYS
+    }
 
 
 def differing_keys(earlier: Config, later: Config) -> list[str]:

@@ -138,6 +138,16 @@ class Prefetcher(Generic[T]):
                 return
             yield item
 
+    def take(self, seconds: float) -> T | None:
+        """The next item if it comes in time; None if not, or if there is none."""
+        try:
+            item, error = self._queue.get(timeout=seconds) if seconds else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if error is not None:
+            raise error
+        return item
+
     def _put(self, item: T | None, error: BaseException | None) -> bool:
         while not self._stopped.is_set():
             try:

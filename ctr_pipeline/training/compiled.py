@@ -129,6 +129,25 @@ class CompiledModel:
         ).numpy()
         return logits
 
+    def warm_up(self, *, num_fields: int, embedding_dim: int, num_numbers: int) -> None:
+        """Has the gradients compiled before the first batch waits for them.
+
+        Args:
+            num_fields: F.
+            embedding_dim: D.
+            num_numbers: N.
+        """
+        size = self.batch_size
+        self.gradients(
+            parameters_P=self.initial_parameters(),
+            linear_BF1=np.zeros((size, num_fields, 1), np.float32),
+            embeddings_BFD=np.zeros((size, num_fields, embedding_dim), np.float32),
+            numbers_BN=np.zeros((size, num_numbers), np.float32),
+            labels_B=np.zeros(size, np.float32),
+            num_valid=size,
+            dropout_seed=0,
+        )
+
     def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Calls a compiled function.
 

@@ -39,6 +39,8 @@ _NEWS_SECONDS = 0.2
 """Progress waits at most so long for its heartbeat: what a lost worker repeats."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
+_POLL_SECONDS = 0.2
+"""A signal handler can wake nobody."""
 _FEWEST_TASKS = 2
 """One to work on, one to read ahead."""
 _MOST_TASKS = 16
@@ -108,6 +110,7 @@ class Session:
         self._book = LeaseBook()
         self._spec: JobSpec | None = None
         self._route = Route(0, ())
+        self._listener: Callable[[Route], None] = lambda _: None
         self._registered = False
         self._leaving = False
         self._error: CtrPipelineError | None = None
@@ -141,6 +144,16 @@ class Session:
         self._thread.join()
         self._hang_up()
 
+    @property
+    def incarnation(self) -> str:
+        """Our name."""
+        return self._member.incarnation
+
+    def leave(self) -> None:
+        """Takes no more tasks; safe to call from a signal handler."""
+        # No lock: the interrupted thread may hold it, and everybody polls.
+        self._leaving = True
+
     # What the loop asks.
 
     def wait_registered(self) -> JobSpec | None:
@@ -150,8 +163,7 @@ class Session:
             CtrPipelineError: The master refuses us.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._spec is not None or self._leaving or self._error)
-            self._raise_error()
+            self._wait_until(lambda: self._spec is not None)
             return None if self._leaving else self._spec
 
     def wait_route(self, generation: int) -> Route | None:
@@ -161,15 +173,19 @@ class Session:
             CtrPipelineError: The master refuses us.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    (self._route.is_complete and self._route.generation >= generation)
-                    or self._leaving
-                    or self._error
-                )
+            self._wait_until(
+                lambda: self._route.is_complete and self._route.generation >= generation
             )
-            self._raise_error()
             return None if self._leaving else self._route
+
+    def follow_route(self, listener: Callable[[Route], None]) -> None:
+        """Has `listener` told of the parameter servers, now and whenever they change.
+
+        It is called by any thread and must not call back.
+        """
+        with self._changed:
+            self._listener = listener
+            listener(self._route)
 
     def wait_task(self, seconds: float) -> LeasedTask | None:
         """The next task; None if none came in time or none will come."""
@@ -423,9 +439,10 @@ class Session:
 
     def _move_to(self, route: Route) -> None:
         """Takes in what a reply says of the parameter servers; a rollback voids all leases."""
-        if route.generation < self._route.generation:
+        before = self._route
+        if route.generation < before.generation:
             return
-        if route.generation > self._route.generation:
+        if route.generation > before.generation:
             if self._route.generation:
                 _LOGGER.warning(
                     "Rolled back: generation %d after %d; leases are void",
@@ -437,6 +454,8 @@ class Session:
             self._route = route
         elif route.addresses:
             self._route = route
+        if self._route != before:
+            self._listener(self._route)
 
     def _call(self, method: str, message: object, reply: type[T]) -> T:
         if self._link is None:
@@ -466,6 +485,12 @@ class Session:
         if self._link is not None:
             self._link.close()
             self._link = None
+
+    def _wait_until(self, happened: Callable[[], bool]) -> None:
+        """Waits, at most until we are to leave; raises what we were refused for."""
+        while not (happened() or self.is_over):
+            self._changed.wait(_POLL_SECONDS)
+        self._raise_error()
 
     def _raise_error(self) -> None:
         if self._error is not None:

@@ -1,0 +1,175 @@
+"""One worker as a process."""
+
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from ctr_pipeline.config.models import TrainConfig
+from ctr_pipeline.distributed.coordination.messages import Member, MemberStats
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.worker.loop import WorkerLoop
+from ctr_pipeline.distributed.worker.metrics import serve_metrics
+from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.step import TrainingStep
+
+_LOGGER = logging.getLogger(__name__)
+_MASTER = "MasterService"
+_PATIENCE_SECONDS = 5.0
+"""For a parameter server; then the loop looks up whether to go on waiting."""
+_TERMINATED = 128 + signal.SIGTERM
+
+
+@dataclass(frozen=True)
+class WorkerModel:
+    """What a worker computes with.
+
+    Attributes:
+        compiled: The model.
+        train: The `train:` section.
+        config_fingerprint: Of the config that the model was made from.
+    """
+
+    compiled: CompiledModel
+    train: TrainConfig
+    config_fingerprint: str
+
+
+class _Figures:
+    """What the worker says of itself; asked by the session's thread and by Prometheus."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self.client: PsClient | None = None
+        self.loop: WorkerLoop | None = None
+
+    def __call__(self) -> MemberStats:
+        times = os.times()
+        return MemberStats(
+            rss_bytes=self._process.memory_info().rss,
+            cpu_seconds=times.user + times.system,
+            samples_per_second=self.loop.samples_per_second if self.loop else 0.0,
+            bytes_received=self.client.bytes_received if self.client else 0,
+            bytes_sent=self.client.bytes_sent if self.client else 0,
+        )
+
+
+def run_worker(
+    run_folder: Path,
+    index: int,
+    master_address: str | None,
+    *,
+    build: Callable[[], WorkerModel],
+    incarnation: str | None = None,
+    host: str = "127.0.0.1",
+) -> int:
+    """Works for a job until there is nothing left, or the master or a signal says to leave.
+
+    Args:
+        run_folder: The job's; its `job` folder holds the secrets and the master's address.
+        index: Which worker.
+        master_address: `host:port`; None: as announced in the run folder.
+        build: Makes the model; called once, and first: a worker that is taken in can work.
+        incarnation: Name of this start, by which its launcher knows it; None: a random one.
+        host: Address that metrics are served on.
+
+    Returns:
+        The exit code: 0, or 143 after SIGTERM.
+
+    Raises:
+        CtrPipelineError: Of the model, the data, or the master's refusal.
+    """
+    job_folder = run_folder / "job"
+    access = Access.load(job_folder)
+    model = build()
+    figures = _Figures()
+
+    def connect() -> RpcClient:
+        return RpcClient(_MASTER, master_address or _announced(job_folder), access)
+
+    with serve_metrics(figures, host) as metrics_address:
+        session = Session(
+            member=Member("worker", index, incarnation or secrets.token_hex(8)),
+            config_fingerprint=model.config_fingerprint,
+            metrics_address=metrics_address,
+            connect=connect,
+            stats=figures,
+        )
+        with session, _leaving_on_sigterm(session) as terminated:
+            spec = session.wait_registered()
+            if spec is not None:
+                _require_same_model(spec, model)
+                client = PsClient(
+                    spec,
+                    access,
+                    incarnation=session.incarnation,
+                    deadline_seconds=_PATIENCE_SECONDS,
+                    call_seconds=_PATIENCE_SECONDS,
+                )
+                try:
+                    loop = WorkerLoop(
+                        spec=spec,
+                        session=session,
+                        client=client,
+                        compiled=model.compiled,
+                        step=TrainingStep(model.train, model.compiled),
+                        scores_root=run_folder,
+                    )
+                    figures.client, figures.loop = client, loop
+                    loop.run()
+                finally:
+                    client.close()
+    _LOGGER.info("Left")
+    return _TERMINATED if terminated.is_set() else 0
+
+
+def _announced(job_folder: Path) -> str:
+    endpoint = load_endpoint(job_folder)
+    if endpoint is None:
+        raise PeerUnavailable("no master has announced itself", place=str(job_folder))
+    return endpoint.address
+
+
+def _require_same_model(spec: JobSpec, model: WorkerModel) -> None:
+    """The fingerprint has been compared; this catches a model file that changed."""
+    ours = model.compiled.num_parameters
+    if spec.num_dense != ours:
+        raise CtrPipelineError(
+            f"the model has {ours} dense parameters, the job was started with {spec.num_dense}",
+            place="model",
+            remedy="Start the job again after a change of the model's own file",
+        )
+
+
+@contextmanager
+def _leaving_on_sigterm(session: Session) -> Iterator[threading.Event]:
+    """SIGTERM ends the session after the batch in progress; gives whether it came."""
+    terminated = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        terminated.set()
+        session.leave()
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, previous)

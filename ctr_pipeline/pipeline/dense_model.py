@@ -1,0 +1,33 @@
+"""The Keras part of a config, compiled."""
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.statistics import load_statistics
+from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
+
+
+def compile_model(
+    config: Config, run: RunFolder, plan: PreprocessingPlan, *, threads: int
+) -> CompiledModel:
+    """Builds the model that a config names; its initial values are a function of the seed.
+
+    Args:
+        config: The whole config.
+        run: Where the statistics are.
+        plan: Fitted transforms: what the model's inputs are.
+        threads: Of TensorFlow.
+    """
+    configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
+    signature = ModelSignature(
+        num_fields=len(plan.fields),
+        embedding_dim=config.model.embedding_dim,
+        num_numbers=len(plan.numbers),
+        base_rate=load_statistics(run.statistics).label_rate,
+    )
+    return CompiledModel(
+        build_model(config.model, signature, seed=config.train.seed),
+        batch_size=config.train.batch_size,
+    )

@@ -1,0 +1,163 @@
+"""A config and its encoded rows as the facts that the members of a job agree on."""
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config, OptimizerConfig, SegmentConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.distributed.coordination.spec import (
+    PROTOCOL_VERSION,
+    JobSpec,
+    OptimizerShape,
+    SegmentShape,
+    SplitShape,
+    TableShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.errors import CheckpointError, RunFolderError
+from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
+from ctr_pipeline.pipeline.rows import segment_specs
+from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
+from ctr_pipeline.training.checkpoint import CheckpointFolder
+
+
+def prepare_spec(
+    loaded: LoadedConfig, run: RunFolder, encoding: Encoding, *, num_dense: int
+) -> JobSpec:
+    """The spec of a new job, its training counts written beside it."""
+    config = loaded.config
+    counts_file = run.job / "counts.npy"
+    with durable.durable_write(counts_file) as file:
+        np.save(file, np.concatenate([np.empty(0, np.int64), *encoding.counts]))
+    return JobSpec(
+        job=f"{config.name}-{secrets.token_hex(4)}",
+        protocol=PROTOCOL_VERSION,
+        config_fingerprint=model_fingerprint(config),
+        rows_fingerprint=encoding.fingerprint,
+        plan_fingerprint=plan_fingerprint(encoding.plan),
+        seed=config.train.seed,
+        tables=tuple(TableShape(field.name, field.num_ids) for field in encoding.plan.fields),
+        segments=_segments(config),
+        counts_file=str(counts_file.resolve()),
+        num_dense=num_dense,
+        dense_optimizer=_optimizer(config.train.optimizer),
+        num_partitions=config.runtime.partitions,
+        num_parameter_servers=config.runtime.parameter_servers,
+        update=_update_rule(config),
+        splits=tuple(
+            SplitShape(name, str(folder.resolve()), _num_rows(folder))
+            for name, folder in encoding.folders.items()
+        ),
+        batch_size=config.train.batch_size,
+        epochs=config.train.epochs,
+        shuffle=config.train.shuffle,
+        checkpoint_seconds=config.train.checkpoint_seconds,
+        keep_checkpoints=config.train.keep_checkpoints,
+        checkpoints_folder=str(run.checkpoints.resolve()),
+    )
+
+
+def continue_spec(fresh: JobSpec, run: RunFolder) -> JobSpec:
+    """The spec of a job that is resumed: what its model rests on is kept, the rest is as asked.
+
+    Args:
+        fresh: As a new job would have it.
+        run: The run folder.
+
+    Raises:
+        CtrPipelineError: There is no job to resume, or it is of another model or of other rows.
+    """
+    earlier = load_spec(run.job)
+    if earlier.config_fingerprint != fresh.config_fingerprint:
+        raise RunFolderError(
+            "the job in it was started with another config",
+            place=str(run.path),
+            remedy="Set the keys of features, model and train back, or give --overwrite",
+        )
+    if (earlier.rows_fingerprint, earlier.plan_fingerprint) != (
+        fresh.rows_fingerprint,
+        fresh.plan_fingerprint,
+    ):
+        raise CheckpointError(
+            "the data changed since the model was trained",
+            place=str(run.path),
+            remedy="Run 'ctrpipe run' with --overwrite to train on it from the start",
+        )
+    if earlier.num_dense != fresh.num_dense:
+        raise RunFolderError(
+            f"the model has {fresh.num_dense} dense parameters now and {earlier.num_dense} in the "
+            "job",
+            place=str(run.path),
+            remedy="Set model.file back, or give --overwrite",
+        )
+    if earlier.num_partitions < fresh.num_parameter_servers:
+        raise RunFolderError(
+            f"its rows have {earlier.num_partitions} partitions, too few for "
+            f"{fresh.num_parameter_servers} parameter servers",
+            place=str(run.path),
+            remedy="Take fewer with runtime.parameter_servers",
+        )
+    return replace(fresh, job=earlier.job, num_partitions=earlier.num_partitions)
+
+
+def require_mode(run: RunFolder, *, processes: bool) -> None:
+    """Refuses to resume what was trained in the other mode.
+
+    Raises:
+        RunFolderError: The checkpoints are of the other one.
+    """
+    has_local = bool(CheckpointFolder(run.checkpoints).steps())
+    has_job = (run.job / "spec.json").exists()
+    if has_local if processes else has_job:
+        mode = "local" if processes else "processes"
+        raise RunFolderError(
+            f"was trained with runtime.mode: {mode}",
+            place=str(run.path),
+            remedy=f"Resume with --set runtime.mode={mode}, or give --overwrite to start anew",
+        )
+
+
+def _num_rows(folder: Path) -> int:
+    with EncodedReader(folder) as reader:
+        return reader.meta.num_rows
+
+
+def _segments(config: Config) -> tuple[SegmentShape, ...]:
+    linear, vector = segment_specs(config.model, config.train)
+    given = (config.train.embeddings.linear, config.train.embeddings.vector)
+    return tuple(
+        _segment(spec.name, spec.dim, segment)
+        for spec, segment in zip((linear, vector), given, strict=True)
+    )
+
+
+def _segment(name: str, dim: int, config: SegmentConfig) -> SegmentShape:
+    return SegmentShape(
+        name=name,
+        dim=dim,
+        optimizer=_optimizer(config.optimizer),
+        reduction=config.reduction,
+        l2_strength=config.l2.strength,
+        l2_count_power=config.l2.count_power,
+        initial_range=config.initial_range,
+    )
+
+
+def _optimizer(config: OptimizerConfig) -> OptimizerShape:
+    return OptimizerShape(**config.model_dump())
+
+
+def _update_rule(config: Config) -> UpdateRule:
+    runtime = config.runtime
+    return UpdateRule(
+        mode=runtime.update,
+        grads_to_wait=runtime.grads_to_wait,
+        max_staleness=runtime.max_staleness,
+        scale_by_staleness=runtime.scale_learning_rate_by_staleness,
+    )
