@@ -41,6 +41,7 @@ _METADATA_KEY = b"ctrpipe.row_log"
 _BUFFER_BYTES = 32 << 20
 _LEAST_BUFFER_ROWS = 64
 _MOST_BUFFER_ROWS = 16_384
+_BUFFERS_AT_A_TIME = 4
 _CRC_THREADS = 2
 
 
@@ -97,9 +98,6 @@ class RowLogWriter:
         self._values_PBW: Float32Array = np.empty((*shape, width), np.float32)
         self._slots_PBS: Float32Array = np.empty((*shape, num_slots), np.float32)
         self._headers_2PB: Int32Array = np.empty((HEADER_WORDS, *shape), np.int32)
-        # Kernels are compiled, or read from their cache, now and not while updates wait.
-        self.put_rows(store.rows, full=False, begin=0, end=0, most_rows=0)
-        self.put_records(store.rows.records_NR[:0], store.rows.keys_N[:0], 0)
 
     @property
     def buffer_bytes(self) -> int:
@@ -173,21 +171,24 @@ class RowLogWriter:
                 deleted=True,
             )
 
-    def flush(self, *, everything: bool = False) -> None:
-        """Writes the buffers that are more than half full, or all."""
-        size = self._tables_PB.shape[1]
-        least = 1 if everything else size // 2 + 1
-        for slot in np.flatnonzero(self._sizes_P >= least).tolist():
-            num_rows = int(self._sizes_P[slot])
-            self._file(self._partitions[slot]).write(
-                self._tables_PB[slot, :num_rows],
-                self._ids_PB[slot, :num_rows],
-                self._values_PBW[slot, :num_rows],
-                self._slots_PBS[slot, :num_rows],
-                self._headers_2PB[:, slot, :num_rows],
-                deleted=False,
-            )
-            self._sizes_P[slot] = 0
+    def flush(self) -> None:
+        """Writes the fullest buffers; at most a few, so that this takes milliseconds."""
+        least = self._tables_PB.shape[1] // 2
+        for slot in np.argsort(self._sizes_P)[-_BUFFERS_AT_A_TIME:].tolist():
+            if self._sizes_P[slot] > least:
+                self._flush_buffer(slot)
+
+    def _flush_buffer(self, slot: int) -> None:
+        num_rows = int(self._sizes_P[slot])
+        self._file(self._partitions[slot]).write(
+            self._tables_PB[slot, :num_rows],
+            self._ids_PB[slot, :num_rows],
+            self._values_PBW[slot, :num_rows],
+            self._slots_PBS[slot, :num_rows],
+            self._headers_2PB[:, slot, :num_rows],
+            deleted=False,
+        )
+        self._sizes_P[slot] = 0
 
     def _file(self, partition: int) -> "_PartitionFile":
         if partition not in self._files:
@@ -218,7 +219,8 @@ class RowLogWriter:
             RunFolderError: The disk is full or the folder cannot be written.
         """
         try:
-            self.flush(everything=True)
+            for slot in np.flatnonzero(self._sizes_P).tolist():
+                self._flush_buffer(slot)
             if self._kind == "base":
                 for partition in self._partitions:
                     self._file(partition)
@@ -251,6 +253,18 @@ class RowLogWriter:
         """Removes what was written."""
         for file in self._files.values():
             file.remove()
+
+
+def prepare_writing(store: EmbeddingStore) -> None:
+    """Loads PyArrow and compiles the kernels of a writer, so that no update waits for it later."""
+    import pyarrow as pa
+
+    del pa
+    writer = RowLogWriter(
+        Path(), store, cut=0, kind="delta", num_partitions=1, partitions=[0], buffer_bytes=0
+    )
+    writer.put_rows(store.rows, full=False, begin=0, end=0, most_rows=0)
+    writer.put_records(store.rows.records_NR[:0], store.rows.keys_N[:0], 0)
 
 
 @contextmanager
@@ -332,13 +346,13 @@ class _PartitionFile:
         pa = self._pa
         num_rows = len(ids)
         columns = [
-            pa.array(np.ascontiguousarray(tables, np.int32)),
-            pa.array(ids),
+            _column(pa, np.ascontiguousarray(tables, np.int32)),
+            _column(pa, ids),
             _vector_column(pa, values_NW),
             _vector_column(pa, slots_NS),
-            pa.array(headers_2N[HEADER_COUNT]),
-            pa.array(headers_2N[HEADER_LAST_SEEN]),
-            pa.array(np.full(num_rows, deleted)),
+            _column(pa, headers_2N[HEADER_COUNT]),
+            _column(pa, headers_2N[HEADER_LAST_SEEN]),
+            _flag_column(pa, num_rows, value=deleted),
         ]
         with _explained(self.path):
             self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
@@ -368,10 +382,22 @@ def _vectors(pa: Any, size: int) -> Any:
     return pa.list_(pa.field("item", pa.float32(), nullable=False), size)
 
 
+def _column(pa: Any, numbers: Float32Array | Int32Array | Int64Array) -> Any:
+    """A column of a contiguous array, without a copy; unlike `pa.array` it does not load pandas."""
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, numbers.size, [None, pa.py_buffer(numbers)])
+
+
+def _flag_column(pa: Any, size: int, *, value: bool) -> Any:
+    """A column of equal bits."""
+    packed = np.full(-(-size // 8), 255 if value else 0, np.uint8)
+    return pa.Array.from_buffers(pa.bool_(), size, [None, pa.py_buffer(packed)])
+
+
 def _vector_column(pa: Any, rows: Float32Array) -> Any:
     """A fixed-size list of each row, float32 [n, size], without a copy."""
     return pa.FixedSizeListArray.from_buffers(
-        _vectors(pa, rows.shape[1]), len(rows), [None], 0, 0, [pa.array(rows.reshape(-1))]
+        _vectors(pa, rows.shape[1]), len(rows), [None], 0, 0, [_column(pa, rows)]
     )
 
 
@@ -510,15 +536,16 @@ class _LogBatch:
     """Rows of a file as arrays; views of mapped memory."""
 
     def __init__(self, batch: Any, store: EmbeddingStore) -> None:
-        self._tables: Int32Array = batch.column("table").to_numpy()
-        self._ids: Int64Array = batch.column("id").to_numpy()
+        self._tables: Int32Array = _numbers(batch.column("table"), np.int32)
+        self._ids: Int64Array = _numbers(batch.column("id"), np.int64)
         self.keys: Int64Array = (self._tables.astype(np.int64) << ID_BITS) | self._ids
-        self.deleted: BoolArray = batch.column("deleted").to_numpy(zero_copy_only=False)
-        self._count: Int32Array = batch.column("count").to_numpy()
-        self._last_seen: Int32Array = batch.column("last_seen").to_numpy()
-        num_rows = len(self.keys)
-        self._values_NW = _flat(batch, "values").reshape(num_rows, store.layout.width)
-        self._slots_NS = _flat(batch, "slots").reshape(num_rows, store.layout.num_slots)
+        self.deleted = _flags(batch.column("deleted"))
+        self._count: Int32Array = _numbers(batch.column("count"), np.int32)
+        self._last_seen: Int32Array = _numbers(batch.column("last_seen"), np.int32)
+        values: Float32Array = _numbers(batch.column("values").flatten(), np.float32)
+        slots: Float32Array = _numbers(batch.column("slots").flatten(), np.float32)
+        self._values_NW = values.reshape(len(self.keys), store.layout.width)
+        self._slots_NS = slots.reshape(len(self.keys), store.layout.num_slots)
 
     def check(self, store: EmbeddingStore, file: LogFile, num_partitions: int) -> None:
         """Raises CheckpointError if a row cannot be one of this file."""
@@ -547,7 +574,17 @@ class _LogBatch:
         rows.records_NR[first:last, start + num_slots :] = 0
 
 
-def _flat(batch: Any, name: str) -> Float32Array:
-    """All numbers of a column of vectors."""
-    flat: Float32Array = batch.column(name).flatten().to_numpy()
-    return flat
+def _numbers(column: Any, dtype: Any) -> Any:
+    """A column without nulls as a view; unlike `to_numpy` it does not load pandas."""
+    content = column.buffers()[1]
+    if content is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(content, dtype)[column.offset : column.offset + len(column)]
+
+
+def _flags(column: Any) -> BoolArray:
+    """A column of bits without nulls."""
+    content = column.buffers()[1]
+    packed = np.frombuffer(content if content is not None else b"", np.uint8)
+    bits = np.unpackbits(packed, bitorder="little")
+    return bits[column.offset : column.offset + len(column)].astype(np.bool_)

@@ -5,8 +5,8 @@ and copies them in chunks, each under the store's lock for about a millisecond; 
 saves the old records of those of its rows that the writer has not come to. The marks of the rows
 (see `log_kernels`) tell both what was saved and, for a delta, what is due at all.
 
-Saved records go to one of two buffers. The writer takes a buffer as soon as something is in it;
-when both are full the update waits, so that memory is bounded however slow the disk is.
+Saved records go to a few buffers. The writer takes a buffer as soon as something is in it; when all
+are full the update waits, so that memory is bounded however slow the disk is.
 """
 
 import threading
@@ -20,10 +20,11 @@ from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import LogFile, LogKind
-from ctr_pipeline.embeddings.row_log import RowLogWriter
+from ctr_pipeline.embeddings.row_log import RowLogWriter, prepare_writing
 from ctr_pipeline.embeddings.store import EmbeddingStore
 
 _SAVED_BYTES = 64 << 20
+_NUM_BUFFERS = 8
 _CHUNK_BYTES = 3 << 19
 _ROWS_LOOKED_AT = 1 << 20
 
@@ -53,10 +54,11 @@ class RowSnapshot:
     Args:
         store: Whose rows.
         cut: Number of the cut.
-        saved_bytes: Memory of both buffers of saved records together.
+        saved_bytes: Memory of all buffers of saved records together.
         chunk_bytes: Bytes of records copied at a time, the lock held.
 
     Attributes:
+        cut: Number of the cut.
         kind: `base` or `delta`, once begun.
         dense: Copies of the dense values and slots at the instant, once begun with them.
         longest_pause_seconds: For how long the store's lock was held, or an update waited, at most.
@@ -72,10 +74,12 @@ class RowSnapshot:
     ) -> None:
         self._store = store
         self._rows = store.rows
-        self._cut = cut
-        capacity = max(saved_bytes // (2 * (store.row_bytes + 8)), 1)
-        self._filling = _SavedRecords(capacity, store.layout.record_floats)
-        self._free = [_SavedRecords(capacity, store.layout.record_floats)]
+        self.cut = cut
+        capacity = max(saved_bytes // (_NUM_BUFFERS * (store.row_bytes + 8)), 1)
+        self._free = [
+            _SavedRecords(capacity, store.layout.record_floats) for _ in range(_NUM_BUFFERS)
+        ]
+        self._filling = self._free.pop()
         self._filled: list[_SavedRecords] = []
         self._room = threading.Condition(self._rows.lock)
         self._chunk_rows = max(chunk_bytes // store.row_bytes, 1)
@@ -84,7 +88,7 @@ class RowSnapshot:
         self.kind: LogKind = "base"
         self.dense: tuple[Float32Array, Float32Array] | None = None
         self.longest_pause_seconds = 0.0
-        # The kernel is compiled, or read from its cache, now and not while updates wait.
+        prepare_writing(store)
         self._save(np.empty(0, np.int32), 0)
 
     def begin(self, *, full: bool, dense: DenseParameters | None = None) -> None:
@@ -171,7 +175,7 @@ class RowSnapshot:
         writer = RowLogWriter(
             folder,
             self._store,
-            cut=self._cut,
+            cut=self.cut,
             kind=self.kind,
             num_partitions=num_partitions,
             partitions=partitions,
@@ -209,7 +213,7 @@ class RowSnapshot:
 
     def _take_saved(self) -> _SavedRecords | None:
         if self._filled:
-            return self._filled.pop()
+            return self._filled.pop(0)
         if self._filling.size:
             saved, self._filling = self._filling, self._free.pop()
             return saved
@@ -239,7 +243,7 @@ class RowSnapshot:
             with self._rows.lock:
                 self._check_not_abandoned()
                 self._rows.observer = None
-                self._rows.delta_after = self._cut
+                self._rows.delta_after = self.cut
         except BaseException:
             self.abandon()
             writer.abandon()

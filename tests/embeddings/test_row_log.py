@@ -353,12 +353,26 @@ def test_the_number_of_rows_must_agree_with_the_manifest(tmp_path, cut):
         restore(tmp_path, [[entry]])
 
 
-def test_pyarrow_is_loaded_with_the_first_cut_only():
-    code = (
-        "import sys; import ctr_pipeline.embeddings.snapshot, ctr_pipeline.embeddings.dense_log; "
-        "print('pyarrow' in sys.modules)"
-    )
+def test_a_server_loads_pyarrow_with_its_first_cut_and_never_pandas(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+import numpy as np
+from ctr_pipeline.embeddings import dense_log, snapshot
+from ctr_pipeline.embeddings.row_log import restore_rows
+from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.store import EmbeddingStore
+segment = SegmentSpec("v", 2, OptimizerSpec("adam", 0.1), "sum")
+store = EmbeddingStore([TableSpec("t", 100)], [segment], seed=1, threads=1)
+store.read_rows(np.arange(100), create=True)
+print("pyarrow" in sys.modules)
+snapshot = snapshot.RowSnapshot(store, cut=1)
+snapshot.begin(full=True)
+files = snapshot.write(Path(sys.argv[1]), num_partitions=2, partitions=[0, 1])
+restore_rows(store, Path(sys.argv[1]), [[file] for file in files], num_partitions=2, cut=1)
+print("pyarrow" in sys.modules, "pandas" in sys.modules, store.num_rows)
+"""
     output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert output.stdout.strip() == "False"
+    assert output.stdout.split() == ["False", "True", "False", "100"]

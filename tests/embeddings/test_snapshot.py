@@ -137,7 +137,7 @@ def test_updates_wait_for_room_and_lose_nothing(tmp_path):
     store, rng = make_store(tables), np.random.default_rng(0)
     keys = np.arange(20_000, dtype=np.int64)
     train(store, keys, 1, rng)
-    # Room for 100 records twice, far less than one update changes.
+    # Room for 200 records, far less than one update changes.
     snapshot = RowSnapshot(store, cut=1, saved_bytes=200 * (store.row_bytes + 8), chunk_bytes=4096)
     snapshot.begin(full=True)
     expected = state(store)
@@ -162,13 +162,13 @@ def test_updates_wait_for_room_and_lose_nothing(tmp_path):
 def test_giving_up_frees_an_update_that_waits():
     store, rng = make_store(), np.random.default_rng(0)
     train(store, EVERYTHING, 1, rng)
-    snapshot = RowSnapshot(store, cut=1, saved_bytes=20 * (store.row_bytes + 8))
+    snapshot = RowSnapshot(store, cut=1, saved_bytes=80 * (store.row_bytes + 8))
     snapshot.begin(full=True)
     before = state(store)
     thread = threading.Thread(target=train, args=(store, EVERYTHING, 2, rng), daemon=True)
     thread.start()
     deadline = time.monotonic() + 60
-    while not (snapshot._filled and snapshot._filling.size == 10):
+    while not (len(snapshot._filled) == 7 and snapshot._filling.size == 10):
         assert time.monotonic() < deadline
     assert thread.is_alive()
     assert state(store) == before
