@@ -1,0 +1,303 @@
+"""Calls to the parameter servers: routed, tried again until a deadline, all servers at once.
+
+What cannot be mended by trying again is raised: `RolledBack` (drop everything, go where the master
+says), `Superseded` (another worker has the task), and `PeerUnavailable` after the deadline.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from ctr_pipeline.distributed.coordination.messages import ReadRowsRequest
+from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
+from ctr_pipeline.distributed.rpc.packed import RowsPart, Status
+
+_STREAM_SECONDS = 300.0
+_FIRST_PAUSE_SECONDS = 0.05
+_PAUSE_GROWTH = 1.6
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+class RolledBack(Exception):  # noqa: N818
+    """The job is in another generation: leases and pulled values are void.
+
+    Args:
+        generation: Of the job, as far as it is known here.
+    """
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        super().__init__(f"the job is in generation {generation}")
+
+
+class Superseded(Exception):  # noqa: N818
+    """A later attempt at the batch's task has begun: the lease is another worker's."""
+
+
+class PsTransport(Protocol):
+    """How bytes get to one server; `RpcClient` is one."""
+
+    def call_bytes(self, method: str, data: bytes, *, deadline_seconds: float) -> bytes:
+        """Sends bytes and waits for the answer."""
+
+    def stream_bytes(
+        self, method: str, message: object, *, deadline_seconds: float
+    ) -> Iterator[bytes]:
+        """Sends a message and yields the answers."""
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+class PsReply(Protocol):
+    """What every answer says."""
+
+    @property
+    def status(self) -> Status:
+        """How the server answers."""
+
+    @property
+    def generation(self) -> int:
+        """Of the server."""
+
+
+R = TypeVar("R", bound=PsReply)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long calls may take.
+
+    Attributes:
+        deadline_seconds: A call is tried again for so long.
+        call_seconds: For one try.
+    """
+
+    deadline_seconds: float
+    call_seconds: float
+
+
+@dataclass(frozen=True)
+class _Route:
+    """Where the servers are."""
+
+    generation: int
+    addresses: tuple[str, ...]
+    transports: tuple[PsTransport | None, ...]
+
+
+class PsCalls:
+    """Calls servers by number; safe to use from several threads.
+
+    Args:
+        num_servers: There are.
+        connect: Makes the connection to an address.
+        patience: Unless a call says otherwise.
+        clock: Seconds, monotonic.
+        seed: Of the pauses between tries.
+    """
+
+    def __init__(
+        self,
+        num_servers: int,
+        *,
+        connect: Callable[[str], PsTransport],
+        patience: Patience,
+        clock: Callable[[], float],
+        seed: int,
+    ) -> None:
+        self._num_servers = num_servers
+        self._connect = connect
+        self._patience = patience
+        self._clock = clock
+        self._seed = seed
+        # Waiting for the network takes no processor: a pull and a push of each server at once.
+        self._pool = ThreadPoolExecutor(2 * num_servers, thread_name_prefix="ps-calls")
+        self._routed = threading.Condition()
+        self._route = _Route(-1, ("",) * num_servers, (None,) * num_servers)
+        self._closed = False
+        self._count_lock = threading.Lock()
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    @property
+    def generation(self) -> int:
+        """That calls are made in; -1 before the first route."""
+        return self._route.generation
+
+    def route(self, generation: int, addresses: Sequence[str]) -> None:
+        """Where the servers are from now on; calls of another generation end."""
+        with self._routed:
+            old = self._route
+            if (generation, tuple(addresses)) == (old.generation, old.addresses) or self._closed:
+                return
+            transports = [
+                transport if address == before else (self._connect(address) if address else None)
+                for address, before, transport in zip(
+                    addresses, old.addresses, old.transports, strict=True
+                )
+            ]
+            self._route = _Route(generation, tuple(addresses), tuple(transports))
+            self._routed.notify_all()
+        for transport in old.transports:
+            if transport is not None and transport not in transports:
+                transport.close()
+
+    def close(self) -> None:
+        """Ends all connections; calls under way are `PeerUnavailable`."""
+        with self._routed:
+            self._closed = True
+            self._routed.notify_all()
+        for transport in self._route.transports:
+            if transport is not None:
+                transport.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def start(self, call: Callable[[int], T]) -> list[Future[T]]:
+        """Begins a call for each server."""
+        return [self._pool.submit(call, server) for server in range(self._num_servers)]
+
+    def on_all_servers(self, call: Callable[[int], T]) -> list[T]:
+        """Calls for each server, all at once; waits for all, then raises the first error."""
+        futures = [self._pool.submit(call, server) for server in range(1, self._num_servers)]
+        # The thread that would wait makes the first call itself.
+        first: Future[T] = Future()
+        try:
+            first.set_result(call(0))
+        except Exception as error:  # noqa: BLE001  # raised below, when no call is under way
+            first.set_exception(error)
+        failures = [future.exception() for future in (first, *futures)]
+        for failure in failures:
+            if failure is not None:
+                raise failure
+        return [future.result() for future in (first, *futures)]
+
+    def ask(
+        self,
+        server: int,
+        method: str,
+        data: bytes,
+        decode: Callable[[bytes], R],
+        *,
+        generation: int,
+        patience: Patience | None = None,
+    ) -> tuple[R, int]:
+        """Calls until there is an answer that says something; and how many tries it took.
+
+        Raises:
+            RolledBack: The generation is over.
+            Superseded: Another worker has the task.
+            PeerUnavailable: There was no answer until the deadline.
+            CallRefused: The server says no, or what cannot be read.
+        """
+        patience = patience or self._patience
+        deadline = self._clock() + patience.deadline_seconds
+        pauses = self._pauses(server)
+        num_tries = 0
+        while True:
+            num_tries += 1
+            problem = PeerUnavailable("has not started yet", place=f"ps-{server}")
+            transport = self._transport_to(server, generation)
+            if transport is not None:
+                try:
+                    answer = transport.call_bytes(
+                        method, data, deadline_seconds=patience.call_seconds
+                    )
+                except PeerUnavailable as error:
+                    problem = error
+                else:
+                    self._count(len(data), len(answer))
+                    reply = _decoded(server, decode, answer)
+                    if _says_something(reply, generation):
+                        return reply, num_tries
+                    problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
+            self._pause(next(pauses), deadline, generation, problem)
+
+    def parts_of(self, server: int, *, generation: int, block_rows: int) -> Iterator[RowsPart]:
+        """A server's rows; a lost connection is taken up where it was lost.
+
+        Raises:
+            RolledBack: The generation is over.
+            PeerUnavailable: Nothing came until the deadline.
+        """
+        deadline = self._clock() + self._patience.deadline_seconds
+        pauses = self._pauses(server)
+        after_key = -1
+        while True:
+            problem = PeerUnavailable("has not started yet", place=f"ps-{server}")
+            transport = self._transport_to(server, generation)
+            if transport is not None:
+                request = ReadRowsRequest(generation, block_rows, after_key)
+                answers = transport.stream_bytes(
+                    "ReadRows", request, deadline_seconds=_STREAM_SECONDS
+                )
+                try:
+                    for answer in answers:
+                        self._count(0, len(answer))
+                        part = _decoded(server, RowsPart.decode, answer)
+                        if not _says_something(part, generation):
+                            problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
+                            break
+                        if len(part.keys):
+                            after_key = int(part.keys[-1])
+                        yield part
+                        # Whoever makes progress has time.
+                        deadline = self._clock() + self._patience.deadline_seconds
+                    else:
+                        return
+                except PeerUnavailable as error:
+                    problem = error
+            self._pause(next(pauses), deadline, generation, problem)
+
+    def _count(self, num_sent: int, num_received: int) -> None:
+        with self._count_lock:
+            self.bytes_sent += num_sent
+            self.bytes_received += num_received
+
+    def _transport_to(self, server: int, generation: int) -> PsTransport | None:
+        with self._routed:
+            if self._route.generation != generation:
+                raise RolledBack(self._route.generation)
+            return self._route.transports[server]
+
+    def _pause(
+        self, seconds: float, deadline: float, generation: int, problem: PeerUnavailable
+    ) -> None:
+        """Waits before another try, or until there is another route; raises after the deadline."""
+        with self._routed:
+            remaining = deadline - self._clock()
+            if remaining <= 0 or self._closed:
+                raise problem
+            route = self._route
+            if route.generation == generation:
+                self._routed.wait_for(
+                    lambda: self._route is not route or self._closed, min(seconds, remaining)
+                )
+
+    def _pauses(self, server: int) -> Iterator[float]:
+        seed = (self._seed + server) & 0xFFFF
+        return delays(_FIRST_PAUSE_SECONDS, _PAUSE_GROWTH, _LONGEST_PAUSE_SECONDS, seed)
+
+
+def malformed(server: int, what: str) -> CallRefused:
+    """A server answers what cannot be."""
+    return CallRefused("malformed", f"answered what cannot be read: {what}", place=f"ps-{server}")
+
+
+def _decoded(server: int, decode: Callable[[bytes], T], answer: bytes) -> T:
+    try:
+        return decode(answer)
+    except MalformedMessage as error:
+        raise malformed(server, str(error)) from None
+
+
+def _says_something(reply: PsReply, generation: int) -> bool:
+    if reply.status is Status.ROLLED_BACK:
+        raise RolledBack(max(reply.generation, generation + 1))
+    if reply.status is Status.SUPERSEDED:
+        raise Superseded("a later attempt at the task has begun")
+    return reply.status is not Status.NOT_READY

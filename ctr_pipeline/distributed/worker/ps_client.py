@@ -1,0 +1,657 @@
+"""A worker's way to the parameter servers: one pull and one push a batch and server, in parallel.
+
+Axes: B examples, F fields, U distinct keys of a batch in the order of the servers that own them,
+W values of a row, A the leading ones, D the others, P dense parameters.
+
+Every call is tried again until its deadline, see `ps_calls`: a pull changes nothing that matters
+twice, and a push that was applied before is answered as such.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ctr_pipeline.distributed.coordination.placement import dense_ranges
+from ctr_pipeline.distributed.coordination.rounds import (
+    ROUND_PATIENCE_SECONDS,
+    BatchId,
+    worker_number,
+)
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.packed import (
+    DenseReply,
+    DenseRequest,
+    PullReply,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    RowsPart,
+    Status,
+)
+from ctr_pipeline.distributed.worker import value_kernels
+from ctr_pipeline.distributed.worker.ps_calls import (
+    Patience,
+    PsCalls,
+    PsTransport,
+    RolledBack,
+    Superseded,
+    malformed,
+)
+from ctr_pipeline.embeddings.arrays import (
+    Float32Array,
+    IdArray,
+    Int32Array,
+    Int64Array,
+    empty_aligned,
+)
+from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.embeddings.specs import TableSpec
+from ctr_pipeline.embeddings.store import RowBlock
+from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
+
+__all__ = ["PreparedKeys", "PsClient", "Pull", "PushOutcome", "RolledBack", "Superseded"]
+
+_SERVICE = "PsService"
+_DEADLINE_SECONDS = 30.0
+_CALL_SECONDS = 10.0
+
+PushVerdict = Literal["applied", "stale"]
+
+
+@dataclass(frozen=True)
+class PushOutcome:
+    """What became of a push.
+
+    Attributes:
+        verdict: `applied`: all servers have the batch. `stale`: some do not, because its gradients
+            are too old; pull again, compute again, push again.
+        repeated: Some server had applied the batch before this worker first pushed it.
+    """
+
+    verdict: PushVerdict
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class PreparedKeys:
+    """A batch's ids, made unique and divided among the servers.
+
+    Attributes:
+        batch: Unique keys in order of occurrence, and where each occurs.
+        keys_U: int64, by owner.
+        order_U: int32, which of the batch's unique keys stands where in `keys_U`.
+        positions_U: int32, the inverse: where in `keys_U` each of the batch's unique keys stands.
+        bounds: Server s owns `keys_U[bounds[s] : bounds[s + 1]]`.
+        num_occurrences_U: int32, of each key in the batch.
+    """
+
+    batch: PreparedBatch
+    keys_U: Int64Array
+    order_U: Int32Array
+    positions_U: Int32Array
+    bounds: tuple[int, ...]
+    num_occurrences_U: Int32Array
+
+
+class Pull:
+    """Values of a batch, on their way or here.
+
+    Attributes:
+        prepared: The batch.
+        generation: That it was asked for in.
+        versions: Of each server, the updates that its values know of.
+    """
+
+    def __init__(self, prepared: PreparedKeys, generation: int, width: int) -> None:
+        self.prepared = prepared
+        self.generation = generation
+        self.versions = [0] * (len(prepared.bounds) - 1)
+        self.values_UW: Float32Array = np.empty((len(prepared.keys_U), width), np.float32)
+        self._dense_versions: list[int] | None = None
+        self._futures: list[Future[None]] = []
+
+    def wait(self) -> None:
+        """Returns when all values are here; returns at once when called again.
+
+        Raises:
+            RolledBack: The generation is over.
+            Superseded: Another worker has the task.
+            PeerUnavailable: A server did not answer until the deadline.
+        """
+        for future in self._futures:
+            future.result()
+
+    @property
+    def failed(self) -> bool:
+        """Waits; whether there are no values."""
+        return any(future.exception() is not None for future in self._futures)
+
+    def started_by(self, futures: list[Future[None]]) -> None:
+        """Notes what to wait for."""
+        self._futures = futures
+
+    def computed_with(self, dense_versions: Sequence[int]) -> None:
+        """Notes the dense values that go with these."""
+        self._dense_versions = list(dense_versions)
+
+    def version_of(self, server: int) -> int:
+        """Updates that gradients computed with these values know of."""
+        if self._dense_versions is None:
+            return self.versions[server]
+        return min(self.versions[server], self._dense_versions[server])
+
+
+@dataclass(frozen=True)
+class _DensePart:
+    """Dense values of one server, as it sent them."""
+
+    version: int
+    values: Float32Array
+
+
+class _Refreshed:
+    """Keys of a pull ahead whose values come with the reply to a push.
+
+    Args:
+        ahead: The pull.
+        chosen_U: int32, which of its keys, ascending; None: all.
+    """
+
+    def __init__(self, ahead: Pull, chosen_U: Int32Array | None) -> None:
+        self._ahead = ahead
+        self._chosen_U = chosen_U
+        bounds = ahead.prepared.bounds
+        self._bounds = bounds if chosen_U is None else np.searchsorted(chosen_U, bounds).tolist()
+
+    def keys_of(self, server: int) -> Int64Array:
+        """Those of one server."""
+        return self._ahead.prepared.keys_U[self._places(server)]
+
+    def write(self, server: int, reply: PushReply) -> None:
+        """Takes over what a server sent."""
+        if reply.status is Status.STALE:
+            return
+        self._ahead.values_UW[self._places(server)] = reply.fresh
+        if self._chosen_U is None:
+            self._ahead.versions[server] = reply.version
+        elif reply.status is Status.DONE:
+            # Values of other keys were not changed by this push, so they know of it too.
+            self._ahead.versions[server] += 1
+
+    def _places(self, server: int) -> slice | Int32Array:
+        first, last = self._bounds[server], self._bounds[server + 1]
+        return slice(first, last) if self._chosen_U is None else self._chosen_U[first:last]
+
+
+class PsClient:
+    """Pulls, pushes and reads rows; one thread trains, `prepare` and `route` may run beside it.
+
+    Args:
+        spec: Of the job.
+        access: Secrets of the job.
+        incarnation: Of the worker; servers of a synchronous job count workers by it.
+        threads: That copy values and sum gradients.
+        deadline_seconds: A call is tried again for so long.
+        call_seconds: For one try.
+        connect: Makes the connection to an address; None: gRPC.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        access: Access,
+        *,
+        incarnation: str = "",
+        threads: int = 1,
+        deadline_seconds: float = _DEADLINE_SECONDS,
+        call_seconds: float = _CALL_SECONDS,
+        connect: Callable[[str], PsTransport] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec = spec
+        self._num_servers = spec.num_parameter_servers
+        self._width = sum(segment.dim for segment in spec.segments)
+        self._ranges = dense_ranges(spec, self._num_servers)
+        tables = [TableSpec(table.name, table.num_ids) for table in spec.tables]
+        self._preparer = BatchPreparer(tables, range(len(tables))) if tables else None
+        self._worker = worker_number(incarnation)
+        self._runner = RangeRunner(threads)
+        self._deadline_seconds = deadline_seconds
+        self._call_seconds = call_seconds
+        self._calls = PsCalls(
+            self._num_servers,
+            connect=connect or (lambda address: RpcClient(_SERVICE, address, access)),
+            patience=Patience(deadline_seconds, call_seconds),
+            clock=clock,
+            seed=self._worker,
+        )
+        self._push_patience = Patience(deadline_seconds, call_seconds)
+        if spec.update.mode == "sync":
+            self._push_patience = Patience(
+                deadline_seconds + ROUND_PATIENCE_SECONDS, call_seconds + ROUND_PATIENCE_SECONDS
+            )
+        self._dense_lock = threading.Lock()
+        self._dense_generation = -1
+        self._dense_parts: list[_DensePart | None] = [None] * self._num_servers
+        self._dense: Float32Array | None = None
+        # Batches that some server may have while others do not, and whether they were repeated.
+        self._unfinished: dict[BatchId, bool] = {}
+
+    @property
+    def generation(self) -> int:
+        """That calls are made in; -1 before the first route."""
+        return self._calls.generation
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload of requests so far."""
+        return self._calls.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload of answers so far."""
+        return self._calls.bytes_received
+
+    def route(self, generation: int, addresses: Sequence[str]) -> None:
+        """Where the servers are from now on, in any thread; calls of another generation end.
+
+        Dense values of another generation are forgotten. Servers that nobody gave dense values yet
+        answer no pull that asks for them: `init_dense` comes first in every generation.
+
+        Args:
+            generation: Of the job.
+            addresses: By server; empty where one is not there yet.
+        """
+        if len(addresses) != self._num_servers:
+            raise ValueError(f"{len(addresses)} addresses of {self._num_servers} servers")
+        with self._dense_lock:
+            if generation != self._dense_generation:
+                self._dense_generation = generation
+                self._dense_parts = [None] * self._num_servers
+                self._dense = None
+                self._unfinished = {}
+        self._calls.route(generation, addresses)
+
+    def close(self) -> None:
+        """Ends all connections; calls under way are `PeerUnavailable`."""
+        self._calls.close()
+
+    def prepare(self, ids_BF: IdArray, num_valid: int) -> PreparedKeys:
+        """Makes the ids of a batch unique and finds their owners; in any thread.
+
+        Args:
+            ids_BF: int32 or int64 [B, F].
+            num_valid: The first so many rows count; the others are padding of any content.
+
+        Raises:
+            ValueError: An id is not in its table, or the array does not fit.
+        """
+        if self._preparer is None:
+            batch = _without_keys(ids_BF, num_valid)
+        else:
+            batch = self._preparer.prepare(ids_BF, num_valid)
+        num_unique = batch.num_unique
+        if self._num_servers == 1:
+            order_U = positions_U = np.arange(num_unique, dtype=np.int32)
+            bounds = (0, num_unique)
+        else:
+            owners = partitions_of(batch.keys_U, self._spec.num_partitions) % self._num_servers
+            # Narrow integers are sorted by counting.
+            order_U = np.argsort(owners.astype(np.int16), kind="stable").astype(np.int32)
+            positions_U = np.empty(num_unique, np.int32)
+            positions_U[order_U] = np.arange(num_unique, dtype=np.int32)
+            sizes = np.bincount(owners, minlength=self._num_servers)
+            bounds = (0, *np.cumsum(sizes).tolist())
+        return PreparedKeys(
+            batch=batch,
+            keys_U=batch.keys_U[order_U],
+            order_U=order_U,
+            positions_U=positions_U,
+            bounds=bounds,
+            num_occurrences_U=batch.num_occurrences[order_U],
+        )
+
+    def start_pull(
+        self,
+        prepared: PreparedKeys,
+        *,
+        create: bool,
+        batch: BatchId | None,
+        dense: bool = True,
+    ) -> Pull:
+        """Asks all servers for the values of a batch.
+
+        Args:
+            prepared: The batch.
+            create: Make the missing rows, as training does; else they read as zeros.
+            batch: That is to be trained with the values; None for scoring.
+            dense: Bring the dense values too, if there are newer ones than those known here; not
+                needed for a pull ahead, which a push is going to refresh.
+        """
+        generation = self.generation
+        pull = Pull(prepared, generation, self._width)
+        known = [-1 if part is None else part.version for part in self._dense_parts]
+
+        def fetch(server: int) -> None:
+            first, last = prepared.bounds[server], prepared.bounds[server + 1]
+            request = PullRequest(
+                generation=generation,
+                batch=batch,
+                worker=self._worker,
+                create=create,
+                dense_version=known[server] if dense else None,
+                keys=prepared.keys_U[first:last],
+            )
+            reply, _ = self._calls.ask(
+                server, "Pull", request.encode(), PullReply.decode, generation=generation
+            )
+            if reply.values.shape != (last - first, self._width):
+                raise malformed(server, f"{reply.values.shape} values")
+            pull.values_UW[first:last] = reply.values
+            pull.versions[server] = reply.version
+            if reply.dense is not None:
+                self._adopt_dense(generation, server, _DensePart(reply.version, reply.dense))
+
+        pull.started_by(self._calls.start(fetch))
+        return pull
+
+    def gather_parts(self, pull: Pull, num_leading: int) -> tuple[Float32Array, Float32Array]:
+        """Values of every place, the first values of a row apart; waits for them.
+
+        Returns:
+            float32 [B, F, A] and [B, F, D], aligned; zeros for absent rows and for padding.
+
+        Raises:
+            RolledBack, Superseded, PeerUnavailable: As `Pull.wait`.
+        """
+        pull.wait()
+        batch = pull.prepared.batch
+        leading = empty_aligned((*batch.shape, num_leading))
+        trailing = empty_aligned((*batch.shape, self._width - num_leading))
+        num_places = len(batch.inverse_P)
+        leading_PA = leading.reshape(num_places, num_leading)
+        trailing_PB = trailing.reshape(num_places, self._width - num_leading)
+
+        def work(first: int, last: int) -> None:
+            value_kernels.spread_values(
+                pull.values_UW,
+                pull.prepared.positions_U,
+                batch.inverse_P,
+                leading_PA,
+                trailing_PB,
+                first,
+                last,
+            )
+
+        self._runner.run(work, num_places)
+        return leading, trailing
+
+    def dense(self, pull: Pull) -> Float32Array:
+        """The newest known dense values, float32 [P], not to be written; waits for the pull.
+
+        Raises:
+            RolledBack, Superseded, PeerUnavailable: As `Pull.wait`.
+        """
+        pull.wait()
+        with self._dense_lock:
+            if pull.generation != self._dense_generation:
+                raise RolledBack(self._dense_generation)
+            parts = [part for part in self._dense_parts if part is not None]
+            if len(parts) < self._num_servers:
+                raise ValueError("dense values were never asked for")
+            if self._dense is None:
+                self._dense = empty_aligned((self._spec.num_dense,))
+                np.concatenate([part.values for part in parts], out=self._dense)
+            pull.computed_with([part.version for part in parts])
+            return self._dense
+
+    def push(
+        self,
+        pull: Pull,
+        gradients: tuple[Float32Array, Float32Array],
+        dense_gradient: Float32Array,
+        batch: BatchId,
+        *,
+        step: int,
+        learning_rate_factor: float,
+        num_examples: int,
+        refresh: Pull | None,
+    ) -> PushOutcome:
+        """Sums the gradients of each key and hands them to its owner; brings fresh dense values.
+
+        Trying again after `PeerUnavailable`, or after the reply was lost, applies nothing twice.
+
+        Args:
+            pull: Values that the gradients were computed with.
+            gradients: float32 [B, F, A] and [B, F, D] of the loss sum; padding is not read.
+            dense_gradient: float32 [P].
+            batch: Which one.
+            step: Of the batch, from 1.
+            learning_rate_factor: The schedule's.
+            num_examples: Of the batch.
+            refresh: A pull ahead, whose values are brought up to date with this push; in
+                synchronous mode with all of its round.
+
+        Raises:
+            RolledBack: The generation is over.
+            Superseded: Another worker has the task.
+            PeerUnavailable: A server did not answer until the deadline.
+        """
+        prepared = pull.prepared
+        sums_UW = self._sum_gradients(prepared, gradients)
+        refreshed = self._keys_to_refresh(pull, refresh)
+        no_keys: Int64Array = np.empty(0, np.int64)
+
+        def send(server: int) -> tuple[PushReply, int]:
+            first, last = prepared.bounds[server], prepared.bounds[server + 1]
+            low, high = self._ranges[server]
+            request = PushRequest(
+                generation=pull.generation,
+                batch=batch,
+                worker=self._worker,
+                step=step,
+                learning_rate_factor=learning_rate_factor,
+                num_examples=num_examples,
+                version=pull.version_of(server),
+                keys=prepared.keys_U[first:last],
+                num_occurrences=prepared.num_occurrences_U[first:last],
+                sums=sums_UW[first:last],
+                dense=dense_gradient[low:high],
+                fresh_keys=no_keys if refreshed is None else refreshed.keys_of(server),
+            )
+            reply, num_tries = self._calls.ask(
+                server,
+                "Push",
+                request.encode(),
+                PushReply.decode,
+                generation=pull.generation,
+                patience=self._push_patience,
+            )
+            self._check_push_reply(server, request, reply)
+            return reply, num_tries
+
+        started_before = batch in self._unfinished
+        repeated = self._unfinished.setdefault(batch, False)
+        replies = self._calls.on_all_servers(send)
+        is_stale = False
+        for server, (reply, num_tries) in enumerate(replies):
+            is_stale |= reply.status is Status.STALE
+            # A second try may find what the first one did.
+            is_first = not started_before and num_tries == 1
+            repeated |= is_first and reply.status is Status.REPEATED
+            if refreshed is not None:
+                refreshed.write(server, reply)
+            if reply.status is not Status.STALE:
+                self._adopt_dense(pull.generation, server, _DensePart(reply.version, reply.dense))
+        if is_stale:
+            self._unfinished[batch] = repeated
+        else:
+            self._unfinished.pop(batch, None)
+        return PushOutcome("stale" if is_stale else "applied", repeated)
+
+    def init_dense(self, values: Float32Array) -> None:
+        """Gives the servers initial dense values; those that have some keep theirs.
+
+        Args:
+            values: float32 [P].
+
+        Raises:
+            CallRefused: Another worker gave others.
+            RolledBack: The generation is over.
+            PeerUnavailable: A server did not answer until the deadline.
+        """
+        if values.shape != (self._spec.num_dense,):
+            raise ValueError(f"{values.shape} dense values of {self._spec.num_dense}")
+        generation = self.generation
+
+        def send(server: int) -> None:
+            first, last = self._ranges[server]
+            request = DenseRequest(generation, first, values[first:last])
+            self._calls.ask(
+                server, "InitDense", request.encode(), DenseReply.decode, generation=generation
+            )
+
+        self._calls.on_all_servers(send)
+
+    def num_rows(self) -> int:
+        """Rows of all servers.
+
+        Raises:
+            RolledBack, PeerUnavailable: As `push`.
+        """
+        generation = self.generation
+        return sum(
+            next(self._calls.parts_of(server, generation=generation, block_rows=0)).num_rows
+            for server in range(self._num_servers)
+        )
+
+    def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
+        """Rows of all servers by ascending key, in blocks of at most `block_rows`.
+
+        Memory: a few blocks for each server. A lost connection is taken up where it was lost.
+
+        Raises:
+            RolledBack, PeerUnavailable: As `push`.
+        """
+        if block_rows < 1:
+            raise ValueError(f"block_rows {block_rows} is below 1")
+        generation = self.generation
+        streams = [
+            _blocks(self._calls.parts_of(server, generation=generation, block_rows=block_rows))
+            for server in range(self._num_servers)
+        ]
+        heads = [next(stream, None) for stream in streams]
+        while any(head is not None for head in heads):
+            # No later block of any server holds a key up to the least of the last keys.
+            limit = min(head.keys[-1] for head in heads if head is not None)
+            parts = []
+            for server, head in enumerate(heads):
+                if head is None:
+                    continue
+                size = int(np.searchsorted(head.keys, limit, side="right"))
+                parts.append(RowBlock(head.keys[:size], head.values[:size]))
+                heads[server] = (
+                    RowBlock(head.keys[size:], head.values[size:])
+                    if size < len(head.keys)
+                    else next(streams[server], None)
+                )
+            keys = np.concatenate([part.keys for part in parts])
+            values = np.concatenate([part.values for part in parts])
+            order = np.argsort(keys)
+            for first in range(0, len(order), block_rows):
+                chosen = order[first : first + block_rows]
+                yield RowBlock(keys[chosen], values[chosen])
+
+    def _sum_gradients(
+        self, prepared: PreparedKeys, gradients: tuple[Float32Array, Float32Array]
+    ) -> Float32Array:
+        leading, trailing = (np.ascontiguousarray(part, np.float32) for part in gradients)
+        shape, num_leading = prepared.batch.shape, leading.shape[-1]
+        num_trailing = self._width - num_leading
+        if leading.shape != (*shape, num_leading) or trailing.shape != (*shape, num_trailing):
+            raise ValueError(f"gradients of shapes {leading.shape}, {trailing.shape} do not fit")
+        num_places = len(prepared.batch.inverse_P)
+        leading_PA = leading.reshape(num_places, num_leading)
+        trailing_PB = trailing.reshape(num_places, num_trailing)
+        sums_UW = np.empty((len(prepared.keys_U), self._width), np.float32)
+
+        def work(first: int, last: int) -> None:
+            value_kernels.sum_gradients(
+                prepared.order_U,
+                prepared.batch.offsets,
+                prepared.batch.occurrences,
+                leading_PA,
+                trailing_PB,
+                sums_UW,
+                first,
+                last,
+            )
+
+        self._runner.run(work, len(sums_UW))
+        return sums_UW
+
+    def _keys_to_refresh(self, pull: Pull, ahead: Pull | None) -> _Refreshed | None:
+        """Waits for the pull ahead: a late one could know of this push and be counted as if not."""
+        if ahead is None or ahead.failed or ahead.generation != pull.generation:
+            return None
+        if self._spec.update.mode == "sync" and self._spec.update.grads_to_wait > 1:
+            # Other pushes of the round change rows as well, so that all are asked for.
+            return _Refreshed(ahead, None)
+        return _Refreshed(ahead, _common_places(pull.prepared.keys_U, ahead.prepared.keys_U))
+
+    def _check_push_reply(self, server: int, request: PushRequest, reply: PushReply) -> None:
+        if reply.status is Status.STALE:
+            return
+        expected = (len(request.fresh_keys), self._width), request.dense.shape
+        if (reply.fresh.shape, reply.dense.shape) != expected:
+            raise malformed(server, f"values of {reply.fresh.shape}, {reply.dense.shape}")
+
+    def _adopt_dense(self, generation: int, server: int, part: _DensePart) -> None:
+        """Keeps dense values, unless newer ones are known."""
+        with self._dense_lock:
+            known = self._dense_parts[server]
+            if generation == self._dense_generation and (
+                known is None or known.version <= part.version
+            ):
+                self._dense_parts[server] = part
+                self._dense = None
+
+
+def _blocks(parts: Iterator[RowsPart]) -> Iterator[RowBlock]:
+    for part in parts:
+        if len(part.keys):
+            yield RowBlock(part.keys, part.values)
+
+
+def _common_places(keys: Int64Array, others: Int64Array) -> Int32Array:
+    """Places of those of `others` that are among the keys, ascending."""
+    num_slots = 16
+    while num_slots < 2 * len(keys):
+        num_slots *= 2
+    slots = np.zeros(num_slots, np.int32)
+    value_kernels.index_keys(keys, slots)
+    found = np.empty(len(others), np.int32)
+    return found[: value_kernels.find_common(keys, slots, others, found)]
+
+
+def _without_keys(ids_BF: IdArray, num_valid: int) -> PreparedBatch:
+    """A batch of a model without fields."""
+    if ids_BF.ndim != 2 or ids_BF.shape[1]:
+        raise ValueError(f"ids of shape {ids_BF.shape}, not [B, 0]")
+    return PreparedBatch(
+        shape=(ids_BF.shape[0], 0),
+        num_valid=num_valid,
+        keys_U=np.empty(0, np.int64),
+        inverse_P=np.empty(0, np.int32),
+        offsets=np.zeros(1, np.int32),
+        occurrences=np.empty(0, np.int32),
+    )

@@ -1,0 +1,152 @@
+"""One worker and any number of servers train exactly as one process does, bit for bit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import UpdateRule
+from ctr_pipeline.distributed.ps.holdings import optimizer_of
+from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.specs import SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.store import EmbeddingStore
+
+NUM_STEPS = 25
+BATCH = 64
+
+
+def local_process(spec):
+    store = EmbeddingStore(
+        [TableSpec(table.name, table.num_ids) for table in spec.tables],
+        [
+            SegmentSpec(**{**vars(segment), "optimizer": optimizer_of(segment.optimizer)})
+            for segment in spec.segments
+        ],
+        seed=spec.seed,
+        threads=1,
+    )
+    counts = np.load(spec.counts_file)
+    store.set_training_counts(np.split(counts, np.cumsum([t.num_ids for t in spec.tables])[:-1]))
+    return store
+
+
+def batches(spec, seed=0):
+    """Skewed ids, so that batches have keys in common; the last rows may be padding."""
+    rng = np.random.default_rng(seed)
+    sizes = np.array([table.num_ids for table in spec.tables])
+    for step in range(NUM_STEPS):
+        ids = (sizes * rng.random((BATCH, len(sizes))) ** 4).astype(np.int32)
+        num_valid = BATCH if step % 3 else BATCH - 5
+        ids[num_valid:] = -7
+        yield ids, num_valid
+
+
+def gradients(linear, embeddings, dense, num_valid):
+    """Any function that lets a wrong value show: of rows and dense parameters together."""
+    scale = np.float32(np.abs(dense).mean())
+    linear_gradient = np.sin(linear * 3 + embeddings.sum(axis=2, keepdims=True) + scale)
+    embeddings_gradient = embeddings * scale + np.cos(linear)
+    linear_gradient[num_valid:] = np.nan
+    embeddings_gradient[num_valid:] = np.nan
+    total = np.float32(linear[:num_valid].sum() + embeddings[:num_valid].sum())
+    return linear_gradient, embeddings_gradient, np.cos(dense * 5 + total)
+
+
+def factor_of(step):
+    return 1.0 / (1 + 0.01 * step)
+
+
+def train_locally(spec, initial):
+    store, dense = local_process(spec), DenseParameters(initial, optimizer_of(spec.dense_optimizer))
+    for step, (ids, num_valid) in enumerate(batches(spec), 1):
+        prepared = store.prepare(ids, num_valid)
+        store.locate(prepared, create=True)
+        linear, embeddings = store.gather_parts(prepared, 1)
+        by_linear, by_embeddings, by_dense = gradients(linear, embeddings, dense.values, num_valid)
+        dense.update(by_dense, step=step, learning_rate_factor=factor_of(step))
+        store.update(
+            prepared,
+            (by_linear, by_embeddings),
+            step=step,
+            learning_rate_factor=factor_of(step),
+            num_examples=num_valid,
+        )
+    return store, dense.values
+
+
+def train_on_servers(client, spec, initial, *, ahead):
+    """As the worker does; with `ahead`, the next pull is on its way while a step is computed."""
+    client.init_dense(initial)
+    todo = [(client.prepare(ids, num_valid), num_valid) for ids, num_valid in batches(spec)]
+    ids = [BatchId(0, number // 8, 1, number % 8) for number in range(len(todo))]
+    pull = client.start_pull(todo[0][0], create=True, batch=ids[0])
+    for number, (_, num_valid) in enumerate(todo):
+        following = None
+        if ahead and number + 1 < len(todo):
+            following = client.start_pull(
+                todo[number + 1][0], create=True, batch=ids[number + 1], dense=False
+            )
+        linear, embeddings = client.gather_parts(pull, 1)
+        dense = client.dense(pull)
+        by_linear, by_embeddings, by_dense = gradients(linear, embeddings, dense, num_valid)
+        outcome = client.push(
+            pull,
+            (by_linear, by_embeddings),
+            by_dense,
+            ids[number],
+            step=number + 1,
+            learning_rate_factor=factor_of(number + 1),
+            num_examples=num_valid,
+            refresh=following,
+        )
+        assert (outcome.verdict, outcome.repeated) == ("applied", False)
+        if not ahead and number + 1 < len(todo):
+            following = client.start_pull(todo[number + 1][0], create=True, batch=ids[number + 1])
+        pull = following or pull
+    return client.dense(pull)
+
+
+@pytest.mark.parametrize(
+    ("num_servers", "ahead", "rule"),
+    [
+        (1, False, UpdateRule("async", 1, 0, False)),
+        (1, True, UpdateRule("async", 1, 0, False)),
+        (3, True, UpdateRule("async", 1, 0, True)),
+        (1, True, UpdateRule("sync", 1, 0, False)),
+        (3, True, UpdateRule("sync", 1, 0, False)),
+        (3, True, UpdateRule("sync", 4, 0, False)),
+        (2, True, UpdateRule("bounded", 1, 0, False)),
+    ],
+)
+def test_servers_train_the_bits_of_one_process(
+    make_spec, make_core, serve, access, num_servers, ahead, rule
+):
+    spec = make_spec(num_parameter_servers=num_servers, update=rule)
+    initial = np.random.default_rng(1).standard_normal(spec.num_dense).astype(np.float32)
+    store, dense = train_locally(replace(spec, num_parameter_servers=1), initial)
+
+    cores = [make_core(spec, index) for index in range(num_servers)]
+    for core in cores:
+        core.set_active_workers(["me"])
+    served = serve(cores)
+    client = PsClient(spec, access, incarnation="me")
+    client.route(0, served.addresses)
+    try:
+        found_dense = train_on_servers(client, spec, initial, ahead=ahead)
+        blocks = list(client.iterate_rows(100))
+        num_rows = client.num_rows()
+    finally:
+        client.close()
+
+    np.testing.assert_array_equal(found_dense, dense)
+    expected = next(store.iterate_rows(10**6))
+    assert all(len(block.keys) <= 100 for block in blocks)
+    np.testing.assert_array_equal(np.concatenate([b.keys for b in blocks]), expected.keys)
+    np.testing.assert_array_equal(np.concatenate([b.values for b in blocks]), expected.values)
+    # Nothing above would fail if the servers had been passed by.
+    assert num_rows == store.num_rows == sum(core.num_rows for core in cores)
+    assert min(core.num_rows for core in cores) > 0
+    assert all(core.version == NUM_STEPS for core in cores)
+    assert min(server.bytes_received for server in served.servers) > 10_000
