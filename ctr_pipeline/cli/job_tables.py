@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+from ctr_pipeline.pipeline.job_display import spoken_event
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
@@ -40,37 +41,10 @@ def render_job(view: "JobView", *, now: float, num_events: int = _NUM_EVENTS) ->
         num_events: The last ones are shown.
     """
     parts: list[RenderableType] = [_render_facts(view), Text(), _render_members(view.members)]
-    events = view.events[-num_events:]
+    events = view.events[-num_events:] if num_events else ()
     if events:
         parts += [Text(), _render_events(events, now)]
     return Group(*parts)
-
-
-def spoken_progress(view: "JobView") -> str:
-    """One line: where the job is, how fast, how good."""
-    parts = [_spoken_place(view)]
-    records = view.records
-    if records.total:
-        parts.append(f"{records.trained / records.total:.0%}")
-    if view.samples_per_second:
-        parts.append(f"{view.samples_per_second:,.0f} rows/s")
-    num_working = sum(
-        member.role == "worker" and member.state == "running" for member in view.members
-    )
-    parts.append(f"{num_working} of {_plural(view.workers_wanted, 'worker')}")
-    if view.train_logloss is not None:
-        parts.append(f"loss {view.train_logloss:.4f}")
-    if view.auc is not None:
-        parts.append(f"AUC {view.auc:.4f}")
-    return ", ".join(parts)
-
-
-def spoken_event(event: "JobEvent") -> str:
-    """An event without its time: what, what was done, how long it took."""
-    text = f"{event.what}: {event.done}" if event.done else event.what
-    if event.recovery_seconds is not None:
-        text += f" (recovered in {spoken_seconds(event.recovery_seconds)})"
-    return text
 
 
 def _spoken_place(view: "JobView") -> str:
@@ -163,18 +137,14 @@ def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for event in events:
-        table.add_row(_spoken_time(event.time, now), escape(spoken_event(event)))
+        table.add_row(spoken_time(event.time, now), escape(spoken_event(event)))
     return table
 
 
-def _spoken_time(when: float, now: float) -> str:
+def spoken_time(when: float, now: float) -> str:
     """The time of day, with the date if it is not of the last day."""
     local = datetime.datetime.fromtimestamp(when).astimezone()
     return f"{local:%H:%M:%S}" if now - when < 86_400 else f"{local:%Y-%m-%d %H:%M:%S}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _style_of(state: str) -> str:

@@ -1,7 +1,7 @@
 """Progress as bars on a terminal: one a piece of work, with rate and time left."""
 
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,6 +10,9 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+
+if TYPE_CHECKING:
+    from ctr_pipeline.cli.live_view import LiveJobDisplay
 
 
 class _AmountColumn(ProgressColumn):
@@ -61,6 +64,12 @@ class BarProgress:
     def say(self, text: str) -> None:
         """One line, above the bars."""
         self._console.print(escape(text), soft_wrap=True)
+
+    def job_display(self) -> "LiveJobDisplay":
+        """A page about a job that is drawn again and again."""
+        from ctr_pipeline.cli.live_view import LiveJobDisplay
+
+        return LiveJobDisplay(self._console)
 
     def close(self) -> None:
         """Ends the drawing once the last open bar has ended; the bars stay on the screen."""

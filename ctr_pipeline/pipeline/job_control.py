@@ -97,9 +97,10 @@ def read_status(job: Job) -> JobView:
     try:
         return ask_master(job, "Status", Empty(), JobView)
     except PeerUnavailable:
-        from ctr_pipeline.distributed.master.stored import load_stored_view
+        # The master's own view of the ledger, which needs the code of the job machine.
+        from ctr_pipeline.distributed.master import reading
 
-        return load_stored_view(job.folder)
+        return reading.read_status(job.run_folder)
 
 
 def ask_master(job: Job, method: str, message: object, reply: type[T]) -> T:

@@ -145,17 +145,8 @@ def be_worker(
 
 def load_worker_code() -> None:
     """Imports all that a worker needs; starts no thread and computes nothing."""
-    from importlib import import_module
-
-    for name in (
-        "tensorflow",
-        "keras",
-        "ctr_pipeline.models.registry",
-        "ctr_pipeline.training.compiled",
-        "ctr_pipeline.distributed.worker.program",
-        "ctr_pipeline.pipeline.worker_model",
-    ):
-        import_module(name)
+    import ctr_pipeline.distributed.worker.program
+    import ctr_pipeline.pipeline.worker_model  # noqa: F401
 
 
 def require_job(loaded: "LoadedConfig") -> Path:
