@@ -897,8 +897,7 @@ class Job:
             if process.role == "master":
                 continue
             member = self._member(process.role, process.index)
-            member.process = process
-            member.restarts = process.restarts
+            member.see(process, self._clock.seconds)
             if not process.running and process.incarnation not in member.given_up:
                 self._take_in_end(member, process)
 
@@ -968,10 +967,9 @@ class Job:
                 if now - member.heard_at > patience:
                     self._kill(member, f"{member.name} was not heard for {patience:g} s")
             elif (
-                member.is_running
-                and member.process is not None
-                and member.start_asked_at is not None
-                and now - member.start_asked_at > settings.start_seconds
+                member.process is not None
+                and member.coming_since is not None
+                and now - member.coming_since > settings.start_seconds
             ):
                 why = f"{member.name} did not register within {settings.start_seconds:g} s"
                 member.give_up(member.process.incarnation)

@@ -40,6 +40,8 @@ class MemberState:
         stop_asked_at: When its end was asked for last; None: not yet.
         told_to_leave: A heartbeat reply said so.
         process: As the launcher saw it last.
+        coming_since: When a process was seen first that runs and has not registered, on the job's
+            clock; None: there is none.
         stats: That it said of itself last.
         speeds: Of a worker: records per second, by kind of task.
         is_slow: It was announced as a straggler.
@@ -64,6 +66,7 @@ class MemberState:
     stop_asked_at: float | None = None
     told_to_leave: bool = False
     process: ProcessState | None = None
+    coming_since: float | None = None
     stats: MemberStats = field(default_factory=MemberStats)
     speeds: dict[TaskKind, MovingAverage] = field(default_factory=dict)
     is_slow: bool = False
@@ -85,13 +88,23 @@ class MemberState:
         process = self.process
         return process is not None and process.running and process.incarnation in self.given_up
 
+    def see(self, process: ProcessState, now: float) -> None:
+        """Takes in what the launcher saw."""
+        is_same = self.process is not None and self.process.incarnation == process.incarnation
+        self.process = process
+        self.restarts = process.restarts
+        if self.incarnation or not self.is_running:
+            self.coming_since = None
+        elif self.coming_since is None or not is_same:
+            self.coming_since = now
+
     def join(self, request: RegisterRequest, now: float) -> None:
         """A process fills the place."""
         self.incarnation = request.member.incarnation
         self.address, self.metrics_address = request.address, request.metrics_address
         self.host, self.pid = request.host, request.pid
         self.heard_at = self.idle_since = now
-        self.stop_asked_at = None
+        self.stop_asked_at = self.coming_since = None
         self.told_to_leave = self.is_slow = False
         self.stats, self.speeds = MemberStats(), {}
 
