@@ -6,7 +6,9 @@
     python tests/etcd/etcd_server.py     # obtains one and prints where it is
 """
 
+import base64
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -19,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 GO_MODULE = "go.etcd.io/etcd/server/v3"
 GO_VERSION = "v3.6.8"
@@ -138,6 +141,36 @@ def free_port() -> int:
 
 def _die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def call_gateway(url: str, path: str, body: object) -> dict[str, Any]:
+    """A call of etcd's JSON gateway, by other means than the product's."""
+    request = urllib.request.Request(f"{url}/v3{path}", json.dumps(body).encode())  # noqa: S310
+    with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
+        content: dict[str, Any] = json.load(answer)
+        return content
+
+
+def as_base64(text: str) -> str:
+    """Keys and values as the gateway wants them."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def read_keys(url: str, prefix: str) -> dict[str, bytes]:
+    """All keys that begin with a prefix that ends with a slash."""
+    body = {"key": as_base64(prefix), "range_end": as_base64(prefix[:-1] + "0")}
+    return {
+        base64.b64decode(entry["key"]).decode(): base64.b64decode(entry.get("value", ""))
+        for entry in call_gateway(url, "/kv/range", body).get("kvs", [])
+    }
+
+
+def delete_keys(url: str, prefix: str, *, ending: str) -> int:
+    """Deletes the keys below a prefix that end so; returns how many there were."""
+    found = [key for key in read_keys(url, prefix) if key.endswith(ending)]
+    for key in found:
+        call_gateway(url, "/kv/deleterange", {"key": as_base64(key)})
+    return len(found)
 
 
 class EtcdServer:

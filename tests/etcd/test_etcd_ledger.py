@@ -1,6 +1,5 @@
 """The ledger in a real etcd, killed, restarted, stalled, and held by two masters at once."""
 
-import base64
 import http.server
 import itertools
 import json
@@ -13,11 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from etcd_server import EtcdServer, free_port
+from etcd_server import EtcdServer, as_base64, call_gateway, free_port, read_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,36 +38,17 @@ def prefix() -> str:
     return f"/test-{next(_NUMBERS)}/"
 
 
-def post(url: str, path: str, body: object) -> dict:
-    """A call of the gateway by other means than the code under test."""
-    request = urllib.request.Request(f"{url}/v3{path}", json.dumps(body).encode())  # noqa: S310
-    with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
-        return json.load(answer)
-
-
-def b64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
-def keys_of(url: str, prefix: str) -> dict[str, bytes]:
-    found = post(url, "/kv/range", {"key": b64(prefix), "range_end": b64(prefix[:-1] + "0")})
-    return {
-        base64.b64decode(entry["key"]).decode(): base64.b64decode(entry.get("value", ""))
-        for entry in found.get("kvs", [])
-    }
-
-
 def put_by_others(url: str, key: str, value: str) -> None:
-    post(url, "/kv/put", {"key": b64(key), "value": b64(value)})
+    call_gateway(url, "/kv/put", {"key": as_base64(key), "value": as_base64(value)})
 
 
 def drop(url: str, key: str) -> None:
-    post(url, "/kv/deleterange", {"key": b64(key)})
+    call_gateway(url, "/kv/deleterange", {"key": as_base64(key)})
 
 
 def records_of(url: str, prefix: str) -> dict[str, object]:
     folder = f"{prefix}job-1/records/"
-    return {key[len(folder) :]: json.loads(v) for key, v in keys_of(url, folder).items()}
+    return {key[len(folder) :]: json.loads(v) for key, v in read_keys(url, folder).items()}
 
 
 def within(seconds: float, condition) -> bool:
@@ -123,7 +102,9 @@ def test_records_that_wait_are_written_in_a_group(shared_etcd, prefix):
     for number in range(100):
         ledger.commit({"a": {"v": number}}, durable=False)
     assert within(5.0, lambda: records_of(shared_etcd.url, prefix) == {"a": {"v": 99}})
-    (entry,) = post(shared_etcd.url, "/kv/range", {"key": b64(f"{prefix}job-1/records/a")})["kvs"]
+    (entry,) = call_gateway(
+        shared_etcd.url, "/kv/range", {"key": as_base64(f"{prefix}job-1/records/a")}
+    )["kvs"]
     # One commit a group, not one a record; a busy machine may need a few.
     assert int(entry["version"]) < 20
     ledger.close()
@@ -135,7 +116,7 @@ def test_close_writes_what_waits_frees_the_lock_and_may_be_called_twice(shared_e
     ledger.close()
     ledger.close()
     assert records_of(shared_etcd.url, prefix) == {"a": {"v": 1}}
-    assert f"{prefix}job-1/lock" not in keys_of(shared_etcd.url, prefix)
+    assert f"{prefix}job-1/lock" not in read_keys(shared_etcd.url, prefix)
     with pytest.raises(LedgerUnavailableError, match="closed"):
         ledger.commit({}, durable=True)
     second = EtcdLedger(shared_etcd.url, prefix, OURS)
@@ -279,7 +260,7 @@ def test_damage_is_named(shared_etcd, prefix, key, value):
 def test_no_ledger_is_told(shared_etcd, prefix):
     with pytest.raises(LedgerError, match="no ledger here"):
         read_etcd_ledger(shared_etcd.url, prefix, "job-1")
-    assert keys_of(shared_etcd.url, prefix) == {}
+    assert read_keys(shared_etcd.url, prefix) == {}
 
 
 # An etcd that is not there, or is not one.
@@ -487,8 +468,10 @@ def test_a_lock_that_another_took_meanwhile_is_not_ours(shared_etcd, prefix):
 
 def test_the_loss_is_noticed_without_a_commit(shared_etcd, prefix):
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS, lock_seconds=2)
-    (lock,) = post(shared_etcd.url, "/kv/range", {"key": b64(f"{prefix}job-1/lock")})["kvs"]
-    post(shared_etcd.url, "/lease/revoke", {"ID": lock["lease"]})
+    (lock,) = call_gateway(shared_etcd.url, "/kv/range", {"key": as_base64(f"{prefix}job-1/lock")})[
+        "kvs"
+    ]
+    call_gateway(shared_etcd.url, "/lease/revoke", {"ID": lock["lease"]})
     assert within(10.0, lambda: ledger._lost)
     with pytest.raises(LedgerLostError):
         ledger.commit({"a": {"v": 1}}, durable=False)
@@ -611,7 +594,7 @@ def test_of_two_masters_one_writes_and_the_other_takes_over_in_seconds(shared_et
             # One number is of both: promised by neither to the first, since it was refused.
             assert first.promised <= before + 1
             assert within(10.0, lambda: second.promised > count + 10)
-            head = json.loads(keys_of(shared_etcd.url, prefix)[f"{prefix}job-1/records/head"])
+            head = json.loads(read_keys(shared_etcd.url, prefix)[f"{prefix}job-1/records/head"])
             assert head["by"] == "second"
 
 
@@ -642,7 +625,7 @@ def test_a_large_commit_that_is_cut_short_happens_wholly_or_not_at_all(
     # Three parts of the journal, then the word that it is complete.
     assert survivor.load() == (before if transactions < 4 else after)
     survivor.close()
-    assert not [key for key in keys_of(shared_etcd.url, prefix) if "/journal/" in key]
+    assert not [key for key in read_keys(shared_etcd.url, prefix) if "/journal/" in key]
     ledger._lost = True
     ledger._gateway.transact = call
     ledger.close()
