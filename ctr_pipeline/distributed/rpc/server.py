@@ -18,6 +18,7 @@ from ctr_pipeline.distributed.rpc.failures import MalformedMessage, Refusal
 from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
+_MAX_PORT = 65_535
 _LONGEST_MESSAGE = 1000
 """Characters; the reason of a refusal travels as a header, and headers are bounded to 8 KiB."""
 
@@ -112,7 +113,14 @@ class RpcServer:
         Raises:
             CtrPipelineError: The port is taken, or the address is not one of this machine.
         """
-        host, _, _ = self._address.rpartition(":")
+        host, _, wanted = self._address.rpartition(":")
+        if not host or not wanted.isdecimal() or int(wanted) > _MAX_PORT:
+            # gRPC would take port 70000 for 4464, and a name for a service of /etc/services.
+            raise CtrPipelineError(
+                "is no address to serve on",
+                place=self._address,
+                remedy="It is written HOST:PORT, such as 127.0.0.1:0",
+            )
         try:
             port = self._bind()
         except RuntimeError:
@@ -232,8 +240,7 @@ def _explain_bind(address: str) -> CtrPipelineError:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, int(port)))
-    except (OSError, ValueError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        message = f"cannot be served on ({reason.lower()})"
+    except OSError as error:
+        message = f"cannot be served on ({(error.strerror or str(error)).lower()})"
         return CtrPipelineError(message, place=address, remedy=remedy)
     return CtrPipelineError("was taken by another program", place=address, remedy=remedy)

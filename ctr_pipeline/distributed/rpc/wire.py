@@ -13,6 +13,8 @@ CONNECTION_OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer that is stopped, or whose host vanished, sends nothing: pings notice it in about 3 s.
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 2000),
+    # gRPC also pings to measure bandwidth; whichever ping is unanswered has to count.
+    ("grpc.http2.ping_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),

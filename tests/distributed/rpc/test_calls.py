@@ -1,0 +1,410 @@
+"""Server and client together, over the loopback device."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.rpc import client as client_module
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+from ctr_pipeline.errors import CtrPipelineError
+
+
+@dataclass(frozen=True)
+class Ask:
+    number: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+class Service:
+    """What the tests call."""
+
+    def __init__(self):
+        self.calls = 0
+        self.gate = threading.Event()
+
+    def double(self, ask):
+        self.calls += 1
+        return Answer(str(2 * ask.number))
+
+    def refuse(self, _):
+        raise Refusal("stale", "Größe: " + "x" * 5000)
+
+    def stumble(self, _):
+        raise KeyError("secret of the server")
+
+    def user_error(self, _):
+        raise CtrPipelineError("the disk is full", place="/data")
+
+    def wait(self, _):
+        self.gate.wait(10)
+        return b"done"
+
+    def count(self, ask):
+        return (str(number).encode() for number in range(ask.number))
+
+    def break_off(self, ask):
+        yield b"first"
+        raise Refusal("gone", "no more rows")
+
+    @property
+    def methods(self):
+        return (
+            Method("Double", Ask, Answer, self.double),
+            Method("Reverse", None, None, lambda data: data[::-1]),
+            Method("Refuse", Empty, Empty, self.refuse),
+            Method("Stumble", Empty, Empty, self.stumble),
+            Method("UserError", Empty, Empty, self.user_error),
+            Method("Wait", None, None, self.wait),
+            Method("Count", Ask, None, self.count, streams=True),
+            Method("CountAnswers", Ask, Answer, lambda ask: iter([Answer("a")]), streams=True),
+            Method("BreakOff", Ask, None, self.break_off, streams=True),
+        )
+
+
+class Pair:
+    """A served `Service` and a client of it."""
+
+    def __init__(self, access):
+        self.access = access
+        self.service = Service()
+        self.server = RpcServer(
+            "Test", self.service.methods, address="127.0.0.1:0", access=access, num_threads=4
+        )
+        self.address = self.server.start()
+        self.clients = []
+        self.client = self.connect(access)
+
+    def connect(self, access):
+        self.clients.append(RpcClient("Test", self.address, access))
+        return self.clients[-1]
+
+    def close(self):
+        self.service.gate.set()
+        for client in self.clients:
+            client.close()
+        self.server.stop(0)
+
+
+@pytest.fixture(params=[False, True], ids=["open", "tls"])
+def pair(request, tmp_path):
+    pair = Pair(Access.create(tmp_path, request.param))
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def open_pair(tmp_path):
+    pair = Pair(Access.create(tmp_path, False))
+    yield pair
+    pair.close()
+
+
+class TestCalls:
+    def test_control_messages(self, pair):
+        assert pair.client.call("Double", Ask(21), Answer, deadline_seconds=5) == Answer("42")
+
+    def test_bytes(self, pair):
+        assert pair.client.call_bytes("Reverse", b"abc", deadline_seconds=5) == b"cba"
+        assert pair.client.call_bytes("Reverse", b"", deadline_seconds=5) == b""
+
+    def test_several_under_way(self, pair):
+        calls = [
+            pair.client.start_bytes("Reverse", str(number).encode() * 2, deadline_seconds=5)
+            for number in range(10, 30)
+        ]
+        assert [call.result() for call in calls] == [
+            (str(number) * 2)[::-1].encode() for number in range(10, 30)
+        ]
+
+    def test_streams(self, pair):
+        found = pair.client.stream_bytes("Count", Ask(5), deadline_seconds=5)
+        assert list(found) == [b"0", b"1", b"2", b"3", b"4"]
+        found = pair.client.stream_bytes("CountAnswers", Ask(1), deadline_seconds=5)
+        assert list(found) == [b'{"text":"a"}']
+
+    def test_a_stream_may_be_left_early(self, pair):
+        found = pair.client.stream_bytes("Count", Ask(10**6), deadline_seconds=60)
+        assert next(found) == b"0"
+        found.close()
+        assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=5) == b"ba"
+
+    def test_many_threads_share_a_client(self, open_pair):
+        with ThreadPoolExecutor(8) as pool:
+            found = pool.map(
+                lambda number: open_pair.client.call(
+                    "Double", Ask(number), Answer, deadline_seconds=20
+                ),
+                range(100),
+            )
+            assert [answer.text for answer in found] == [str(2 * number) for number in range(100)]
+        assert open_pair.service.calls == 100
+
+    def test_payload_is_counted(self, open_pair):
+        open_pair.client.call_bytes("Reverse", b"x" * 1000, deadline_seconds=5)
+        list(open_pair.client.stream_bytes("Count", Ask(3), deadline_seconds=5))
+        assert open_pair.server.bytes_received == 1000 + len('{"number":3}')
+        assert open_pair.server.bytes_sent == 1000 + 3
+
+    def test_64_mb_pass(self, open_pair):
+        data = bytes(1 << 20) * 64
+        found = open_pair.client.call_bytes("Reverse", data, deadline_seconds=60)
+        assert len(found) == len(data)
+
+
+class TestRefusals:
+    def test_carry_their_code_and_reason(self, pair):
+        with pytest.raises(CallRefused, match="Größe: xxx") as caught:
+            pair.client.call("Refuse", Empty(), Empty, deadline_seconds=5)
+        assert caught.value.code == "stale"
+        assert caught.value.place == pair.address
+
+    def test_in_the_middle_of_a_stream(self, pair):
+        found = pair.client.stream_bytes("BreakOff", Ask(1), deadline_seconds=5)
+        assert next(found) == b"first"
+        with pytest.raises(CallRefused, match="no more rows"):
+            next(found)
+
+    def test_a_bug_is_logged_there_and_named_here(self, open_pair, caplog):
+        with pytest.raises(CallRefused, match="Stumble failed: KeyError") as caught:
+            open_pair.client.call("Stumble", Empty(), Empty, deadline_seconds=5)
+        assert caught.value.code == "bug"
+        assert "Traceback" in caplog.text
+
+    def test_an_error_of_the_user_keeps_its_words(self, open_pair):
+        with pytest.raises(CallRefused, match="/data: the disk is full") as caught:
+            open_pair.client.call("UserError", Empty(), Empty, deadline_seconds=5)
+        assert caught.value.code == "failed"
+
+    def test_an_unknown_method(self, open_pair):
+        with pytest.raises(CallRefused) as caught:
+            open_pair.client.call("Triple", Empty(), Empty, deadline_seconds=5)
+        assert caught.value.code == "unknown_method"
+
+    @pytest.mark.parametrize("data", [b"", b"{}", b'{"number": "1"}', b"\xff", b"[" * 10**5])
+    def test_a_malformed_request(self, open_pair, data):
+        with pytest.raises(CallRefused) as caught:
+            open_pair.client.call_bytes("Double", data, deadline_seconds=5)
+        assert caught.value.code == "malformed"
+        assert open_pair.service.calls == 0
+
+    def test_a_malformed_answer(self, open_pair):
+        with pytest.raises(CallRefused, match="Ask: number missing") as caught:
+            open_pair.client.call("Double", Ask(1), Ask, deadline_seconds=5)
+        assert caught.value.code == "malformed"
+
+    @pytest.mark.parametrize("direction", ["request", "answer"])
+    def test_a_message_beyond_the_limit(self, tmp_path, monkeypatch, direction):
+        small = (("grpc.max_receive_message_length", 1000), ("grpc.max_send_message_length", -1))
+        target = "ctr_pipeline.distributed.rpc.wire.CONNECTION_OPTIONS"
+        if direction == "request":
+            monkeypatch.setattr(target, small)
+        else:
+            monkeypatch.setattr(client_module, "_OPTIONS", small)
+        pair = Pair(Access.create(tmp_path, False))
+        try:
+            with pytest.raises(CallRefused) as caught:
+                pair.client.call_bytes("Reverse", bytes(2000), deadline_seconds=5)
+            assert caught.value.code == "too_large"
+            assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=5) == b"ba"
+        finally:
+            pair.close()
+
+
+class TestStrangers:
+    def test_another_job_s_token(self, open_pair, tmp_path, caplog):
+        stranger = Access.create(tmp_path / "other", False)
+        with pytest.raises(CallRefused, match="not the one of this job") as caught:
+            open_pair.connect(stranger).call("Double", Ask(1), Answer, deadline_seconds=5)
+        assert caught.value.code == "token"
+        assert open_pair.service.calls == 0
+        assert "refused a call from ipv4:127.0.0.1:" in caplog.text
+        assert stranger.token not in caplog.text
+        assert open_pair.access.token not in caplog.text
+
+    def test_a_stranger_s_message_is_not_read(self, open_pair, tmp_path):
+        stranger = open_pair.connect(Access.create(tmp_path / "other", False))
+        with pytest.raises((CallRefused, PeerUnavailable)):
+            stranger.call_bytes("Reverse", bytes(100 << 20), deadline_seconds=20)
+        assert open_pair.server.bytes_received == 0
+
+    def test_another_job_s_certificate(self, tmp_path):
+        pair = Pair(Access.create(tmp_path / "job", True))
+        other = Access.create(tmp_path / "other", True)
+        try:
+            # With the right token: the certificate alone keeps it out.
+            stranger = pair.connect(Access(pair.access.token, other.tls))
+            with pytest.raises(PeerUnavailable):
+                stranger.call("Double", Ask(1), Answer, deadline_seconds=3)
+            with pytest.raises(PeerUnavailable):
+                pair.connect(Access(pair.access.token, None)).call(
+                    "Double", Ask(1), Answer, deadline_seconds=3
+                )
+            assert pair.service.calls == 0
+        finally:
+            pair.close()
+
+    def test_another_version_names_both(self, open_pair, monkeypatch, caplog):
+        monkeypatch.setattr(client_module, "PROTOCOL_VERSION", 99)
+        with pytest.raises(CallRefused, match="protocol 1 and the caller protocol 99") as caught:
+            open_pair.connect(open_pair.access).call("Double", Ask(1), Answer, deadline_seconds=5)
+        assert caught.value.code == "version"
+        assert "same version of ctrpipe" in str(caught.value)
+        assert open_pair.service.calls == 0
+
+    def test_garbage_on_the_port(self, pair):
+        chance = random.Random(1)
+        host, _, port = pair.address.rpartition(":")
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        for trial in range(40):
+            data = bytes(chance.randrange(256) for _ in range(chance.choice((0, 1, 9, 300, 5000))))
+            with socket.create_connection((host, int(port)), timeout=5) as stranger:
+                stranger.sendall((preface if trial % 2 else b"") + data)
+        assert pair.client.call("Double", Ask(4), Answer, deadline_seconds=10) == Answer("8")
+
+    def test_connections_that_say_nothing(self, open_pair):
+        host, _, port = open_pair.address.rpartition(":")
+        silent = [socket.create_connection((host, int(port)), timeout=5) for _ in range(50)]
+        try:
+            answer = open_pair.client.call("Double", Ask(4), Answer, deadline_seconds=10)
+            assert answer == Answer("8")
+        finally:
+            for one in silent:
+                one.close()
+
+
+class TestUnavailable:
+    def test_nobody_listens(self, tmp_path):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        client = RpcClient("Test", address, Access.create(tmp_path, False))
+        with pytest.raises(PeerUnavailable, match=address):
+            client.call("Double", Ask(1), Answer, deadline_seconds=5)
+        client.close()
+
+    def test_too_slow(self, open_pair):
+        with pytest.raises(PeerUnavailable):
+            open_pair.client.call_bytes("Wait", b"", deadline_seconds=0.1)
+
+    def test_the_server_stops_meanwhile(self, open_pair):
+        call = open_pair.client.start_bytes("Wait", b"", deadline_seconds=30)
+        while not open_pair.server.bytes_received and not call.done():
+            open_pair.client.call_bytes("Reverse", b"x", deadline_seconds=5)
+        open_pair.server.stop(0)
+        with pytest.raises(PeerUnavailable):
+            call.result()
+
+    def test_our_side_closes_meanwhile(self, open_pair):
+        call = open_pair.client.start_bytes("Wait", b"", deadline_seconds=30)
+        assert not call.done()
+        open_pair.client.close()
+        with pytest.raises(PeerUnavailable):
+            call.result()
+        for use in (
+            lambda: open_pair.client.call("Double", Ask(1), Answer, deadline_seconds=1),
+            lambda: open_pair.client.start_bytes("Reverse", b"", deadline_seconds=1),
+            lambda: list(open_pair.client.stream_bytes("Count", Ask(1), deadline_seconds=1)),
+        ):
+            with pytest.raises(PeerUnavailable):
+                use()
+
+    def test_a_cancelled_call(self, open_pair):
+        call = open_pair.client.start_bytes("Wait", b"", deadline_seconds=30)
+        call.cancel()
+        with pytest.raises(PeerUnavailable):
+            call.result()
+
+    def test_a_restarted_server_is_found_again(self, open_pair):
+        open_pair.client.call("Double", Ask(1), Answer, deadline_seconds=5)
+        open_pair.server.stop(0)
+        with pytest.raises(PeerUnavailable):
+            open_pair.client.call("Double", Ask(1), Answer, deadline_seconds=5)
+        second = RpcServer(
+            "Test", open_pair.service.methods, address=open_pair.address, access=open_pair.access
+        )
+        assert second.start() == open_pair.address
+        until = time.monotonic() + 5
+        while True:
+            try:
+                found = open_pair.client.call("Double", Ask(2), Answer, deadline_seconds=5)
+                break
+            except PeerUnavailable:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        assert found == Answer("4")
+        second.stop(0)
+
+
+class TestPorts:
+    def test_a_taken_port_is_told(self, open_pair):
+        second = RpcServer("Test", (), address=open_pair.address, access=open_pair.access)
+        with pytest.raises(CtrPipelineError, match=r"address already in use.*--bind"):
+            second.start()
+
+    def test_an_address_of_another_machine(self, open_pair):
+        server = RpcServer("Test", (), address="198.51.100.1:0", access=open_pair.access)
+        with pytest.raises(CtrPipelineError, match=r"cannot be served on \(cannot assign"):
+            server.start()
+
+    @pytest.mark.parametrize(
+        "address", ["127.0.0.1:99999", "127.0.0.1:http", "127.0.0.1", ":80", "127.0.0.1:-1", ""]
+    )
+    def test_what_is_no_address(self, open_pair, address):
+        server = RpcServer("Test", (), address=address, access=open_pair.access)
+        with pytest.raises(CtrPipelineError, match="is no address to serve on"):
+            server.start()
+
+
+STOPPED_SERVER = """
+import sys, time
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+
+server = RpcServer(
+    "Test",
+    (Method("Wait", None, None, lambda _: time.sleep(60)), Method("Ok", None, None, lambda d: d)),
+    address="127.0.0.1:0",
+    access=Access("open-x", None),
+)
+print(server.start(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+class TestHalfOpen:
+    def test_a_stopped_process_is_noticed_within_seconds(self):
+        with subprocess.Popen(
+            [sys.executable, "-c", STOPPED_SERVER], stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                client = RpcClient(
+                    "Test", process.stdout.readline().strip(), Access("open-x", None)
+                )
+                assert client.call_bytes("Ok", b"x", deadline_seconds=10) == b"x"
+                call = client.start_bytes("Wait", b"", deadline_seconds=50)
+                os.kill(process.pid, signal.SIGSTOP)
+                start = time.monotonic()
+                with pytest.raises(PeerUnavailable):
+                    call.result()
+                assert time.monotonic() - start < 8
+                client.close()
+            finally:
+                process.kill()
