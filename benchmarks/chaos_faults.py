@@ -1,0 +1,768 @@
+"""The faults that `chaos.py` and the end-to-end tests do to real runs.
+
+A fault waits for a seeded random moment of running steps, makes sure that its target is at work,
+strikes, and makes sure that it struck. What must hold afterwards, beyond what holds of every run,
+it checks itself.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from watched_run import MissedError, OverdueError, WatchedRun, wait_until_gone
+
+from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.distributed.master.status import MemberView
+
+KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+
+
+@dataclass
+class Strike:
+    """One blow of a fault.
+
+    Attributes:
+        at: Monotonic clock, seconds.
+        what: For a person.
+        trained: Records counted by then.
+    """
+
+    at: float
+    what: str
+    trained: int
+
+
+@dataclass
+class Disturbance:
+    """What a fault works with.
+
+    Attributes:
+        run: The run.
+        dice: Of this fault in this run.
+        strikes: So far.
+        problems: What did not hold.
+        resumed: The run was started again with `--resume`.
+    """
+
+    run: WatchedRun
+    dice: random.Random
+    strikes: list[Strike] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    resumed: bool = False
+
+    def wait_for_moment(self, low: float = 0.15, high: float = 0.6) -> None:
+        """Waits for a random place between two fractions of the job, in the middle of steps."""
+        fraction = self.dice.uniform(low, high)
+        run = self.run
+
+        def reached() -> bool:
+            view = run.view
+            return view is not None and view.records.trained >= fraction * view.records.total
+
+        run.wait_for(f"{fraction:.0%} of the job", reached, 600.0)
+        # Not at the moment of a report, which is when its progress was seen.
+        time.sleep(self.dice.uniform(0.0, 0.5))
+        run.wait_for("running steps", run.is_training, 60.0)
+
+    def require_at_work(self, role: Role, index: int) -> MemberView:
+        """The member, if it is in the middle of something.
+
+        Raises:
+            MissedError: It is idle or gone.
+        """
+        member = self.run.member_view(role, index)
+        if not self.run.is_training():
+            raise MissedError(f"{role} {index}: no steps are running")
+        if role != "master" and member.state != "running":
+            raise MissedError(f"{role} {index} is {member.state}")
+        if role == "worker" and member.leases == 0:
+            raise MissedError(f"worker {index} holds no task")
+        return member
+
+    def strike(self, what: str) -> None:
+        """Notes a blow that has been dealt."""
+        self.strikes.append(Strike(time.monotonic(), what, self.run.now.records.trained))
+
+    def signal(self, role: Role, index: int, number: signal.Signals) -> MemberView:
+        """Sends a signal to a member that is at work."""
+        member = self.require_at_work(role, index)
+        self.run.send(member.pid, number)
+        self.strike(f"{signal.Signals(number).name} to {role} {index} (process {member.pid})")
+        return member
+
+    def expect(self, so: object, otherwise: str) -> None:
+        """Notes what does not hold."""
+        if not so:
+            self.problems.append(otherwise)
+
+    def wait_for_event(self, *words: str, timeout_seconds: float = 60.0) -> None:
+        """Waits until the event log tells of something, with all of these words in one event."""
+
+        def told() -> bool:
+            return any(
+                all(word in f"{event.what} {event.done}" for word in words)
+                for event in self.run.now.events
+            )
+
+        try:
+            self.run.wait_for(f"an event with {words}", told, timeout_seconds)
+        except OverdueError as error:
+            self.problems.append(str(error))
+
+    def wait_until_replaced(self, member: MemberView, timeout_seconds: float = 60.0) -> None:
+        """Waits until another process is in a member's place and at work."""
+
+        def replaced() -> bool:
+            found = self.run.member_view(member.role, member.index)
+            return found.pid not in {0, member.pid} and found.state == "running"
+
+        self.run.wait_for(f"a new {member.role} {member.index}", replaced, timeout_seconds)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        name: For `--fault`.
+        what: For the table.
+        strike: Does it.
+        runtime: Keys of `runtime:` that it needs.
+        config: Other sections that it needs, merged by key.
+        most_stall_seconds: Longest pause without progress that is allowed; None: any that ends.
+        ends: Exit code of the run; None: whatever.
+        needs_root: It cannot be done by others.
+        surroundings: Something that has to be there before the run starts, such as an etcd.
+        is_core: An end-to-end test of its own.
+    """
+
+    name: str
+    what: str
+    strike: Callable[[Disturbance], None]
+    runtime: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    most_stall_seconds: float | None = None
+    ends: int | None = 0
+    needs_root: bool = False
+    surroundings: Callable[[Path], contextlib.AbstractContextManager[Mapping[str, Any]]] | None = (
+        None
+    )
+    is_core: bool = False
+
+
+# Workers.
+
+
+def kill_worker(chaos: Disturbance) -> None:
+    """One worker, at once."""
+    chaos.wait_for_moment()
+    member = chaos.signal("worker", 0, KILL)
+    chaos.wait_until_replaced(member)
+
+
+def kill_all_workers(chaos: Disturbance) -> None:
+    """All of them within a millisecond."""
+    chaos.wait_for_moment()
+    members = [chaos.require_at_work("worker", index) for index in _indices(chaos, "worker")]
+    for member in members:
+        chaos.run.send(member.pid, KILL)
+    chaos.strike(f"SIGKILL to {len(members)} workers")
+    for member in members:
+        chaos.wait_until_replaced(member)
+
+
+def kill_workers_again_and_again(chaos: Disturbance) -> None:
+    """One every twenty seconds, in turn, until the job is done."""
+    chaos.wait_for_moment(0.02, 0.05)
+    turn = 0
+    while not chaos.run.has_ended:
+        indices = _indices(chaos, "worker")
+        with contextlib.suppress(MissedError):
+            # Validation is no time of steps: the next turn will be.
+            chaos.signal("worker", indices[turn % len(indices)], KILL)
+            turn += 1
+        give_up = time.monotonic() + 20.0
+        while time.monotonic() < give_up and not chaos.run.has_ended:
+            time.sleep(0.05)
+    chaos.expect(turn >= 2, f"only {turn} workers were killed")
+
+
+def suspend_worker(chaos: Disturbance) -> None:
+    """Silent for longer than its lease, then back: what it reports then is refused."""
+    chaos.wait_for_moment()
+    member = chaos.signal("worker", 0, STOP)
+    before = chaos.run.now.refused_reports
+    chaos.run.wait_for(
+        "the loss of a silent worker's tasks",
+        lambda: (
+            chaos.run.member_view("worker", 0).state != "running"
+            or chaos.run.member_view("worker", 0).pid != member.pid
+        ),
+        60.0,
+    )
+    time.sleep(chaos.dice.uniform(0.5, 2.0))
+    with contextlib.suppress(MissedError):
+        # It may have been killed for its silence meanwhile: then nobody reports late.
+        chaos.run.send(member.pid, GO_ON)
+        chaos.strike("SIGCONT to it")
+    chaos.wait_until_replaced(member) if not psutil.pid_exists(member.pid) else None
+    del before
+
+
+def squeeze_worker(chaos: Disturbance) -> None:
+    """The group of the job gets less memory than it holds: the system kills the largest."""
+    group = Path("/sys/fs/cgroup/memory") / f"ctrpipe-chaos-{chaos.run.mark}"
+    group.mkdir()
+    try:
+        for process in chaos.run.processes():
+            (group / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
+        chaos.wait_for_moment()
+        members = [chaos.require_at_work("worker", index) for index in _indices(chaos, "worker")]
+        for process in chaos.run.processes():
+            # What was born meanwhile is in the group already; others join here.
+            with contextlib.suppress(OSError):
+                (group / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
+        limit = group / "memory.limit_in_bytes"
+        used = int((group / "memory.usage_in_bytes").read_text("ascii"))
+        chaos.strike(f"memory limit of the job lowered below {used / 1e6:.0f} MB")
+        give_up = time.monotonic() + 60.0
+        while not any(not psutil.pid_exists(member.pid) for member in members):
+            if time.monotonic() > give_up:
+                raise MissedError("no worker ran out of memory")
+            used = int((group / "memory.usage_in_bytes").read_text("ascii"))
+            with contextlib.suppress(OSError):
+                limit.write_text(str(int(used * 0.95)), encoding="ascii")
+            time.sleep(0.02)
+        limit.write_text("-1", encoding="ascii")
+        chaos.wait_for_event("out of memory")
+        lost = next(member for member in members if not psutil.pid_exists(member.pid))
+        chaos.wait_until_replaced(lost)
+        _await_end(chaos)
+    finally:
+        for process in chaos.run.processes():
+            with contextlib.suppress(OSError):
+                Path("/sys/fs/cgroup/memory/cgroup.procs").write_text(
+                    str(process.pid), encoding="ascii"
+                )
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def slow_down_worker(chaos: Disturbance) -> None:
+    """Half of the time it stands still: the others take its tasks, and it is reported."""
+    chaos.wait_for_moment(0.1, 0.3)
+    with _slowed(chaos, "worker", 0, fraction=0.7):
+        chaos.wait_for_event("worker 0", "slow", timeout_seconds=90.0)
+
+
+# Parameter servers.
+
+
+def kill_server(chaos: Disturbance) -> None:
+    """One parameter server, at once."""
+    chaos.wait_for_moment()
+    member = chaos.signal("ps", chaos.dice.randrange(2), KILL)
+    chaos.wait_until_replaced(member)
+
+
+def kill_all_servers(chaos: Disturbance) -> None:
+    """All parameter servers at once."""
+    chaos.wait_for_moment()
+    members = [chaos.require_at_work("ps", index) for index in _indices(chaos, "ps")]
+    for member in members:
+        chaos.run.send(member.pid, KILL)
+    chaos.strike(f"SIGKILL to {len(members)} parameter servers")
+    for member in members:
+        chaos.wait_until_replaced(member)
+
+
+def suspend_server(chaos: Disturbance) -> None:
+    """It hangs for good: it has to be replaced."""
+    chaos.wait_for_moment()
+    member = chaos.signal("ps", 1, STOP)
+    chaos.wait_until_replaced(member, 120.0)
+
+
+def kill_server_between_acknowledgements(chaos: Disturbance) -> None:
+    """One server has applied a push that the other has not when that one dies."""
+    chaos.wait_for_moment()
+    member = chaos.signal("ps", 1, STOP)
+    # Long enough for every worker to have pushed to the other and to wait for this one.
+    time.sleep(chaos.dice.uniform(0.3, 0.8))
+    chaos.run.send(member.pid, KILL)
+    chaos.strike("SIGKILL to it, with pushes half acknowledged")
+    chaos.wait_until_replaced(member)
+
+
+def kill_worker_between_acknowledgements(chaos: Disturbance) -> None:
+    """A worker dies when one server has applied its push and the other has not."""
+    chaos.wait_for_moment()
+    server = chaos.signal("ps", 1, STOP)
+    time.sleep(chaos.dice.uniform(0.3, 0.8))
+    worker = chaos.run.member_view("worker", 0)
+    chaos.run.send(worker.pid, KILL)
+    chaos.strike("SIGKILL to worker 0, with its push half acknowledged")
+    chaos.run.send(server.pid, GO_ON)
+    chaos.wait_until_replaced(worker)
+
+
+def slow_down_server(chaos: Disturbance) -> None:
+    """Half of the time it stands still: slower, and nothing else."""
+    chaos.wait_for_moment(0.1, 0.3)
+    restarts = chaos.run.member_view("ps", 0).restarts
+    with _slowed(chaos, "ps", 0, fraction=0.5):
+        time.sleep(8.0)
+    chaos.expect(
+        chaos.run.member_view("ps", 0).restarts == restarts, "a slow parameter server was restarted"
+    )
+
+
+# The master, and several at once.
+
+
+def kill_master(chaos: Disturbance) -> None:
+    """The master alone: workers go on with what they hold."""
+    chaos.wait_for_moment()
+    member = chaos.signal("master", 0, KILL)
+    chaos.wait_until_replaced(member)
+
+
+def suspend_master(chaos: Disturbance) -> None:
+    """Eight seconds without a master, as of a machine that swaps: nobody is held to be dead."""
+    chaos.wait_for_moment()
+    restarts = _restarts(chaos, "worker") + _restarts(chaos, "ps")
+    member = chaos.signal("master", 0, STOP)
+    time.sleep(8.0)
+    chaos.run.send(member.pid, GO_ON)
+    chaos.run.wait_for("running steps", chaos.run.is_training, 60.0)
+    found = _restarts(chaos, "worker") + _restarts(chaos, "ps")
+    chaos.expect(found == restarts, "members were restarted while the master was suspended")
+
+
+def kill_master_and_worker(chaos: Disturbance) -> None:
+    """Both within a millisecond."""
+    _kill_together(chaos, ("master", 0), ("worker", 0))
+
+
+def kill_master_and_server(chaos: Disturbance) -> None:
+    """Both within a millisecond."""
+    _kill_together(chaos, ("master", 0), ("ps", 0))
+
+
+def kill_everything(chaos: Disturbance) -> None:
+    """All processes at once, as of a machine that restarts; then `--resume`."""
+    chaos.wait_for_moment()
+    chaos.require_at_work("worker", 0)
+    processes = chaos.run.processes()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    chaos.strike(f"SIGKILL to all {len(processes)} processes")
+    chaos.run.wait(10.0)
+    _resume(chaos)
+
+
+def kill_launcher(chaos: Disturbance) -> None:
+    """The process that the user started: everything goes with it; then `--resume`."""
+    chaos.wait_for_moment()
+    chaos.require_at_work("worker", 0)
+    pids = [process.pid for process in chaos.run.processes()]
+    chaos.run.send(chaos.run.pid, KILL)
+    chaos.strike("SIGKILL to the process that the user started")
+    chaos.run.wait(10.0)
+    chaos.expect(wait_until_gone(pids, 10.0), "processes outlived the one that started them")
+    _resume(chaos)
+
+
+def suspend_everything(chaos: Disturbance) -> None:
+    """A suspended machine: every clock leaps by twenty seconds for everyone at once."""
+    chaos.wait_for_moment()
+    chaos.require_at_work("worker", 0)
+    restarts = sum(member.restarts for member in chaos.run.now.members)
+    processes = chaos.run.processes()
+    for process in processes:
+        process.suspend()
+    chaos.strike(f"SIGSTOP to all {len(processes)} processes")
+    time.sleep(20.0)
+    for process in processes:
+        process.resume()
+    chaos.run.wait_for("running steps", chaos.run.is_training, 60.0)
+    found = sum(member.restarts for member in chaos.run.now.members)
+    chaos.expect(found == restarts, f"{found - restarts} members restarted after the suspension")
+
+
+# Scale.
+
+
+def scale_up_and_down(chaos: Disturbance) -> None:
+    """1 → 4 → 2 workers while training."""
+    chaos.wait_for_moment(0.05, 0.2)
+    run = chaos.run
+
+    def training() -> list[MemberView]:
+        return [
+            member
+            for member in run.now.members
+            if member.role == "worker" and member.state == "running" and member.leases
+        ]
+
+    for number in (4, 2):
+        began = time.monotonic()
+        run.call("scale", str(run.output), "--workers", str(number))
+        chaos.strike(f"scale to {number}")
+        run.wait_for(f"{number} workers at work", lambda n=number: len(training()) == n, 60.0)
+        seconds = time.monotonic() - began
+        chaos.expect(seconds < 30.0, f"{number} workers took {seconds:.0f} s")
+    restarts = _restarts(chaos, "worker")
+    chaos.expect(restarts == 0, f"{restarts} restarts of workers by scaling")
+
+
+# Garbage.
+
+
+def send_garbage_everywhere(chaos: Disturbance) -> None:
+    """Random bytes, HTTP and half a TLS greeting to every port that members listen on."""
+    from proxy import send_garbage
+
+    chaos.wait_for_moment()
+    restarts = sum(member.restarts for member in chaos.run.now.members)
+    pids = {process.pid for process in chaos.run.processes()}
+    ports = sorted(
+        {
+            connection.laddr.port
+            for connection in psutil.net_connections("tcp")
+            if connection.pid in pids and connection.status == psutil.CONN_LISTEN
+        }
+    )
+    chaos.expect(len(ports) >= 3, f"only {len(ports)} ports were found")
+    for port in ports:
+        for data in (
+            chaos.dice.randbytes(4096),
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + chaos.dice.randbytes(512),
+        ):
+            send_garbage(f"127.0.0.1:{port}", data, timeout_seconds=2.0)
+    chaos.strike(f"garbage to {len(ports)} ports")
+    chaos.run.wait_for("running steps", chaos.run.is_training, 30.0)
+    found = sum(member.restarts for member in chaos.run.now.members)
+    chaos.expect(found == restarts, "garbage ended a member")
+
+
+# Checkpoints.
+
+
+def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
+    """The newest cut is damaged, and then a parameter server dies: the one before is used."""
+
+    def strike(chaos: Disturbance) -> None:
+        run = chaos.run
+
+        def cuts() -> int:
+            checkpoint = run.now.checkpoint
+            return checkpoint.cut if checkpoint else 0
+
+        run.wait_for("two checkpoints", lambda: cuts() >= 2, 300.0)
+        chaos.wait_for_moment(0.0, 0.3)
+        # Right after a cut, so that no newer one comes between damage and death.
+        before = cuts()
+        run.wait_for("the next checkpoint", lambda: cuts() > before, 120.0)
+        newest = cuts()
+        path = _newest_file(run.output / "checkpoints")
+        data = path.read_bytes()
+        match how:
+            case "truncated":
+                path.write_bytes(data[: len(data) // 2])
+            case "flipped":
+                spot = len(data) // 2
+                path.write_bytes(data[:spot] + bytes([data[spot] ^ 1]) + data[spot + 1 :])
+            case _:
+                path.unlink()
+        member = chaos.signal("ps", 0, KILL)
+        chaos.strike(f"{path.name} of cut {newest} {how}")
+        chaos.wait_until_replaced(member)
+        chaos.wait_for_event("checkpoint")
+
+    return strike
+
+
+def fill_disk(chaos: Disturbance) -> None:
+    """No room for a checkpoint for a while: training goes on, and so do checkpoints later."""
+    run = chaos.run
+    chaos.wait_for_moment(0.1, 0.3)
+    folder = run.output / "checkpoints"
+    filler = folder / "filler"
+    with filler.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * (1 << 16))
+            file.flush()
+    chaos.strike("disk of the checkpoints filled")
+    taken = run.now.checkpoint.cut if run.now.checkpoint else 0
+    trained = run.now.records.trained
+    chaos.wait_for_event("disk", timeout_seconds=60.0)
+    run.wait_for("training goes on", lambda: run.now.records.trained > trained, 30.0)
+    filler.unlink()
+    chaos.strike("room again")
+    run.wait_for(
+        "a checkpoint after that",
+        lambda: run.now.checkpoint is not None and run.now.checkpoint.cut > taken,
+        60.0,
+    )
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """A disk of 300 MB for the checkpoints of the run in `folder`."""
+    target = folder / "run" / "checkpoints"
+    target.mkdir(parents=True)
+    options = ["-t", "tmpfs", "-o", "size=300m", "chaos", str(target)]
+    subprocess.run(["mount", *options], check=True)
+    try:
+        yield {}
+    finally:
+        subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
+# etcd.
+
+_ETCD: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def real_etcd(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """An etcd server for the ledger."""
+    from etcd_server import EtcdServer, obtain_etcd
+
+    with EtcdServer(obtain_etcd(), folder / "etcd") as server:
+        _ETCD["server"] = server
+        yield {"ledger": {"etcd": server.url, "prefix": "/chaos/"}}
+
+
+def restart_etcd(chaos: Disturbance) -> None:
+    """It is killed and back after three seconds."""
+    chaos.wait_for_moment()
+    chaos.require_at_work("worker", 0)
+    _ETCD["server"].kill()
+    chaos.strike("SIGKILL to etcd")
+    time.sleep(3.0)
+    _ETCD["server"].start()
+    chaos.strike("etcd is back")
+
+
+def stall_etcd(chaos: Disturbance) -> None:
+    """It hangs for longer than the lock's lease."""
+    chaos.wait_for_moment()
+    chaos.require_at_work("worker", 0)
+    _ETCD["server"].stall()
+    chaos.strike("SIGSTOP to etcd")
+    time.sleep(9.0)
+    _ETCD["server"].go_on()
+    chaos.strike("SIGCONT to etcd")
+
+
+def take_lock_away(chaos: Disturbance) -> None:
+    """The lock of the master is deleted: it ends, another begins."""
+    from etcd_server import delete_keys
+
+    chaos.wait_for_moment()
+    member = chaos.require_at_work("master", 0)
+    deleted = delete_keys(_ETCD["server"].url, "/chaos/", ending="/lock")
+    if deleted != 1:
+        raise MissedError(f"{deleted} locks were found")
+    chaos.strike("the master's lock deleted")
+    chaos.wait_until_replaced(member)
+
+
+# A crash loop.
+
+BUGGY_MODEL = '''
+"""DeepFM's linear part, and a bug that begins when a file appears."""
+
+from pathlib import Path
+
+import keras
+
+
+def build_model(inputs, options):
+    if Path(options["bug"]).exists():
+        raise ValueError("a bug in my model")
+    flat = keras.layers.Flatten()(inputs.embeddings)
+    return keras.layers.Dense(1)(flat)
+'''
+
+
+def crash_loop(chaos: Disturbance) -> None:
+    """From some moment on every new worker fails: the run stops with its traceback."""
+    chaos.wait_for_moment()
+    (chaos.run.folder / "bug").touch()
+    for index in _indices(chaos, "worker"):
+        with contextlib.suppress(MissedError):
+            chaos.signal("worker", index, KILL)
+    code = chaos.run.wait(300.0)
+    text = chaos.run.log.read_text(encoding="utf-8", errors="replace")
+    chaos.expect(code == 1, f"exit code {code} instead of 1")
+    chaos.expect("a bug in my model" in text, "the worker's own error is not told")
+    chaos.expect("Traceback" in text, "the worker's traceback is not told")
+
+
+# Helpers of the above.
+
+
+def _indices(chaos: Disturbance, role: Role) -> list[int]:
+    return [
+        member.index
+        for member in chaos.run.now.members
+        if member.role == role and member.state != "left"
+    ]
+
+
+def _restarts(chaos: Disturbance, role: Role) -> int:
+    return sum(member.restarts for member in chaos.run.now.members if member.role == role)
+
+
+def _kill_together(chaos: Disturbance, *members: tuple[Role, int]) -> None:
+    chaos.wait_for_moment()
+    found = [chaos.require_at_work(role, index) for role, index in members]
+    for member in found:
+        chaos.run.send(member.pid, KILL)
+    chaos.strike("SIGKILL to " + " and ".join(f"{role} {index}" for role, index in members))
+    for member in found:
+        chaos.wait_until_replaced(member)
+
+
+def _resume(chaos: Disturbance) -> None:
+    chaos.run.start("run", "--resume")
+    chaos.resumed = True
+    chaos.run.wait_for("running steps", chaos.run.is_training, 120.0)
+
+
+def _await_end(chaos: Disturbance) -> None:
+    chaos.run.wait(900.0)
+
+
+def _newest_file(folder: Path) -> Path:
+    """The largest file that the newest cut wrote."""
+    files = [path for path in folder.iterdir() if path.is_file() and path.suffix != ".json"]
+    newest = max(path.stat().st_mtime for path in files)
+    recent = [path for path in files if newest - path.stat().st_mtime < 2.0]
+    return max(recent, key=lambda path: path.stat().st_size)
+
+
+@contextlib.contextmanager
+def _slowed(chaos: Disturbance, role: Role, index: int, *, fraction: float) -> Iterator[None]:
+    """A member stands still for a fraction of every tenth of a second."""
+    member = chaos.require_at_work(role, index)
+    over = threading.Event()
+
+    def slow() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not over.is_set():
+                os.kill(member.pid, STOP)
+                over.wait(0.1 * fraction)
+                os.kill(member.pid, GO_ON)
+                over.wait(0.1 * (1 - fraction))
+
+    thread = threading.Thread(target=slow, daemon=True)
+    thread.start()
+    chaos.strike(f"{role} {index} stands still for {fraction:.0%} of the time")
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member.pid, GO_ON)
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("worker_killed", "worker `kill -9`", kill_worker, most_stall_seconds=2.0, is_core=True),
+    Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers, is_core=True),
+    Fault("worker_killed_every_20s", "a worker `kill -9` every 20 s", kill_workers_again_and_again),
+    Fault(
+        "worker_suspended",
+        "worker SIGSTOP beyond its lease, then SIGCONT",
+        suspend_worker,
+        is_core=True,
+    ),
+    Fault("worker_out_of_memory", "worker out of memory", squeeze_worker, needs_root=True),
+    Fault(
+        "worker_crash_loop",
+        "bug in the model's file: crash loop",
+        crash_loop,
+        config={"model": {"name": "custom", "file": "buggy_model.py"}},
+        ends=1,
+        is_core=True,
+    ),
+    Fault(
+        "worker_slow", "slow worker", slow_down_worker, runtime={"workers": {"min": 1, "max": 3}}
+    ),
+    Fault("ps_killed", "PS `kill -9`", kill_server, most_stall_seconds=10.0, is_core=True),
+    Fault("all_ps_killed", "all PS `kill -9`", kill_all_servers, most_stall_seconds=10.0),
+    Fault("ps_hung", "PS SIGSTOP for good", suspend_server),
+    Fault(
+        "ps_killed_between_acks",
+        "PS `kill -9` between two PS's acknowledgements",
+        kill_server_between_acknowledgements,
+        most_stall_seconds=12.0,
+        is_core=True,
+    ),
+    Fault(
+        "worker_killed_between_acks",
+        "worker `kill -9` between two PS's acknowledgements",
+        kill_worker_between_acknowledgements,
+    ),
+    Fault("ps_slow", "slow PS", slow_down_server),
+    Fault("master_killed", "master `kill -9`", kill_master, most_stall_seconds=5.0, is_core=True),
+    Fault("master_suspended", "master SIGSTOP for 8 s", suspend_master),
+    Fault("master_and_worker_killed", "master and a worker `kill -9`", kill_master_and_worker),
+    Fault("master_and_ps_killed", "master and a PS `kill -9`", kill_master_and_server),
+    Fault(
+        "everything_killed", "everything `kill -9`, then --resume", kill_everything, is_core=True
+    ),
+    Fault("launcher_killed", "launcher `kill -9`, then --resume", kill_launcher, is_core=True),
+    Fault("machine_suspended", "everything SIGSTOP for 20 s", suspend_everything),
+    Fault(
+        "scaled",
+        "scale 1 → 4 → 2",
+        scale_up_and_down,
+        runtime={"workers": {"min": 1, "max": 1}},
+        is_core=True,
+    ),
+    Fault("garbage", "garbage on every port", send_garbage_everywhere),
+    Fault(
+        "checkpoint_truncated", "checkpoint truncated, PS `kill -9`", spoil_checkpoint("truncated")
+    ),
+    Fault(
+        "checkpoint_flipped",
+        "checkpoint bit-flipped, PS `kill -9`",
+        spoil_checkpoint("flipped"),
+        is_core=True,
+    ),
+    Fault("checkpoint_file_missing", "a PS's file missing, PS `kill -9`", spoil_checkpoint("gone")),
+    Fault(
+        "disk_full",
+        "disk full in a checkpoint",
+        fill_disk,
+        surroundings=small_disk,
+        needs_root=True,
+    ),
+    Fault("etcd_restarted", "etcd `kill -9`, back in 3 s", restart_etcd, surroundings=real_etcd),
+    Fault("etcd_stalled", "etcd SIGSTOP for 9 s", stall_etcd, surroundings=real_etcd),
+    Fault(
+        "etcd_lock_lost",
+        "the master's lock in etcd deleted",
+        take_lock_away,
+        surroundings=real_etcd,
+        is_core=True,
+    ),
+)
+"""In the order of the table; faults of the network have a module of their own."""

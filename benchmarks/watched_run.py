@@ -1,0 +1,343 @@
+"""A run of `ctrpipe` in several processes, watched from outside while things are done to it.
+
+What is known of it is what its master tells anyone (`ctrpipe status`), asked ten times a second;
+its processes are found by a mark in their environment, which children inherit, so that not one of
+them can be forgotten, whoever its parent is. Everything that still runs at the end is killed, by
+its number.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from ctr_pipeline.distributed.coordination.messages import Empty, Role
+from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.pipeline.job_control import Job, ask_master, read_status
+
+MARK = "CTRPIPE_WATCHED_RUN"
+CTRPIPE = (sys.executable, "-m", "ctr_pipeline")
+_WATCH_SECONDS = 0.1
+_TRAINING = frozenset({"training", "cutting", "restoring", "waiting"})
+
+
+class MissedError(Exception):
+    """A fault did not hit what it was meant for; the measurement is void."""
+
+
+class OverdueError(Exception):
+    """Something did not happen in time."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One look at the run.
+
+    Attributes:
+        at: Monotonic clock, seconds.
+        state: As `status` says it; empty where no master answered.
+        trained: Records counted.
+        repeated: Executions beyond that.
+        samples_per_second: As `status` says it.
+    """
+
+    at: float
+    state: str
+    trained: int
+    repeated: int
+    samples_per_second: float
+
+
+class WatchedRun:
+    """One run and all its processes; a context manager that leaves none behind.
+
+    Args:
+        folder: Config, output and log of the run go there.
+        config: The YAML file as a mapping; `output` is set here.
+        environment: Added to ours.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.mark = secrets.token_hex(8)
+        self.output = folder / "run"
+        self.config_path = folder / "config.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {**config, "output": str(self.output)}
+        self.config_path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        self._environment = {**os.environ, **(environment or {}), MARK: self.mark}
+        self._environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+        self.moments: list[Moment] = []
+        self.view: JobView | None = None
+        self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def __enter__(self) -> "WatchedRun":
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._watcher.join()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it may end by itself
+                process.kill()
+        if self._process is not None:
+            self._process.wait()
+
+    # Starting and ending.
+
+    @property
+    def job(self) -> Job:
+        """For `job_control`."""
+        return Job(self.output)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that the user started: it launches the others."""
+        return self._started.pid
+
+    @property
+    def _started(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise RuntimeError("the run has not been started")
+        return self._process
+
+    @property
+    def log(self) -> Path:
+        """What the user's terminal would show."""
+        return self.folder / "terminal.log"
+
+    def start(self, command: str = "run", *arguments: str) -> None:
+        """Starts `ctrpipe COMMAND config.yaml ARGUMENTS`."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*CTRPIPE, command, str(self.config_path), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def call(self, *arguments: str, timeout_seconds: float = 60.0) -> str:
+        """Runs another `ctrpipe` command on the run; its stdout."""
+        done = subprocess.run(
+            [*CTRPIPE, *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"ctrpipe {' '.join(arguments)}: {done.stderr[-2000:]}")
+        return done.stdout
+
+    def member(self, role: Role, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Starts a member by hand."""
+        name = "-".join([role, *(word for word in arguments if word.isdigit())])
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*CTRPIPE, role, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def wait(self, timeout_seconds: float) -> int:
+        """The exit code of the run.
+
+        Raises:
+            OverdueError: It goes on.
+        """
+        try:
+            return self._started.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise OverdueError(
+                f"the run goes on after {timeout_seconds:.0f} s: {self.tail()}"
+            ) from None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process that the user started has."""
+        return self._process is None or self._process.poll() is not None
+
+    def tail(self, num_lines: int = 15) -> str:
+        """The last lines of the terminal."""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-num_lines:])
+
+    def metrics(self) -> dict[str, Any]:
+        """`metrics.json` of the run."""
+        found: dict[str, Any] = json.loads((self.output / "metrics.json").read_text("utf-8"))
+        return found
+
+    # Looking.
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_WATCH_SECONDS):
+            try:
+                view = ask_master(self.job, "Status", Empty(), JobView)
+            except CtrPipelineError:
+                self._note(Moment(time.monotonic(), "", *self._last_counts()))
+                continue
+            self.view = view
+            self._note(
+                Moment(
+                    time.monotonic(),
+                    view.state,
+                    view.records.trained,
+                    view.records.repeated,
+                    view.samples_per_second,
+                )
+            )
+
+    def _last_counts(self) -> tuple[int, int, float]:
+        if not self.moments:
+            return 0, 0, 0.0
+        last = self.moments[-1]
+        return last.trained, last.repeated, 0.0
+
+    def _note(self, moment: Moment) -> None:
+        self.moments.append(moment)
+
+    def final_view(self) -> JobView:
+        """What the job says of itself after its end."""
+        return read_status(self.job)
+
+    def wait_for(
+        self, what: str, condition: Callable[[], object], timeout_seconds: float = 120.0
+    ) -> None:
+        """Waits until something is so.
+
+        Raises:
+            OverdueError: It is not in time, or the run ended before.
+        """
+        give_up = time.monotonic() + timeout_seconds
+        while not condition():
+            if time.monotonic() > give_up:
+                raise OverdueError(f"{what}: not within {timeout_seconds:.0f} s; {self.tail()}")
+            if self.has_ended and not condition():
+                raise OverdueError(f"{what}: the run ended before; {self.tail()}")
+            time.sleep(0.01)
+
+    @property
+    def now(self) -> JobView:
+        """What the master said last."""
+        if self.view is None:
+            raise MissedError("no master has answered yet")
+        return self.view
+
+    def member_view(self, role: Role, index: int = 0) -> MemberView:
+        """A member as the master said last."""
+        for member in self.now.members:
+            if (member.role, member.index) == (role, index):
+                return member
+        raise MissedError(f"there is no {role} {index}")
+
+    def is_training(self) -> bool:
+        """Whether steps are running at this moment: records were counted within a second."""
+        recent = [one for one in self.moments[-15:] if time.monotonic() - one.at < 1.5]
+        return (
+            len(recent) > 1
+            and recent[-1].state == "training"
+            and recent[-1].trained > recent[0].trained
+        )
+
+    def progress_seconds(self, since: float, until: float) -> list[float]:
+        """Pauses between counts of records, longest first; validation is left out of them.
+
+        Only those that end after `since` and begin before `until`.
+        """
+        pauses = []
+        last_at, last_trained, excused, before = 0.0, -1, 0.0, 0.0
+        for one in self.moments:
+            if before and one.state and one.state not in _TRAINING:
+                excused += one.at - before
+            before = one.at
+            if one.trained != last_trained:
+                if last_at and one.trained > last_trained and one.at > since and last_at < until:
+                    pauses.append(max(one.at - last_at - excused, 0.0))
+                # A rollback makes the count fall: no progress, and no longer pause either.
+                if one.trained > last_trained:
+                    last_at, excused = one.at, 0.0
+                last_trained = one.trained
+        return sorted(pauses, reverse=True)
+
+    def training_seconds(self) -> float:
+        """From the first record counted to the last, validation left out."""
+        at = [one for one in self.moments if one.trained > 0]
+        if not at:
+            return 0.0
+        most = max(one.trained for one in at)
+        end = next(one.at for one in at if one.trained == most)
+        excused = sum(
+            later.at - sooner.at
+            for sooner, later in itertools.pairwise(at)
+            if later.at <= end and later.state and later.state not in _TRAINING
+        )
+        return end - at[0].at - excused
+
+    # Processes.
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the run that lives, zombies left out."""
+        needle = self.mark
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.status() != psutil.STATUS_ZOMBIE
+                    and process.environ().get(MARK) == needle
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue  # it ended meanwhile, or is another user's
+        return found
+
+    def send(self, pid: int, number: signal.Signals) -> None:
+        """Sends a signal to a process of this run.
+
+        Raises:
+            MissedError: It is gone, or is none of ours.
+        """
+        try:
+            if psutil.Process(pid).environ().get(MARK) != self.mark:
+                raise MissedError(f"process {pid} is none of this run")
+            os.kill(pid, number)
+        except (psutil.Error, ProcessLookupError) as error:
+            raise MissedError(f"process {pid} was gone already") from error
+
+
+def wait_until_gone(pids: Sequence[int], timeout_seconds: float) -> bool:
+    """Whether all of them end in time."""
+    give_up = time.monotonic() + timeout_seconds
+    while any(psutil.pid_exists(pid) for pid in pids):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
