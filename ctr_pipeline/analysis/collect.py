@@ -3,11 +3,12 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,12 +19,14 @@ from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
 from ctr_pipeline.analysis.sql import (
     drop_query,
     frequent_values_query,
-    label_query,
+    part_counts_query,
+    part_counts_table,
     value_counts_query,
 )
+from ctr_pipeline.dataset.parts import ValueCounts, column_names, count_values, read_batches
 from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import Vocabulary
+from ctr_pipeline.features import ColumnType, Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
@@ -54,6 +57,22 @@ class _Found:
     vocabulary: VocabularyStatistics | None
 
 
+@dataclass(frozen=True)
+class _Labels:
+    """Rows, those of label 1, and those of another label than 0 and 1."""
+
+    num_rows: int = 0
+    num_clicks: int = 0
+    num_wrong: int = 0
+
+    def __add__(self, other: "_Labels") -> "_Labels":
+        return _Labels(
+            self.num_rows + other.num_rows,
+            self.num_clicks + other.num_clicks,
+            self.num_wrong + other.num_wrong,
+        )
+
+
 def collect_statistics(
     plan: StatisticsPlan,
     files: Sequence[Path],
@@ -70,7 +89,7 @@ def collect_statistics(
 
     Args:
         plan: What to compute.
-        files: Parquet files of the training rows, of equal columns.
+        files: Parts of the training rows.
         folder: The run folder; `statistics.json` and `vocabularies/` go there.
         data_fingerprint: Changes when the training rows do.
         threads: Threads of the database.
@@ -91,15 +110,15 @@ def collect_statistics(
     with (
         _staging(folder) as staging,
         DuckDbEngine(
-            files,
             spill_folder=staging / "spill",
             threads=threads,
             memory_limit_gb=memory_limit_gb,
         ) as engine,
     ):
-        database_names = _database_names(plan, engine, files)
+        _require_columns(plan, files)
+        labels = _load_counts(plan, engine, files)
         statistics = _compute(
-            plan, engine, database_names, staging, fingerprint=fingerprint, progress=progress
+            plan, engine, labels, staging, fingerprint=fingerprint, progress=progress
         )
         _publish(statistics, staging, folder)
     return statistics
@@ -160,26 +179,22 @@ def _publish(statistics: Statistics, staging: Path, folder: Path) -> None:
 def _compute(
     plan: StatisticsPlan,
     engine: DuckDbEngine,
-    database_names: Mapping[str, str],
+    labels: _Labels,
     staging: Path,
     *,
     fingerprint: str,
     progress: Progress,
 ) -> Statistics:
-    num_rows, num_clicks = _count_labels(engine, database_names[plan.label], plan.label)
     vocabularies = [column.column for column in plan.columns if column.vocabulary is not None]
     files = {
         column: f"{VOCABULARY_FOLDER}/{number:04d}.parquet"
         for number, column in enumerate(vocabularies)
     }
 
-    def measure(session: DuckDbSession, column: ColumnPlan) -> _Found:
-        session.execute(
-            value_counts_query(
-                session.source, database_names[column.column], database_names[plan.label]
-            )
-        )
-        measured = measure_column(session.rows, column, num_rows)
+    def measure(session: DuckDbSession, numbered: tuple[int, ColumnPlan]) -> _Found:
+        number, column = numbered
+        session.rows(value_counts_query(column.column_type), {"column": number})
+        measured = measure_column(session.rows, column, labels.num_rows)
         vocabulary = None
         if column.vocabulary is not None:
             file = files[column.column]
@@ -192,7 +207,7 @@ def _compute(
     found: list[_Found] = []
     with (
         progress.task("Statistics", total=len(plan.columns), unit="columns") as task,
-        closing(engine.map(measure, plan.columns)) as results,
+        closing(engine.map(measure, list(enumerate(plan.columns)))) as results,
     ):
         for result in results:
             found.append(result)
@@ -200,8 +215,8 @@ def _compute(
     measured = [result.measured for result in found]
     return Statistics(
         fingerprint=fingerprint,
-        num_rows=num_rows,
-        label_rate=num_clicks / num_rows,
+        num_rows=labels.num_rows,
+        label_rate=labels.num_clicks / labels.num_rows,
         columns={one.statistics.column: one.statistics for one in measured},
         derived_moments={key: value for one in measured for key, value in one.moments.items()},
         boundaries={key: value for one in measured for key, value in one.boundaries.items()},
@@ -217,32 +232,61 @@ def _compute(
     )
 
 
-def _database_names(
-    plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Path]
-) -> dict[str, str]:
-    """What the database calls each column of the files."""
+def _require_columns(plan: StatisticsPlan, files: Sequence[Path]) -> None:
     if not files:
         raise ValueError("there are no training rows")
-    in_database = engine.column_names()
-    names = dict(zip(pq.read_schema(files[0]).names, in_database, strict=True))
+    names = column_names(files)
     for column in (plan.label, *(column.column for column in plan.columns)):
         if column not in names:
             raise ValueError(f"{files[0]}: column '{column}' is missing from the training rows")
-    return names
 
 
-def _count_labels(engine: DuckDbEngine, database_name: str, label: str) -> tuple[int, int]:
-    ((num_rows, num_labels, num_clicks, num_others),) = engine.rows(
-        label_query(engine.source, database_name)
-    )
-    if num_rows == 0:
+def _load_counts(plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Path]) -> _Labels:
+    """Puts what each part says of each column into the database."""
+    for column_type in ColumnType:
+        engine.execute(part_counts_query(column_type))
+
+    def load(session: DuckDbSession, file: Path) -> _Labels:
+        labels = _Labels()
+        for batch in read_batches([file], [plan.label, *(one.column for one in plan.columns)]):
+            label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
+            is_click = label == 1
+            num_clicks = int(np.count_nonzero(is_click))
+            num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
+            labels += _Labels(len(label), num_clicks, num_wrong)
+            for column_type in ColumnType:
+                counts = [
+                    _numbered(number, count_values(batch, column.column, is_click))
+                    for number, column in enumerate(plan.columns)
+                    if column.column_type is column_type
+                ]
+                if counts:
+                    table = pa.Table.from_batches(counts)
+                    session.append(part_counts_table(column_type), table)
+        return labels
+
+    with closing(engine.map(load, files)) as results:
+        labels = sum(results, _Labels())
+    if labels.num_rows == 0:
         raise ValueError("there are no training rows")
-    if num_labels < num_rows or num_others:
-        num_wrong = num_rows - num_labels + num_others
+    if labels.num_wrong:
         raise ValueError(
-            f"column '{label}': {num_wrong} of {num_rows} rows have a label other than 0 and 1"
+            f"column '{plan.label}': {labels.num_wrong} of {labels.num_rows} rows have a label "
+            f"other than 0 and 1"
         )
-    return num_rows, num_clicks
+    return labels
+
+
+def _numbered(number: int, counts: ValueCounts) -> pa.RecordBatch:
+    """The counts of column `number`, as the database keeps them."""
+    return pa.record_batch(
+        {
+            "column_number": pa.repeat(pa.scalar(number, pa.int32()), len(counts.values)),
+            "value": counts.values,
+            "num_rows": counts.num_rows,
+            "num_clicks": counts.num_clicks,
+        }
+    )
 
 
 def _write_vocabulary(

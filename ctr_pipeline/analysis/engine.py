@@ -3,7 +3,6 @@
 Everything lives in memory up to the limit and spills into a folder beyond it.
 """
 
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -15,10 +14,11 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.sql import Query, everything_query, parquet_source
+from ctr_pipeline.analysis.sql import Query
 from ctr_pipeline.errors import DataError, StatisticsError
 
 ROWS_PER_BATCH = 65_536
+_APPENDED = "appended"
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
@@ -29,11 +29,9 @@ class DuckDbSession:
 
     Args:
         connection: The connection.
-        source: The training rows, as a table of a query.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, source: exp.Expr) -> None:
-        self.source = source
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
     def execute(self, query: Query) -> None:
@@ -76,6 +74,21 @@ class DuckDbSession:
         while (batch := self._run(lambda: next(reader, None))) is not None:
             yield batch
 
+    def append(self, table: str, rows: pa.Table) -> None:
+        """Adds rows to a table of the same columns.
+
+        Raises:
+            StatisticsError: Memory and disk do not suffice.
+        """
+        insert = exp.insert(exp.select(exp.Star()).from_(_APPENDED), table).sql(dialect="duckdb")
+
+        def run() -> None:
+            self._connection.register(_APPENDED, rows)
+            self._connection.execute(insert)
+            self._connection.unregister(_APPENDED)
+
+        self._run(run)
+
     def interrupt(self) -> None:
         """Ends the query that runs now, if there is one."""
         self._connection.interrupt()
@@ -88,18 +101,15 @@ class DuckDbSession:
 
 
 class DuckDbEngine(DuckDbSession):
-    """One in-memory database over the Parquet files of the training rows; a context manager.
+    """One in-memory database; a context manager.
 
     Args:
-        files: Parquet files of equal columns.
         spill_folder: Where intermediate results go that do not fit in memory.
         threads: Threads of queries.
         memory_limit_gb: Memory for intermediate results, in 10^9 bytes.
     """
 
-    def __init__(
-        self, files: Sequence[Path], *, spill_folder: Path, threads: int, memory_limit_gb: float
-    ) -> None:
+    def __init__(self, *, spill_folder: Path, threads: int, memory_limit_gb: float) -> None:
         connection = duckdb.connect(
             ":memory:",
             config={
@@ -109,23 +119,9 @@ class DuckDbEngine(DuckDbSession):
                 "preserve_insertion_order": False,
             },
         )
-        super().__init__(connection, parquet_source([_escape_glob(str(file)) for file in files]))
+        super().__init__(connection)
         self._threads = threads
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duckdb")
-        # Files are opened once for each column; their footers need not be read again.
-        self._connection.execute("SET parquet_metadata_cache = true")
-
-    def column_names(self) -> tuple[str, ...]:
-        """The names that DuckDB gives the columns, in the order of the files.
-
-        DuckDB's names ignore case: of `Price` and `price` it renames the second.
-
-        Raises:
-            DataError: The files cannot be read.
-        """
-        text = everything_query(self.source).render("duckdb")
-        names: list[str] = self._run(lambda: self._connection.sql(text).columns)
-        return tuple(names)
 
     def map(
         self, work: Callable[[DuckDbSession, _Item], _Result], items: Sequence[_Item]
@@ -140,9 +136,7 @@ class DuckDbEngine(DuckDbSession):
             StatisticsError: The same.
         """
         sessions: SimpleQueue[DuckDbSession] = SimpleQueue()
-        opened = [
-            DuckDbSession(self._connection.cursor(), self.source) for _ in range(self._threads)
-        ]
+        opened = [DuckDbSession(self._connection.cursor()) for _ in range(self._threads)]
         for session in opened:
             sessions.put(session)
 
@@ -197,11 +191,6 @@ def _interrupt_until_done(
         for session in sessions:
             session.interrupt()
         wait(futures, timeout=0.1)
-
-
-def _escape_glob(path: str) -> str:
-    """A path that names itself alone where DuckDB expects a pattern."""
-    return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def _explain(error: Exception) -> DataError | StatisticsError:

@@ -1,11 +1,11 @@
 """The queries of the statistics as syntax trees; pure, rendered per dialect at the edge.
 
-One query per column reads the training rows and leaves the table `value_counts` with the columns
-`value`, `num_rows` and `num_clicks`. All others read that table. Numbers that differ from column to
-column are placeholders, so that a query is built and rendered once for its shape.
+What each part of the rows says of its columns is gathered in two tables, one for texts and one for
+numbers. One query a column adds it up and leaves the table `value_counts` with the columns `value`,
+`num_rows` and `num_clicks`. All others read that table. Numbers that differ from column to column
+are placeholders, so that a query is built and rendered once for its shape.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 from sqlglot import exp, parse_one
@@ -33,36 +33,36 @@ class Query:
         return self._rendered[dialect]
 
 
-def label_query(source: exp.Expr, label: str) -> Query:
-    """Rows, rows with a label, those of label 1 and those of another label than 0 and 1."""
-    column = exp.column(label, quoted=True)
-    other = exp.and_(
-        exp.NEQ(this=column.copy(), expression=_integer(0)),
-        exp.NEQ(this=column.copy(), expression=_integer(1)),
-    )
-    return Query(
-        exp.select(
-            _as(exp.Count(this=exp.Star()), "num_rows"),
-            _as(exp.Count(this=column.copy()), "num_labels"),
-            _as(_count_if(_is_click(column)), "num_clicks"),
-            _as(_count_if(other), "num_others"),
-        ).from_(source)
-    )
+def part_counts_table(column_type: ColumnType) -> str:
+    """The table that the counts of all parts and columns of a type are gathered in."""
+    return f"{column_type.value}_counts"
 
 
-def value_counts_query(source: exp.Expr, column: str, label: str) -> Query:
-    """Makes the table of value counts of one column. NULL, '' and NaN are still apart in it.
+@cache
+def part_counts_query(column_type: ColumnType) -> Query:
+    """Makes the table of the counts of parts, empty."""
+    value = "TEXT" if column_type is ColumnType.TEXT else "DOUBLE"
+    types = {"column_number": "INT", "value": value, "num_rows": "BIGINT", "num_clicks": "BIGINT"}
+    columns = [
+        exp.ColumnDef(this=exp.to_identifier(name), kind=exp.DataType.build(kind))
+        for name, kind in types.items()
+    ]
+    table = exp.Schema(this=exp.to_table(part_counts_table(column_type)), expressions=columns)
+    return Query(exp.Create(this=table, kind="TABLE"))
 
-    The column is grouped as it is stored: a function of it would cost as much as the grouping.
-    """
+
+@cache
+def value_counts_query(column_type: ColumnType) -> Query:
+    """Makes the table of value counts of column $column. NULL, '' and NaN are apart in it."""
     counts = (
         exp.select(
-            _as(exp.column(column, quoted=True), "value"),
-            _as(exp.Count(this=exp.Star()), "num_rows"),
-            _as(_count_if(_is_click(exp.column(label, quoted=True))), "num_clicks"),
+            _value(),
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+            _as(_sum(exp.column("num_clicks")), "num_clicks"),
         )
-        .from_(source)
-        .group_by(exp.column(column, quoted=True))
+        .from_(part_counts_table(column_type))
+        .where(exp.EQ(this=exp.column("column_number"), expression=_whole("column")))
+        .group_by(_value())
     )
     # Temporary, so that several sessions of one database have one each.
     temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
@@ -75,11 +75,6 @@ def value_counts_query(source: exp.Expr, column: str, label: str) -> Query:
 def drop_query() -> Query:
     """Removes the table of value counts, if it is there."""
     return Query(parse_one("DROP TABLE IF EXISTS value_counts"))
-
-
-def everything_query(source: exp.Expr) -> Query:
-    """All columns and rows of the source."""
-    return Query(exp.select(exp.Star()).from_(source))
 
 
 @cache
@@ -227,13 +222,6 @@ def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int
     return Query(query if max_size is None else query.limit(max_size))
 
 
-def parquet_source(files: Sequence[str]) -> exp.Expr:
-    """Parquet files as one table, their columns as they are in the files."""
-    options = exp.Kwarg(this=exp.var("hive_partitioning"), expression=exp.false())
-    paths = exp.Array(expressions=[exp.Literal.string(file) for file in files])
-    return exp.Table(this=exp.Anonymous(this="read_parquet", expressions=[paths, options]))
-
-
 def _cleaned(column_type: ColumnType) -> exp.Expr:
     """The value counts with every kind of missing value as NULL."""
     if column_type is ColumnType.TEXT:
@@ -287,14 +275,6 @@ def _fixed_point_sum(term: exp.Expr) -> exp.Expr:
     scaled = exp.Mul(this=exp.Paren(this=term), expression=unit)
     whole = exp.cast(scaled, "decimal(38, 0)")
     return exp.Sum(this=exp.Mul(this=whole, expression=exp.column("num_rows")))
-
-
-def _is_click(label: exp.Expr) -> exp.Expr:
-    return exp.EQ(this=label.copy(), expression=_integer(1))
-
-
-def _count_if(condition: exp.Expr) -> exp.Expr:
-    return exp.Count(this=exp.Case().when(condition, _integer(1)))
 
 
 def _sum_if(column: str, condition: exp.Expr) -> exp.Expr:

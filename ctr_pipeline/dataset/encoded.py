@@ -70,6 +70,23 @@ class EncodedRows:
         return len(self.labels_B)
 
 
+@dataclass(frozen=True)
+class EncodedRecords:
+    """Records to be filled and written: the parts of `EncodedRows` as views of one array.
+
+    Attributes:
+        words: int32 [B, words of a record].
+        ids_BF: int32 [B, F].
+        numbers_BN: float32 [B, N].
+        labels_B: float32 [B].
+    """
+
+    words: NDArray[np.int32]
+    ids_BF: NDArray[np.int32]
+    numbers_BN: NDArray[np.float32]
+    labels_B: NDArray[np.float32]
+
+
 class EncodedWriter:
     """Writes one split's records; a context manager that finishes the folder or leaves nothing."""
 
@@ -101,20 +118,29 @@ class EncodedWriter:
         labels_B: NDArray[np.float32],
     ) -> None:
         """Appends rows."""
-        fields, numbers = self._meta.num_fields, self._meta.num_numbers
-        records = np.empty((len(labels_B), self._meta.record_words), dtype=np.int32)
-        records[:, :fields] = ids_BF
-        records[:, fields : fields + numbers] = numbers_BN.view(np.int32)
-        records[:, -1] = labels_B.view(np.int32)
+        records = self.new_records(len(labels_B))
+        records.ids_BF[:] = ids_BF
+        records.numbers_BN[:] = numbers_BN
+        records.labels_B[:] = labels_B
+        self.write_records(records)
+
+    def new_records(self, num_rows: int) -> EncodedRecords:
+        """Records without values; any thread may ask for them."""
+        words = np.empty((num_rows, self._meta.record_words), dtype=np.int32)
+        ids, numbers, labels = np.split(words, [self._meta.num_fields, -1], axis=1)
+        return EncodedRecords(words, ids, numbers.view(np.float32), labels[:, 0].view(np.float32))
+
+    def write_records(self, records: EncodedRecords) -> None:
+        """Appends records, whose memory is free again afterwards."""
         # Not `tofile`, whose errors do not tell a full disk from another one.
-        rest = records.reshape(-1).view(np.uint8).data
+        rest = records.words.reshape(-1).view(np.uint8).data
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise durable.explain_os_error(error, self._folder / "rows.bin") from error
-        self._num_rows += len(labels_B)
-        self._num_positive += int(np.count_nonzero(labels_B))
+        self._num_rows += len(records.labels_B)
+        self._num_positive += int(np.count_nonzero(records.labels_B))
 
     def __enter__(self) -> Self:
         return self

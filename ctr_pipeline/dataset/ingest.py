@@ -1,4 +1,4 @@
-"""Ingestion: all files once, from text or Parquet to typed Parquet parts of each split.
+"""Ingestion: all files once, from text or Parquet to typed parts of each split.
 
 The parts are written into a temporary folder that takes its name at the end: an ingestion is whole
 or absent, and one that failed leaves the one before untouched.
@@ -54,7 +54,7 @@ def ingest(
     sensitive: Collection[str] = (),
     block_bytes: int = BLOCK_BYTES,
 ) -> IngestedRows:
-    """Reads all rows once and writes `folder/{train,valid,test}/part-00000.parquet` and so on.
+    """Reads all rows once and writes `folder/{train,valid,test}/part-00000.arrow` and so on.
 
     A part has the label (int8), the columns of `column_types` (float64 or string, missing values
     NULL) and the key columns, as text unless they have a type already. An ingestion of the same

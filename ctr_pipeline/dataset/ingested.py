@@ -15,7 +15,7 @@ from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
 
-INGESTED_VERSION = 1
+INGESTED_VERSION = 2
 _RECORD = "ingested.json"
 
 

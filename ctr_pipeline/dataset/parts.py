@@ -1,7 +1,9 @@
-"""Parts: the Parquet files that ingested rows are kept in.
+"""Parts: the Arrow files that ingested rows are kept in.
 
-Columns are dictionary-encoded; LZ4 because reading is the common case. Parts hold 64 Ki rows
-or 64 MiB, whichever comes first, so that a writer needs little memory with few or many columns.
+A part is one record batch. Its columns are dictionaries, but for the label: what is counted,
+transformed or looked up later is so once for each distinct value of a part, and reading a part
+costs next to nothing. Parts hold 64 Ki rows or 64 MiB, whichever comes first, so that a writer
+needs little memory with few or many columns.
 """
 
 from collections import deque
@@ -11,17 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary
 from ctr_pipeline.durable import explain_os_error
 from ctr_pipeline.errors import DataError
 
 PART_ROWS = 65_536
 _PART_BYTES = 64 << 20
-# A dictionary is that of a row group: 32 Ki values stay in a core's cache while it is made.
-_ROW_GROUP_ROWS = 32_768
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,24 @@ class Part:
     num_positive: int
 
 
+@dataclass(frozen=True)
+class ValueCounts:
+    """What one part says of one column.
+
+    Attributes:
+        values: Distinct values, NULL among them if it occurs.
+        num_rows: int64, rows of each value.
+        num_clicks: int64, those of label 1.
+    """
+
+    values: pa.Array
+    num_rows: NDArray[np.int64]
+    num_clicks: NDArray[np.int64]
+
+
 def part_name(index: int) -> str:
     """The name of a split's part."""
-    return f"part-{index:05d}.parquet"
+    return f"part-{index:05d}.arrow"
 
 
 def write_part(table: pa.Table, file: Path, label: str) -> Part:
@@ -44,15 +61,14 @@ def write_part(table: pa.Table, file: Path, label: str) -> Part:
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
+    columns = [
+        column if name == label else encode_dictionary(column)
+        for name, column in zip(table.column_names, map(_whole, table.columns), strict=True)
+    ]
+    batch = pa.record_batch(columns, names=table.column_names)
     try:
-        pq.write_table(
-            table,
-            file,
-            row_group_size=_ROW_GROUP_ROWS,
-            compression="lz4",
-            use_dictionary=True,
-            write_statistics=False,
-        )
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
     except OSError as error:
         raise explain_os_error(error, file) from error
     return Part(file, table.num_rows, int(pc.sum(table.column(label)).as_py() or 0))
@@ -120,7 +136,8 @@ def divide_parts(
     """
 
     def cut(source: Path, first: int, num_rows: int, file: Path) -> Part:
-        return write_part(pq.read_table(source).slice(first, num_rows), file, label)
+        batch = plain_batch(_read_part(source).slice(first, num_rows))
+        return write_part(pa.Table.from_batches([batch]), file, label)
 
     divided: dict[str, list[Part | Future[Part]]] = {}
     for split, (first, after) in ranges.items():
@@ -150,47 +167,83 @@ def _with_starts(parts: Sequence[Part]) -> Iterator[tuple[Part, int]]:
 
 
 def read_batches(
-    files: Sequence[Path], columns: Sequence[str] | None, batch_rows: int
+    files: Sequence[Path], columns: Sequence[str] | None, batch_rows: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of parts in order, at most `batch_rows` at once, in bounded memory.
+    """The rows of parts in order, a part or at most `batch_rows` at once, in bounded memory.
 
-    Text columns come as dictionary arrays, so that work on values is done once for each distinct
-    one; a dictionary is that of a whole row group however small the batch, so batches of at least
-    32,768 rows are best.
+    Columns come as dictionaries of a whole part, NULL among their values; the label is plain.
 
     Args:
         files: Parts.
         columns: Which columns, in this order; None for all.
-        batch_rows: Most rows in a batch; a batch never spans two row groups.
+        batch_rows: Most rows in a batch, which never spans two parts; None: a part a batch.
 
     Raises:
         DataError: A part is damaged.
     """
     for file in files:
-        with _explained(file):
-            with pq.ParquetFile(file, pre_buffer=False) as reader:
-                schema = reader.schema_arrow
-            names = list(columns) if columns is not None else schema.names
-            texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
-            with pq.ParquetFile(file, read_dictionary=texts) as reader:
-                for row_group in range(reader.num_row_groups):
-                    for batch in reader.iter_batches(
-                        batch_size=batch_rows, row_groups=[row_group], columns=names
-                    ):
-                        yield batch.select(names)
+        batch = _read_part(file)
+        if columns is not None:
+            batch = batch.select(list(columns))
+        step = batch_rows or max(batch.num_rows, 1)
+        for first in range(0, batch.num_rows, step):
+            yield batch.slice(first, step)
 
 
 def read_columns(files: Sequence[Path], columns: Sequence[str]) -> pa.Table:
-    """Some columns of parts, all rows at once.
+    """Some columns of parts, all rows at once, plain.
 
     Raises:
         DataError: A part is damaged.
     """
-    tables = []
-    for file in files:
-        with _explained(file):
-            tables.append(pq.read_table(file, columns=list(columns)))
-    return pa.concat_tables(tables)
+    return pa.Table.from_batches([plain_batch(batch) for batch in read_batches(files, columns)])
+
+
+def column_names(files: Sequence[Path]) -> list[str]:
+    """The columns of parts, which are the same in all.
+
+    Raises:
+        DataError: A part is damaged.
+    """
+    with _explained(files[0]), pa.OSFile(str(files[0])) as source:
+        return list(pa.ipc.open_file(source).schema.names)
+
+
+def count_values(batch: pa.RecordBatch, column: str, is_click: NDArray[np.bool_]) -> ValueCounts:
+    """The distinct values of a column with their rows and clicks.
+
+    Args:
+        batch: A part, as `read_batches` gives it.
+        column: Not the label.
+        is_click: bool, one a row.
+    """
+    encoded = batch.column(column)
+    num_rows, num_clicks = count_indices(
+        np.asarray(encoded.indices), is_click, len(encoded.dictionary)
+    )
+    return ValueCounts(encoded.dictionary, num_rows, num_clicks)
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows without dictionaries."""
+    columns = [
+        column.dictionary.take(column.indices) if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.record_batch(columns, names=batch.schema.names)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def _read_part(file: Path) -> pa.RecordBatch:
+    """All rows; what is wrong in them would otherwise be read beyond their memory."""
+    with _explained(file), pa.OSFile(str(file)) as source:
+        batch = pa.ipc.open_file(source).get_batch(0)
+        batch.validate(full=True)
+        return batch
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
+from ctr_pipeline.dataset.encoded import EncodedRecords, EncodedWriter, load_meta
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.pipeline.analysis_stage import Analysis
@@ -24,9 +24,6 @@ from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import Progress
-
-# At least a row group of a part, whose dictionaries are then gone through once.
-_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -77,13 +74,13 @@ def run_encoding(
             ):
                 label = loaded.config.data.label
                 files = analysis.ingested.splits[split].files
-                for batch, labels in _encoded_batches(
-                    files, label, plan, encoder, num_threads(loaded.config.runtime)
-                ):
-                    writer.write(batch.ids, batch.numbers, labels)
+                encode = _encode_with(encoder, writer, label)
+                batches = read_batches(files, [label, *columns_of(plan)])
+                for records in _in_order(encode, batches, num_threads(loaded.config.runtime)):
+                    writer.write_records(records)
                     if counted is not None:
-                        counted.add(batch.ids)
-                    task.advance(len(labels))
+                        counted.add(records.ids_BF)
+                    task.advance(len(records.labels_B))
             if counted is not None:
                 _save_counts(run, counted, fingerprint)
                 counts = counted
@@ -109,22 +106,29 @@ def columns_of(plan: PreprocessingPlan) -> list[str]:
     return list(dict.fromkeys([*fields, *(number.column for number in plan.numbers)]))
 
 
-def _encoded_batches(
-    files: tuple[Path, ...],
-    label: str,
-    plan: PreprocessingPlan,
-    encoder: ColumnEncoder,
+def _encode_with(
+    encoder: ColumnEncoder, writer: EncodedWriter, label: str
+) -> Callable[[pa.RecordBatch], EncodedRecords]:
+    """From rows to records of the writer."""
+
+    def encode(batch: pa.RecordBatch) -> EncodedRecords:
+        records = writer.new_records(batch.num_rows)
+        records.labels_B[:] = batch.column(label).to_numpy(zero_copy_only=False)
+        encoder.encode(batch, EncodedBatch(ids=records.ids_BF, numbers=records.numbers_BN))
+        return records
+
+    return encode
+
+
+def _in_order(
+    encode: Callable[[pa.RecordBatch], EncodedRecords],
+    batches: Iterator[pa.RecordBatch],
     threads: int,
-) -> Iterator[tuple[EncodedBatch, NDArray[np.float32]]]:
+) -> Iterator[EncodedRecords]:
     """Encodes batches in a few threads, in the order of the rows."""
-
-    def encode(batch: pa.RecordBatch) -> tuple[EncodedBatch, NDArray[np.float32]]:
-        labels = batch.column(label).to_numpy(zero_copy_only=False).astype(np.float32)
-        return encoder.encode(batch), labels
-
-    waiting: deque[Future[tuple[EncodedBatch, NDArray[np.float32]]]] = deque()
+    waiting: deque[Future[EncodedRecords]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
-        for batch in read_batches(files, [label, *columns_of(plan)], _BATCH_ROWS):
+        for batch in batches:
             waiting.append(pool.submit(encode, batch))
             if len(waiting) > threads:
                 yield waiting.popleft().result()

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.ingested import IngestedRows
-from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
@@ -107,19 +107,15 @@ def _blocks(store: EmbeddingStore | None) -> Iterator[RowBlock]:
 
 
 def _first_rows(files: tuple[Path, ...], columns: list[str], num_rows: int) -> pa.Table:
-    """The first rows of some parts, texts as plain strings."""
+    """The first rows of some parts, without dictionaries."""
     found: list[pa.RecordBatch] = []
     count = 0
     for batch in read_batches(files, columns, num_rows):
-        found.append(batch)
-        count += batch.num_rows
+        found.append(plain_batch(batch.slice(0, num_rows - count)))
+        count += found[-1].num_rows
         if count >= num_rows:
             break
-    table = pa.Table.from_batches(found).slice(0, num_rows)
-    types = [
-        pa.string() if pa.types.is_dictionary(field.type) else field.type for field in table.schema
-    ]
-    return table.cast(pa.schema(zip(table.column_names, types, strict=True))).combine_chunks()
+    return pa.Table.from_batches(found).combine_chunks()
 
 
 def _describe(feature: FeatureSpec) -> dict[str, Any]:

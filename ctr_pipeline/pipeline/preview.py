@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ctr_pipeline.analysis import (
     ColumnDecision,
@@ -17,6 +16,7 @@ from ctr_pipeline.analysis import (
     plan_statistics,
 )
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
@@ -101,8 +101,9 @@ def preview_features(loaded: LoadedConfig) -> Preview:
     columns = choose_columns(loaded, source.column_names, source.inferred_types)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        file = folder / "head.parquet"
-        pq.write_table(_head(source, columns.types, loaded.config.data.label), file)
+        file = folder / "head.arrow"
+        label = loaded.config.data.label
+        write_part(_head(source, columns.types, label), file, label)
         features, left_out = tuple(columns.explicit.values()), tuple[ColumnDecision, ...]()
         if columns.automatic:
             types = {name: columns.types[name] for name in columns.automatic}

@@ -41,13 +41,26 @@ class TextColumn:
     """A text column: plain values, or values of a dictionary and an index into them per row.
 
     Attributes:
-        values: The text.
+        values: The text, NULL among it.
         num_values: Number of values in `values`.
-        indices: int64 [N] into `values`, -1 where NULL; None: row n is value n.
+        indices: uint16 or int64 [N] into `values`; None: row n is value n.
     """
 
     values: TextBuffers
     num_values: int
+    indices: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A number column: plain values, or values of a dictionary and an index into them per row.
+
+    Attributes:
+        values: float64; NULL is NaN, subnormal numbers are 0.
+        indices: uint16 or int64 [N] into `values`; None: row n is value n.
+    """
+
+    values: np.ndarray
     indices: np.ndarray | None
 
 
@@ -68,21 +81,24 @@ def text_column(array: pa.Array, *, column: str) -> TextColumn:
         if pa.types.is_integer(array.type.value_type):
             array = array.cast(pa.dictionary(array.type.index_type, pa.string()))
         _check_text(array.type.value_type, column)
-        if len(array.dictionary) > len(array):
-            decoded = array.dictionary.take(array.indices)
-            return TextColumn(_text_buffers(decoded), len(decoded), None)
-        indices = array.indices
-        if indices.null_count:
-            indices = pc.fill_null(indices.cast(pa.int64()), -1)
-        # Copied where it is not int64 already; 64 bits so that kernels are compiled once.
-        positions = indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-        return TextColumn(
-            _text_buffers(array.dictionary), len(array.dictionary), _read_only(positions)
-        )
+        values, indices = _dictionary_of(array)
+        return TextColumn(_text_buffers(values), len(values), indices)
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     _check_text(array.type, column)
     return TextColumn(_text_buffers(array), len(array), None)
+
+
+def number_column(array: pa.Array, *, column: str) -> NumberColumn:
+    """A number column, plain or a dictionary, as kernels read it.
+
+    Raises:
+        ValueError: The array holds something else than numbers.
+    """
+    if not pa.types.is_dictionary(array.type):
+        return NumberColumn(number_values(array, column=column), None)
+    values, indices = _dictionary_of(array)
+    return NumberColumn(number_values(values, column=column), indices)
 
 
 def number_values(array: pa.Array, *, column: str) -> np.ndarray:
@@ -123,6 +139,21 @@ def flush_scalar(value: float) -> float:
 def usable_divisor(value: float) -> float:
     """`value`, or 1 if it is 0 or subnormal: a constant column becomes 0, not NaN."""
     return flush_scalar(value) or 1.0
+
+
+def _dictionary_of(array: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray | None]:
+    """Values and indices into them; of a dictionary larger than the array, the array itself."""
+    values, indices = array.dictionary, array.indices
+    if len(values) > len(array):
+        return values.take(indices), None
+    if indices.null_count:
+        indices = pc.fill_null(indices.cast(pa.int64()), len(values))
+        values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    positions = indices.to_numpy(zero_copy_only=False)
+    # Of two types alone, since kernels are compiled for each.
+    return values, _read_only(
+        positions if positions.dtype == np.uint16 else positions.astype(np.int64, copy=False)
+    )
 
 
 def _check_text(kind: pa.DataType, column: str) -> None:

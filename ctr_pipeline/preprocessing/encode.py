@@ -5,13 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from ctr_pipeline.features import ColumnType
-from ctr_pipeline.preprocessing.arrow_values import number_values, text_column
+from ctr_pipeline.preprocessing.arrow_values import (
+    NumberColumn,
+    TextColumn,
+    number_column,
+    text_column,
+)
 from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.preprocessing.number_kernels import finish_numbers
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
+
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -19,8 +27,8 @@ class EncodedBatch:
     """What the model takes.
 
     Attributes:
-        ids: int32 [N, F], C-contiguous; field f has ids in [0, num_ids of field f).
-        numbers: float32 [N, D], C-contiguous, finite.
+        ids: int32 [N, F]; field f has ids in [0, num_ids of field f).
+        numbers: float32 [N, D], finite.
     """
 
     ids: np.ndarray
@@ -47,39 +55,94 @@ class ColumnEncoder:
             ID_FACES[field.step.kind].open_kernel(field.step, folder) for field in plan.fields
         ]
 
-    def encode(self, batch: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, batch: pa.RecordBatch, out: EncodedBatch | None = None) -> EncodedBatch:
         """Encodes the plan's columns; others are ignored.
+
+        Values of a dictionary are transformed once each and then spread over the rows.
 
         Args:
             batch: Text columns are string, large_string or dictionary of either; number columns
-                float64, or another number type. NULL, '' and NaN are missing.
+                float64, another number type, or a dictionary of one. NULL, '' and NaN are missing.
+            out: Where to write, any strides; None makes arrays of their own.
+
+        Returns:
+            `out`.
 
         Raises:
             ValueError: A column is not there, or holds another type.
         """
-        num_rows = batch.num_rows
-        ids_NF = np.empty((num_rows, len(self._plan.fields)), np.int32)
-        numbers_ND = np.empty((num_rows, len(self._plan.numbers)), np.float32)
-        number_columns: dict[str, np.ndarray] = {}
+        if out is None:
+            out = EncodedBatch(
+                ids=np.empty((batch.num_rows, len(self._plan.fields)), np.int32),
+                numbers=np.empty((batch.num_rows, len(self._plan.numbers)), np.float32),
+            )
+        ids, numbers = _Spreading(out.ids), _Spreading(out.numbers.view(np.int32))
+        number_columns: dict[str, NumberColumn] = {}
         for d, number in enumerate(self._plan.numbers):
-            values = self._numbers(batch, number.column, number_columns)
+            column = self._numbers(batch, number.column, number_columns)
+            values = column.values
             for step in number.steps:
                 values = NUMBER_FACES[step.kind].kernel(step, values)
-            numbers_ND[:, d] = finish_numbers(values)
+            numbers.add(d, finish_numbers(values).view(np.int32), column.indices)
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
             if field.column_type is ColumnType.TEXT:
-                column = _column(batch, field.column)
-                kernel(text_column(column, column=field.column), ids_NF[:, f])
+                text = text_column(_column(batch, field.column), column=field.column)
+                values = np.empty(text.num_values, np.int32)
+                kernel(TextColumn(text.values, text.num_values, None), values)
+                ids.add(f, values, text.indices)
             else:
-                kernel(self._numbers(batch, field.column, number_columns), ids_NF[:, f])
-        return EncodedBatch(ids=ids_NF, numbers=numbers_ND)
+                column = self._numbers(batch, field.column, number_columns)
+                values = np.empty(len(column.values), np.int32)
+                kernel(column.values, values)
+                ids.add(f, values, column.indices)
+        ids.finish()
+        numbers.finish()
+        return out
 
     def _numbers(
-        self, batch: pa.RecordBatch, column: str, seen: dict[str, np.ndarray]
-    ) -> np.ndarray:
+        self, batch: pa.RecordBatch, column: str, seen: dict[str, NumberColumn]
+    ) -> NumberColumn:
         if column not in seen:
-            seen[column] = number_values(_column(batch, column), column=column)
+            seen[column] = number_column(_column(batch, column), column=column)
         return seen[column]
+
+
+class _Spreading:
+    """Words of the distinct values of each column, to be spread over the rows.
+
+    Args:
+        words_NC: int32 [N, C], what is written.
+    """
+
+    def __init__(self, words_NC: np.ndarray) -> None:
+        self._words_NC = words_NC
+        self._positions_CN = np.empty(words_NC.shape[::-1], np.int32)
+        self._words: list[np.ndarray] = []
+        self._num_words = 0
+
+    def add(self, column: int, words: np.ndarray, indices: np.ndarray | None) -> None:
+        """Row n of the column is word `indices[n]`, or word n without indices."""
+        positions_N = self._positions_CN[column]
+        positions_N[:] = np.arange(len(words)) if indices is None else indices
+        positions_N += np.int32(self._num_words)
+        self._words.append(words)
+        self._num_words += len(words)
+
+    def finish(self) -> None:
+        """Writes all columns, each of which was added."""
+        if self._words:
+            _spread(np.concatenate(self._words), self._positions_CN, self._words_NC)
+
+
+@njit(cache=True, nogil=True)
+def _spread(words: np.ndarray, positions_CN: np.ndarray, words_NC: np.ndarray) -> None:
+    num_columns, num_rows = positions_CN.shape
+    # Some rows at a time, so that they stay in a core's cache while their columns are filled.
+    for first in range(0, num_rows, _ROWS_AT_ONCE):
+        last = min(first + _ROWS_AT_ONCE, num_rows)
+        for column in range(num_columns):
+            for row in range(first, last):
+                words_NC[row, column] = words[positions_CN[column, row]]
 
 
 def wake_kernels() -> None:

@@ -111,13 +111,6 @@ def _lookup_ids(
             ids[n] = vocabulary.size + np.int64(fingerprint % oov_buckets)
 
 
-@njit(cache=True, nogil=True)
-def _take(value_ids: np.ndarray, indices: np.ndarray, null_id: int, ids: np.ndarray) -> None:
-    for n in range(len(indices)):
-        index = indices[n]
-        ids[n] = null_id if index < 0 else value_ids[index]
-
-
 @dataclass(frozen=True)
 class VocabularyTable:
     """A vocabulary as keys: what both faces look ids up in.
@@ -251,12 +244,6 @@ def _by_values(
         return ids
     value_ids = np.empty(text.num_values, np.int64)
     compute(text.values, value_ids)
-    # What a NULL row gets is what the kernel gives a NULL value.
-    null_id = np.empty(1, np.int64)
-    compute(_ONE_EMPTY_TEXT, null_id)
     ids = np.empty(len(text.indices), np.int64) if out is None else out
-    _take(value_ids, text.indices, null_id[0], ids)
+    ids[:] = value_ids[text.indices]
     return ids
-
-
-_ONE_EMPTY_TEXT = text_column(pa.array([""], pa.string()), column="values").values

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
+from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import Statistics
@@ -22,12 +22,12 @@ def write_rows(
     for values in columns.values():
         is_text = any(isinstance(value, str) for value in values)
         arrays.append(pa.array(values, pa.string() if is_text else pa.float64(), from_pandas=False))
-    pq.write_table(pa.table(arrays, names=[label, *columns]), path)
+    write_part(pa.table(arrays, names=[label, *columns]), path, label)
 
 
 @pytest.fixture(scope="session")
 def collect(tmp_path_factory: pytest.TempPathFactory) -> Collect:
-    """Writes rows as Parquet and collects their statistics; without specs, profiles only."""
+    """Writes rows as a part and collects their statistics; without specs, profiles only."""
 
     def run(
         columns: Mapping[str, Sequence[object]],
@@ -42,7 +42,7 @@ def collect(tmp_path_factory: pytest.TempPathFactory) -> Collect:
         folder = folder or tmp_path_factory.mktemp("run")
         if labels is None:
             labels = [0] * len(next(iter(columns.values())))
-        path = folder / "rows.parquet"
+        path = folder / "rows.arrow"
         write_rows(path, columns, labels, label=label)
         if specs is None:
             specs = [

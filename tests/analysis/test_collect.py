@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
+from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.errors import DataError, RunFolderError, StatisticsError
 from ctr_pipeline.features import (
     Bucketize,
@@ -121,9 +122,9 @@ def test_several_files_are_one_table_whatever_their_paths(tmp_path):
     folder.mkdir(parents=True)
     files = []
     for index in range(3):
-        files.append(folder / f"part {index} [{index}]*.parquet")
+        files.append(folder / f"part {index} [{index}]*.arrow")
         table = pa.table({"label": pa.array([0, 1], pa.int8()), "x": [float(index), 10.0]})
-        pq.write_table(table, files[-1])
+        write_part(table, files[-1], "label")
     statistics = run(plan_statistics([number("x")], "label"), files[:2], tmp_path)
     assert statistics.num_rows == 4
     assert statistics.columns["x"].moments.mean == 21 / 4
@@ -192,13 +193,13 @@ def test_column_without_values(collect, tmp_path):
 
 
 def test_result_is_reused_only_for_the_same_rows_and_plan(tmp_path):
-    rows = tmp_path / "rows.parquet"
+    rows = tmp_path / "rows.arrow"
     table = pa.table({"label": pa.array([0, 1], pa.int8()), "c": ["a", "a"], "x": [1.0, 2.0]})
-    pq.write_table(table, rows)
+    write_part(table, rows, "label")
     out = tmp_path / "out"
     plan = plan_statistics([text("c")], "label")
     first = run(plan, [rows], out)
-    rows.rename(tmp_path / "gone.parquet")
+    rows.rename(tmp_path / "gone.arrow")
     # Without its rows it can only come from the folder.
     assert run(plan, [rows], out) == first
     assert run(plan, [rows], out, threads=1, memory_limit_gb=0.2) == first
@@ -219,16 +220,16 @@ def test_result_is_reused_only_for_the_same_rows_and_plan(tmp_path):
 
 @pytest.mark.parametrize("damage", ["", "{}", "not json", '{"version": 0}'])
 def test_damaged_result_is_replaced(tmp_path, damage):
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"label": pa.array([0, 1], pa.int8()), "x": [1.0, 2.0]}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"label": pa.array([0, 1], pa.int8()), "x": [1.0, 2.0]}), rows, "label")
     (tmp_path / "statistics.json").write_text(damage)
     statistics = run(plan_statistics([number("x")], "label"), [rows], tmp_path)
     assert load_statistics(tmp_path / "statistics.json") == statistics
 
 
 def test_edited_statistics_are_refused(tmp_path):
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"label": pa.array([0, 1], pa.int8()), "x": [1.0, 2.0]}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"label": pa.array([0, 1], pa.int8()), "x": [1.0, 2.0]}), rows, "label")
     run(plan_statistics([number("x")], "label"), [rows], tmp_path)
     path = tmp_path / "statistics.json"
     content = json.loads(path.read_text())
@@ -240,9 +241,9 @@ def test_edited_statistics_are_refused(tmp_path):
 
 
 def test_vocabularies_of_an_earlier_plan_go_away(tmp_path):
-    rows = tmp_path / "rows.parquet"
+    rows = tmp_path / "rows.arrow"
     table = pa.table({"label": pa.array([0, 1], pa.int8()), "c": ["a", "a"], "d": ["b", "b"]})
-    pq.write_table(table, rows)
+    write_part(table, rows, "label")
     run(plan_statistics([text("c"), text("d")], "label"), [rows], tmp_path)
     run(plan_statistics([text("d")], "label"), [rows], tmp_path)
     files = [path.name for path in (tmp_path / "vocabularies").iterdir()]
@@ -257,9 +258,9 @@ def test_statistics_file_is_readable_and_strict_json(collect, tmp_path):
 
 
 def test_progress_tells_of_every_column(tmp_path):
-    rows = tmp_path / "rows.parquet"
+    rows = tmp_path / "rows.arrow"
     table = pa.table({"label": pa.array([0, 1], pa.int8()), "x": [1.0, 2.0], "y": [1.0, 2.0]})
-    pq.write_table(table, rows)
+    write_part(table, rows, "label")
     told = []
 
     class Task:
@@ -291,8 +292,8 @@ def test_progress_tells_of_every_column(tmp_path):
 
 def test_spills_what_does_not_fit(tmp_path):
     x = np.random.default_rng(0).permutation(2_500_000).astype(np.float64)
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"label": pa.array(np.zeros(len(x), np.int8)), "x": x}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"label": pa.array(np.zeros(len(x), np.int8)), "x": x}), rows, "label")
     # The counts alone are 24 bytes a value, 60 MB.
     plan = plan_statistics([number("x")], "label")
     column = run(plan, [rows], tmp_path, memory_limit_gb=0.05).columns["x"]
@@ -301,27 +302,27 @@ def test_spills_what_does_not_fit(tmp_path):
 
 
 def test_no_rows(tmp_path):
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"label": pa.array([], pa.int8()), "x": pa.array([], "f8")}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"label": pa.array([], pa.int8()), "x": pa.array([], "f8")}), rows, "label")
     plan = plan_statistics([number("x")], "label")
     with pytest.raises(ValueError, match="no training rows"):
         run(plan, [rows], tmp_path)
     with pytest.raises(ValueError, match="no training rows"):
         run(plan, [], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.arrow"]
 
 
 @pytest.mark.parametrize("labels", [[0, 2], [0, -1], [0, None]])
 def test_labels_other_than_0_and_1(tmp_path, labels):
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"y": pa.array(labels, pa.int8()), "x": [1.0, 2.0]}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"y": pa.array(labels, pa.int8()), "x": [1.0, 2.0]}), rows, "y")
     with pytest.raises(ValueError, match="column 'y': 1 of 2 rows have a label other than"):
         run(plan_statistics([number("x")], "y"), [rows], tmp_path)
 
 
 def test_missing_columns(tmp_path):
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"label": pa.array([1], pa.int8()), "x": [1.0]}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"label": pa.array([1], pa.int8()), "x": [1.0]}), rows, "label")
     with pytest.raises(ValueError, match="column 'X' is missing"):
         run(plan_statistics([number("X")], "label"), [rows], tmp_path)
     with pytest.raises(ValueError, match="column 'y' is missing"):
@@ -330,26 +331,26 @@ def test_missing_columns(tmp_path):
 
 def test_unreadable_rows(tmp_path):
     plan = plan_statistics([number("x")], "label")
-    damaged = tmp_path / "damaged.parquet"
-    damaged.write_bytes(b"PAR1 and nothing else, long enough to look like a file PAR1")
-    for file in (damaged, tmp_path / "absent.parquet"):
+    damaged = tmp_path / "damaged.arrow"
+    damaged.write_bytes(b"ARROW1 and nothing else, long enough to look like a file ARROW1")
+    for file in (damaged, tmp_path / "absent.arrow"):
         with pytest.raises(DataError, match="cannot be read") as caught:
             run(plan, [file], tmp_path)
         assert "\n" not in str(caught.value)
 
 
 def test_too_little_memory(tmp_path):
-    rows = tmp_path / "rows.parquet"
+    rows = tmp_path / "rows.arrow"
     values = np.random.default_rng(0).random(400_000)
     table = pa.table({"label": pa.array(np.zeros(len(values), np.int8())), "x": values})
-    pq.write_table(table, rows)
+    write_part(table, rows, "label")
     with pytest.raises(StatisticsError, match="memory_limit_gb"):
         run(plan_statistics([number("x")], "label"), [rows], tmp_path, memory_limit_gb=0.001)
 
 
 def test_folder_that_is_a_file(tmp_path):
-    rows = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"label": pa.array([1], pa.int8()), "x": [1.0]}), rows)
+    rows = tmp_path / "rows.arrow"
+    write_part(pa.table({"label": pa.array([1], pa.int8()), "x": [1.0]}), rows, "label")
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError):
         run(plan_statistics([number("x")], "label"), [rows], tmp_path / "file")

@@ -12,7 +12,7 @@ from ctr_pipeline.errors import StatisticsError
 
 @pytest.fixture
 def engine(tmp_path):
-    with DuckDbEngine([], spill_folder=tmp_path, threads=1, memory_limit_gb=0.1) as engine:
+    with DuckDbEngine(spill_folder=tmp_path, threads=1, memory_limit_gb=0.1) as engine:
         yield engine
 
 

@@ -2,18 +2,15 @@
 
 import pytest
 import sqlglot
-from sqlglot import exp
 
 from ctr_pipeline.analysis.sql import (
     Query,
     central_query,
     drop_query,
-    everything_query,
     frequent_values_query,
     histogram_query,
-    label_query,
     mean_query,
-    parquet_source,
+    part_counts_query,
     quantile_query,
     range_query,
     summary_query,
@@ -28,7 +25,6 @@ from ctr_pipeline.features import (
     Standardize,
 )
 
-SOURCE = parquet_source(["it's.parquet", "b.parquet"])
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 
 CLEANED = (
@@ -42,13 +38,19 @@ FINITE = (
 )
 
 
-def test_value_counts_read_the_rows_once_and_quote_names():
-    query = value_counts_query(SOURCE, 'sel"ect', "label")
-    assert query.render() == (
-        'CREATE TEMPORARY TABLE value_counts AS SELECT "sel""ect" AS value, COUNT(*) AS num_rows, '
-        'COUNT(CASE WHEN "label" = 1 THEN 1 END) AS num_clicks '
-        "FROM READ_PARQUET(['it''s.parquet', 'b.parquet'], hive_partitioning => FALSE) "
-        'GROUP BY "sel""ect"'
+def test_counts_of_parts():
+    assert part_counts_query(ColumnType.NUMBER).render() == (
+        "CREATE TABLE number_counts (column_number INT, value DOUBLE, num_rows BIGINT, "
+        "num_clicks BIGINT)"
+    )
+
+
+def test_value_counts_add_up_what_the_parts_say_of_a_column():
+    assert value_counts_query(ColumnType.TEXT).render() == (
+        "CREATE TEMPORARY TABLE value_counts AS SELECT value, "
+        "CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, "
+        "CAST(COALESCE(SUM(num_clicks), 0) AS BIGINT) AS num_clicks "
+        "FROM text_counts WHERE column_number = CAST($column AS BIGINT) GROUP BY value"
     )
 
 
@@ -100,12 +102,10 @@ def test_frequent_values():
     )
 
 
-TABLE = exp.to_table("training_rows")
 ALL_QUERIES = [
-    label_query(TABLE, "label"),
-    value_counts_query(TABLE, "x", "label"),
-    everything_query(TABLE),
     drop_query(),
+    *(part_counts_query(kind) for kind in ColumnType),
+    *(value_counts_query(kind) for kind in ColumnType),
     *(summary_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
     *(histogram_query(edges) for edges in (0, 1, 19)),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import load_ingested
-from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.parts import column_names, read_batches, read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.features import ColumnType
@@ -35,20 +34,8 @@ def run(data, types, folder, **options):
 
 
 def rows_of(ingested, split="train"):
-    batches = list(read_batches(ingested.splits[split].files, None, 1000))
-    tables = [pa.Table.from_batches([batch]) for batch in batches]
-    plain = [
-        pa.table(
-            {
-                name: table.column(name).combine_chunks().dictionary_decode()
-                if pa.types.is_dictionary(table.schema.field(name).type)
-                else table.column(name)
-                for name in table.column_names
-            }
-        )
-        for table in tables
-    ]
-    return pa.concat_tables(plain).to_pydict()
+    files = ingested.splits[split].files
+    return read_columns(files, column_names(files)).to_pydict()
 
 
 def write_csv(path: Path, header, rows, **options):
@@ -167,7 +154,10 @@ def test_only_columns_asked_for_and_keys_are_kept(tmp_path):
     rows = [[0, "u1", 3, "x"], [1, "u2", 4, "y"]]
     path = write_csv(tmp_path / "r.csv", ["label", "user", "n", "unused"], rows)
     data = config(path, key_columns=("user", "n"))
-    table = pq.read_table(run(data, {"n": NUMBER}, tmp_path / "in").splits["train"].files[0])
+    ingested = run(data, {"n": NUMBER}, tmp_path / "in")
+    names = ["label", "n", "user"]
+    table = read_columns(ingested.splits["train"].files, names)
+    assert column_names(ingested.splits["train"].files) == names
     assert table.schema.names == ["label", "n", "user"]
     assert [str(field.type) for field in table.schema] == ["int8", "double", "string"]
 
@@ -396,7 +386,7 @@ def test_a_full_disk_is_an_error_of_the_run_folder(tmp_path, monkeypatch):
     def refuse(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pq, "write_table", refuse)
+    monkeypatch.setattr(pa.ipc, "new_file", refuse)
     with pytest.raises(RunFolderError, match="the disk is full"):
         run(config(split_file(tmp_path)), {"n": NUMBER}, tmp_path / "in")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.csv"]
@@ -517,7 +507,7 @@ def test_the_record_round_trips_and_the_folder_can_be_moved(tmp_path):
     assert load_ingested(tmp_path / "in") == result
     (tmp_path / "in").rename(tmp_path / "moved")
     moved = load_ingested(tmp_path / "moved")
-    assert moved.splits["train"].files[0] == tmp_path / "moved" / "train" / "part-00000.parquet"
+    assert moved.splits["train"].files[0] == tmp_path / "moved" / "train" / "part-00000.arrow"
     assert rows_of(moved)["n"] == list(range(4000))
 
 
@@ -582,7 +572,7 @@ def test_batches_are_bounded_in_order_and_dictionary_encoded(tmp_path):
     batches = list(read_batches(result.splits["train"].files, ["n", "u"], 300))
     assert {batch.num_rows for batch in batches} == {300, 100}
     assert batches[0].schema.names == ["n", "u"]
-    assert pa.types.is_dictionary(batches[0].schema.field("u").type)
+    assert all(pa.types.is_dictionary(field.type) for field in batches[0].schema)
     expected = Counter(row[1] for row in many_rows(4000))
     assert Counter(u for batch in batches for u in batch.column("u").to_pylist()) == expected
 

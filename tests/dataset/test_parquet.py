@@ -6,6 +6,7 @@ import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
@@ -31,7 +32,7 @@ def ingest_file(folder, column_types, **options):
 
 
 def values_of(rows, name):
-    return pq.read_table(rows.splits["train"].files[0]).column(name).to_pylist()
+    return read_columns(rows.splits["train"].files, [name]).column(name).to_pylist()
 
 
 @pytest.mark.parametrize(

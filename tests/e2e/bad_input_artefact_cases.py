@@ -381,7 +381,7 @@ def done(*commands: str, **values: object) -> Callable[[World], None]:
 
 def _cached_rows_damaged(world: World) -> None:
     done("analyze")(world)
-    for path in _found(world, "cache/ingested/train*/*.parquet"):
+    for path in _found(world, "cache/ingested/train*/*.arrow"):
         path.write_bytes(path.read_bytes()[:-9])
     removed("statistics.json")(world)
 

@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline import analyze, evaluate, predict, train
 from ctr_pipeline.progress import SilentProgress
@@ -404,11 +405,9 @@ def test_automatic_features(world, tmp_path):
 def values_by_split(out, column):
     found = {}
     for split in ("train", "valid", "test"):
-        files = sorted((out / "cache" / "ingested").rglob(f"*{split}*/*.parquet")) or sorted(
-            (out / "cache" / "ingested").rglob(f"*{split}*.parquet")
-        )
-        tables = [pq.read_table(file, columns=[column]) for file in files]
-        found[split] = [str(value) for table in tables for value in table[column].to_pylist()]
+        files = sorted((out / "cache" / "ingested" / split).iterdir())
+        values = read_columns(files, [column]).column(column).to_pylist()
+        found[split] = [str(value) for value in values]
     return found
 
 
@@ -437,9 +436,12 @@ def test_resuming_on_other_data_is_refused(world, tmp_path):
     rows.write_text(text)
     loaded = small(world, tmp_path / "out", f"data.train={rows}")
     train(loaded, progress=SilentProgress())
+    rests_on = ["statistics.json", "preprocessing.json", "cache/encoded/train/rows.bin"]
+    before = [(tmp_path / "out" / name).read_bytes() for name in rests_on]
     lines = text.splitlines(keepends=True)
     rows.write_text("".join([*lines[1:], lines[0]]))
     with pytest.raises(CheckpointError, match="the data changed since the model was trained"):
         train(loaded, resume=True, progress=SilentProgress())
+    assert [(tmp_path / "out" / name).read_bytes() for name in rests_on] == before
     with pytest.raises(CheckpointError, match=r"the data changed|other transforms"):
         evaluate(loaded, progress=SilentProgress())

@@ -1,0 +1,251 @@
+"""Columns as dictionaries: each distinct value once, and a number for each row.
+
+Values are told apart by their bits: `0.0` and `-0.0` are two, texts are compared byte by byte. NULL
+is a value of the dictionary like any other, so that no row number has a NULL of its own.
+
+Axes: N rows, D distinct values, S slots of a hash table: a hash, and the length in bytes over the
+number of the value plus 1, 0 where the slot is free.
+"""
+
+# NumPy's stubs give Any for arithmetic on uint64 scalars.
+# mypy: disable-error-code="no-any-return"
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline.embeddings.compilation import kernel
+
+_FIRST_SLOTS = 1024
+_NUM_UINT16 = 1 << 16
+_EMPTY = np.uint64(0)
+_U8 = np.uint64(8)
+_U32 = np.uint64(32)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+
+
+class _Texts(NamedTuple):
+    """Text n is data[offsets[n]:offsets[n + 1]]; `is_null` is empty if no text is NULL."""
+
+    offsets: np.ndarray
+    data: np.ndarray
+    is_null: np.ndarray
+
+
+class _Words(NamedTuple):
+    """The bits of numbers; `is_null` is empty if none is NULL."""
+
+    words: np.ndarray
+    is_null: np.ndarray
+
+
+class _Done(NamedTuple):
+    """How far the rows are encoded; `null_value` is the number of NULL, -1 if none was seen."""
+
+    num_rows: int
+    num_values: int
+    null_value: int
+
+
+def encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
+    """The column as a dictionary, its values in the order in which they first occur.
+
+    Args:
+        column: string or float64 [N].
+
+    Returns:
+        Row numbers are uint16 where they fit, else int32; none is NULL.
+    """
+    indices = np.empty(len(column), np.int32)
+    # A value more than there are rows, so that an empty column has a place for one.
+    firsts = np.empty(len(column) + 1, np.int32)
+    is_null = np.empty(0, np.bool_)
+    if column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+    rows = slice(column.offset, column.offset + len(column))
+    if pa.types.is_string(column.type):
+        _, offsets, data = column.buffers()
+        bounds = np.frombuffer(offsets, np.int32) if offsets else np.zeros(1, np.int32)
+        values = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        column_values: _Texts | _Words = _Texts(bounds[rows.start : rows.stop + 1], values, is_null)
+        encode = _encode_texts
+    else:
+        column_values = _Words(np.frombuffer(column.buffers()[1], np.uint64)[rows], is_null)
+        encode = _encode_words
+    slots_S2 = np.zeros((_FIRST_SLOTS, 2), np.uint64)
+    done = encode(column_values, slots_S2, indices, firsts, _Done(0, 0, -1))
+    while done.num_rows < len(column):
+        larger_S2 = np.zeros((4 * len(slots_S2), 2), np.uint64)
+        _fill_again(slots_S2, larger_S2)
+        slots_S2 = larger_S2
+        done = encode(column_values, slots_S2, indices, firsts, done)
+    dictionary = column.take(pa.array(firsts[: done.num_values]))
+    narrow = indices.astype(np.uint16) if done.num_values <= _NUM_UINT16 else indices
+    return pa.DictionaryArray.from_arrays(pa.array(narrow), dictionary, safe=False)
+
+
+def count_indices(
+    indices: NDArray[np.uint16] | NDArray[np.int32], is_click: NDArray[np.bool_], num_values: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many rows each value of a dictionary has, and how many of them are clicks.
+
+    Args:
+        indices: [N], below `num_values`.
+        is_click: bool [N].
+        num_values: D.
+
+    Returns:
+        int64 [D] each.
+    """
+    num_rows_D = np.zeros(num_values, np.int64)
+    num_clicks_D = np.zeros(num_values, np.int64)
+    _count(indices, is_click, num_rows_D, num_clicks_D)
+    return num_rows_D, num_clicks_D
+
+
+@kernel
+def _count(
+    indices: np.ndarray, is_click: np.ndarray, num_rows_D: np.ndarray, num_clicks_D: np.ndarray
+) -> None:
+    for n in range(len(indices)):
+        num_rows_D[indices[n]] += 1
+        num_clicks_D[indices[n]] += is_click[n]
+
+
+@kernel
+def _mix(word: np.uint64) -> np.uint64:
+    """A bijection of 64 bits: the finalizer of MurmurHash3 (Appleby, public domain)."""
+    word = (word ^ (word >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    word = (word ^ (word >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return word ^ (word >> np.uint64(33))
+
+
+@kernel
+def _load(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
+    """Up to eight bytes as a little-endian number; written out, it compiles to one load."""
+    if length == np.uint64(8):
+        return (
+            np.uint64(data[start])
+            | (np.uint64(data[start + np.uint64(1)]) << np.uint64(8))
+            | (np.uint64(data[start + np.uint64(2)]) << np.uint64(16))
+            | (np.uint64(data[start + np.uint64(3)]) << np.uint64(24))
+            | (np.uint64(data[start + np.uint64(4)]) << np.uint64(32))
+            | (np.uint64(data[start + np.uint64(5)]) << np.uint64(40))
+            | (np.uint64(data[start + np.uint64(6)]) << np.uint64(48))
+            | (np.uint64(data[start + np.uint64(7)]) << np.uint64(56))
+        )
+    word = np.uint64(0)
+    for byte in range(length):
+        word |= np.uint64(data[start + np.uint64(byte)]) << np.uint64(8 * byte)
+    return word
+
+
+@kernel
+def _hash_text(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
+    """Of texts of up to eight bytes and equal length, different ones have different hashes."""
+    hashed = np.uint64(0)
+    position = np.uint64(0)
+    while length - position > np.uint64(8):
+        hashed = _mix(hashed ^ _load(data, start + position, np.uint64(8)))
+        position += np.uint64(8)
+    return _mix(hashed ^ _load(data, start + position, length - position))
+
+
+@kernel
+def _is_same(data: np.ndarray, one: np.uint64, other: np.uint64, length: np.uint64) -> bool:
+    for byte in range(length):
+        if data[one + np.uint64(byte)] != data[other + np.uint64(byte)]:
+            return False
+    return True
+
+
+@kernel
+def _fill_again(slots_S2: np.ndarray, larger_S2: np.ndarray) -> None:
+    mask = np.uint64(len(larger_S2) - 1)
+    for old in range(len(slots_S2)):
+        if slots_S2[old, 1] == _EMPTY:
+            continue
+        slot = slots_S2[old, 0] & mask
+        while larger_S2[slot, 1] != _EMPTY:
+            slot = (slot + np.uint64(1)) & mask
+        larger_S2[slot, 0] = slots_S2[old, 0]
+        larger_S2[slot, 1] = slots_S2[old, 1]
+
+
+@kernel
+def _encode_texts(
+    text: _Texts, slots_S2: np.ndarray, indices: np.ndarray, firsts: np.ndarray, done: _Done
+) -> _Done:
+    """Goes on until all rows are done or half of the slots are taken."""
+    offsets, data, is_null = text
+    mask = np.uint64(len(slots_S2) - 1)
+    most_values = len(slots_S2) >> 1
+    num_values, null_value = done.num_values, done.null_value
+    for n in range(done.num_rows, len(indices)):
+        if len(is_null) > 0 and is_null[n]:
+            if null_value < 0:
+                null_value = num_values
+                firsts[num_values] = n
+                num_values += 1
+            indices[n] = null_value
+            continue
+        start = np.uint64(offsets[n])
+        length = np.uint64(offsets[n + 1]) - start
+        hashed = _hash_text(data, start, length)
+        slot = hashed & mask
+        while True:
+            taken = slots_S2[slot, 1]
+            if taken == _EMPTY:
+                if num_values >= most_values:
+                    return _Done(n, num_values, null_value)
+                slots_S2[slot, 0] = hashed
+                slots_S2[slot, 1] = (length << _U32) | np.uint64(num_values + 1)
+                firsts[num_values] = n
+                indices[n] = num_values
+                num_values += 1
+                break
+            if slots_S2[slot, 0] == hashed and taken >> _U32 == length:
+                value = np.int64(taken & _LOW_32) - 1
+                if length <= _U8 or _is_same(
+                    data, np.uint64(offsets[firsts[value]]), start, length
+                ):
+                    indices[n] = value
+                    break
+            slot = (slot + np.uint64(1)) & mask
+    return _Done(len(indices), num_values, null_value)
+
+
+@kernel
+def _encode_words(
+    text: _Words, slots_S2: np.ndarray, indices: np.ndarray, firsts: np.ndarray, done: _Done
+) -> _Done:
+    """As `_encode_texts`, for values of eight bytes, whose hash tells them apart."""
+    words, is_null = text
+    mask = np.uint64(len(slots_S2) - 1)
+    most_values = len(slots_S2) >> 1
+    num_values, null_value = done.num_values, done.null_value
+    for n in range(done.num_rows, len(indices)):
+        if len(is_null) > 0 and is_null[n]:
+            if null_value < 0:
+                null_value = num_values
+                firsts[num_values] = n
+                num_values += 1
+            indices[n] = null_value
+            continue
+        hashed = _mix(words[n])
+        slot = hashed & mask
+        while slots_S2[slot, 1] != _EMPTY and slots_S2[slot, 0] != hashed:
+            slot = (slot + np.uint64(1)) & mask
+        if slots_S2[slot, 1] == _EMPTY:
+            if num_values >= most_values:
+                return _Done(n, num_values, null_value)
+            slots_S2[slot, 0] = hashed
+            slots_S2[slot, 1] = np.uint64(num_values + 1)
+            firsts[num_values] = n
+            indices[n] = num_values
+            num_values += 1
+        else:
+            indices[n] = np.int64(slots_S2[slot, 1]) - 1
+    return _Done(len(indices), num_values, null_value)
