@@ -17,6 +17,7 @@ from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.planted import planted_figures
 from ctr_pipeline.pipeline.results import PredictResult, RunResult
+from ctr_pipeline.pipeline.resumption import same_rows_as_before
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import wake_kernels
@@ -48,7 +49,8 @@ def run_pipeline(
     progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
-        analysis, encoding = _prepare(loaded, run, progress, times)
+        accept = same_rows_as_before(run) if resume else None
+        analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
         progress.say("Starting TensorFlow")
         # It is imported by the stages below and by no earlier one.
         from ctr_pipeline.pipeline.training_stage import run_training
@@ -73,7 +75,8 @@ def train(
     progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
-        analysis, encoding = _prepare(loaded, run, progress, times)
+        accept = same_rows_as_before(run) if resume else None
+        analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
         progress.say("Starting TensorFlow")
         from ctr_pipeline.pipeline.training_stage import run_training
 

@@ -1,0 +1,34 @@
+"""What an interrupted training rests on must not be replaced by what other rows say."""
+
+from collections.abc import Callable
+
+from ctr_pipeline.errors import CheckpointError, PreprocessingError
+from ctr_pipeline.pipeline.encoding_stage import encoded_fingerprint
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.training.checkpoint import CheckpointFolder
+
+
+def same_rows_as_before(run: RunFolder) -> Callable[[str], None]:
+    """A check of the fingerprint of rows, before statistics and transforms are made of them.
+
+    It raises CheckpointError if the newest whole checkpoint is one of other rows. Transforms that
+    cannot be read are made again from the same rows, and training checks what comes out.
+    """
+
+    def require(rows_fingerprint: str) -> None:
+        checkpoint = CheckpointFolder(run.checkpoints).load_newest(lambda _: None)
+        if checkpoint is None:
+            return
+        try:
+            plan = load_plan(run.preprocessing)
+        except PreprocessingError:
+            return
+        if checkpoint.state["rows_fingerprint"] != encoded_fingerprint(plan, rows_fingerprint):
+            raise CheckpointError(
+                "the data changed since the model was trained",
+                place=str(run.path),
+                remedy="Run 'ctrpipe run' with --overwrite to train on it from the start",
+            )
+
+    return require
