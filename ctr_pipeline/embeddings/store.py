@@ -36,6 +36,10 @@ from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch, number_
 _OCCURRENCES_A_ROW = 6
 
 
+class RepeatedKeysError(ValueError):
+    """A key stands twice among gradients; nothing was changed."""
+
+
 @dataclass(frozen=True)
 class RowBlock:
     """Some rows of a store.
@@ -291,11 +295,12 @@ class EmbeddingStore:
             How many keys have no row; their gradients are dropped and move no other row.
 
         Raises:
-            ValueError: A key stands twice, or shapes do not fit.
+            RepeatedKeysError: A key stands twice.
+            ValueError: Shapes do not fit.
         """
         keys_U = self._checked_keys(keys_U)
         if number_keys(keys_U)[1] < len(keys_U):
-            raise ValueError("keys are not distinct; sum the gradients of equal keys first")
+            raise RepeatedKeysError("keys are not distinct; sum the gradients of equal keys first")
         sums_UW = np.ascontiguousarray(sums_UW)
         _check_values(sums_UW, (len(keys_U), self.width), "gradients")
         if num_occurrences_U.shape != keys_U.shape:

@@ -33,7 +33,7 @@ from ctr_pipeline.distributed.coordination.rounds import (
 )
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
-from ctr_pipeline.distributed.ps.merging import RowGradients, without_repeats
+from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import (
     DenseReply,
@@ -189,13 +189,12 @@ class PsCore:
             Refusal: The gradients do not fit what this server holds.
         """
         keys = self._checked_keys(request.keys)
-        fresh_keys = self._checked_keys(request.fresh_keys)
         first, last = self._holdings.range
         if len(keys) and request.sums.shape[1] != self._holdings.width:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
         if len(request.dense) != last - first:
             raise Refusal("mismatch", f"{len(request.dense)} dense gradients for {last - first}")
-        rows = without_repeats(RowGradients(keys, request.num_occurrences.copy(), request.sums))
+        rows = RowGradients(keys, request.num_occurrences.copy(), request.sums)
         with self._lock:
             status = self._gate(request.generation)
             if status is None and not self._holdings.has_dense:
@@ -210,7 +209,7 @@ class PsCore:
                     generation=self._shown_generation(),
                     version=self._version,
                     dense=self._holdings.dense_values(),
-                    fresh=self._holdings.read_rows(fresh_keys, create=False),
+                    fresh=self._holdings.read_rows(request.fresh_keys.copy(), create=False),
                 )
         if status is Status.STALE:
             self.counts.stale += 1
@@ -353,10 +352,11 @@ class PsCore:
         return SnapshotReply("", files, cut.marks, version, pause_seconds)
 
     def _checked_keys(self, keys: Int64Array) -> Int64Array:
+        # A copy, because the kernels are compiled for arrays that may be written.
+        keys = keys.copy()
         if not self._holdings.owns(keys):
             raise Refusal("mismatch", f"a key is not one of server {self.index}")
-        # A copy, because the kernels are compiled for arrays that may be written.
-        return keys.copy()
+        return keys
 
     def _no_values(self) -> Float32Array:
         return np.empty((0, self._holdings.width), np.float32)

@@ -28,22 +28,25 @@ from ctr_pipeline.distributed.ps.dense import (
     save_copy,
 )
 from ctr_pipeline.distributed.ps.marks import AppliedBatches, Units
-from ctr_pipeline.distributed.ps.merging import RowGradients, merge_dense, merge_rows
+from ctr_pipeline.distributed.ps.merging import (
+    RowGradients,
+    merge_dense,
+    merge_rows,
+    without_repeats,
+)
+from ctr_pipeline.distributed.ps.ownership import are_owned
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.specs import (
-    ID_BITS,
     OptimizerName,
     OptimizerSpec,
     Reduction,
     SegmentSpec,
     TableSpec,
 )
-from ctr_pipeline.embeddings.store import EmbeddingStore
-
-_ID_MASK = (1 << ID_BITS) - 1
+from ctr_pipeline.embeddings.store import EmbeddingStore, RepeatedKeysError
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class BatchGradients:
         step: Of the batch, from 1.
         learning_rate_factor: On every learning rate.
         num_examples: Of the batch.
-        rows: Of the server's rows, each key once.
+        rows: Of the server's rows.
         dense: float32, of the server's range.
     """
 
@@ -129,15 +132,13 @@ class Holdings:
 
     def owns(self, keys: Int64Array) -> bool:
         """Whether all keys are ids of their tables, in partitions of this server."""
-        if not len(keys):
-            return True
-        tables = keys >> ID_BITS
-        if tables.min() < 0 or tables.max() >= len(self._table_sizes):
-            return False
-        if (keys & _ID_MASK >= self._table_sizes[tables]).any():
-            return False
-        owners = self._partitions_of(keys) % self._spec.num_parameter_servers
-        return bool((owners == self._index).all())
+        return are_owned(
+            keys,
+            self._partitions_of(keys),
+            self._table_sizes,
+            num_servers=self._spec.num_parameter_servers,
+            server=self._index,
+        )
 
     def read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
         """Values by key, float32 [U, W]; zeros for a key without a row.
@@ -197,14 +198,12 @@ class Holdings:
                     for item, flags in zip(batches, missing, strict=True)
                 ]
             )
-            num_vanished = self._store.apply_gradients(
-                rows.keys,
-                rows.sums,
-                rows.num_occurrences,
-                step=latest.step,
-                learning_rate_factor=latest.learning_rate_factor,
-                num_examples=sum(item.num_examples for item in batches),
-            )
+            num_examples = sum(item.num_examples for item in batches)
+            try:
+                num_vanished = self._update_rows(self._store, rows, latest, num_examples)
+            except RepeatedKeysError:
+                rows = without_repeats(rows)
+                num_vanished = self._update_rows(self._store, rows, latest, num_examples)
         dense = self._given_dense()
         for piece, (low, high) in enumerate(dense.bounds):
             moving = [
@@ -292,6 +291,19 @@ class Holdings:
                 self._spec.num_dense,
             )
         self.applied = applied
+
+    @staticmethod
+    def _update_rows(
+        store: EmbeddingStore, rows: RowGradients, latest: BatchGradients, num_examples: int
+    ) -> int:
+        return store.apply_gradients(
+            rows.keys,
+            rows.sums,
+            rows.num_occurrences,
+            step=latest.step,
+            learning_rate_factor=latest.learning_rate_factor,
+            num_examples=num_examples,
+        )
 
     def _partitions_of(self, keys: Int64Array) -> Int32Array:
         return partitions_of(keys, self._spec.num_partitions)

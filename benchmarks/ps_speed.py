@@ -1,0 +1,204 @@
+"""Milliseconds of a worker's pull and push, one batch, over the loopback device.
+
+Zipf-like ids, 26 tables, rows of a linear weight (Adagrad) and a vector of 16 (Adam), dense
+parameters of a DeepFM. Servers are processes of their own. Prints a Markdown table of medians.
+
+    python benchmarks/ps_speed.py [--servers 1 2] [--batch 4096] [--steps 60] [--dense 300000]
+
+`wall` is what a worker waits; `worker` and `servers` are the processor time that both sides spend
+on one batch. All rows exist beforehand.
+"""
+
+import argparse
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+from store_speed import SEGMENTS, zipf_batches
+
+from ctr_pipeline.distributed.coordination.messages import RestoreRequest
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import (
+    BATCHES_PER_TASK,
+    PROTOCOL_VERSION,
+    JobSpec,
+    OptimizerShape,
+    SegmentShape,
+    TableShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.server import RpcServer
+from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.embeddings.specs import OptimizerSpec
+
+FIELDS = 26
+ACCESS = Access(token="benchmark", tls=None)  # noqa: S106  guards nothing
+
+
+def optimizer_shape(spec: OptimizerSpec) -> OptimizerShape:
+    """As a job's spec has it."""
+    return OptimizerShape(**vars(spec))
+
+
+def job_spec(num_servers: int, num_ids: int, num_dense: int) -> JobSpec:
+    """A job that has what a server looks at."""
+    return JobSpec(
+        job="benchmark",
+        protocol=PROTOCOL_VERSION,
+        config_fingerprint="",
+        rows_fingerprint="",
+        plan_fingerprint="",
+        seed=1,
+        tables=tuple(TableShape(f"t{field}", num_ids) for field in range(FIELDS)),
+        segments=tuple(
+            SegmentShape(**{**vars(segment), "optimizer": optimizer_shape(segment.optimizer)})
+            for segment in SEGMENTS
+        ),
+        counts_file="",
+        num_dense=num_dense,
+        dense_optimizer=optimizer_shape(OptimizerSpec("adam", 1e-3)),
+        num_partitions=64,
+        num_parameter_servers=num_servers,
+        update=UpdateRule("async", 1, 0, scale_by_staleness=False),
+        splits=(),
+        batch_size=0,
+        epochs=1,
+        shuffle=True,
+        checkpoint_seconds=0.0,
+        keep_checkpoints=1,
+        checkpoints_folder="",
+    )
+
+
+def serve(spec: JobSpec, index: int, channel: Connection) -> None:
+    """A server in a process of its own, until the channel says stop; answers with its seconds."""
+    core = PsCore(spec, index)
+    core.restore(RestoreRequest(0, 0, (), (), ()))
+    server = RpcServer(
+        SERVICE, ps_methods(core, lambda: None), address="127.0.0.1:0", access=ACCESS
+    )
+    channel.send(server.start())
+    while channel.recv() == "seconds":
+        channel.send(time.process_time())
+    server.stop(0)
+
+
+class Worker:
+    """What a worker does with each batch, but for computing gradients.
+
+    Args:
+        client: Routed.
+        batches: Ids, used in turns.
+        num_dense: Dense parameters.
+        width: Values in a row.
+    """
+
+    def __init__(
+        self, client: PsClient, batches: list[np.ndarray], num_dense: int, width: int
+    ) -> None:
+        self.client = client
+        self.prepared = [client.prepare(ids, len(ids)) for ids in batches]
+        rng = np.random.default_rng(2)
+        shape = batches[0].shape
+        self.num_examples = shape[0]
+        self.gradients = (
+            rng.standard_normal((*shape, 1), dtype=np.float32),
+            rng.standard_normal((*shape, width - 1), dtype=np.float32),
+        )
+        self.dense_gradient = rng.standard_normal(num_dense, dtype=np.float32)
+        self.number = 0
+        self.ahead = client.start_pull(self.prepared[0], create=True, batch=None)
+
+    def step(self) -> tuple[float, float]:
+        """Pulls the next batch, pushes this one; milliseconds of waiting for each."""
+        number, pull = self.number, self.ahead
+        self.number += 1
+        task, place = divmod(number, BATCHES_PER_TASK)
+        self.client.gather_parts(pull, 1)
+        self.client.dense(pull)
+        started = time.perf_counter()
+        self.ahead = self.client.start_pull(
+            self.prepared[self.number % len(self.prepared)], create=True, batch=None, dense=False
+        )
+        self.ahead.wait()
+        pulled = time.perf_counter()
+        outcome = self.client.push(
+            pull,
+            self.gradients,
+            self.dense_gradient,
+            BatchId(0, task, 1, place),
+            step=number + 1,
+            learning_rate_factor=1.0,
+            num_examples=self.num_examples,
+            refresh=self.ahead,
+        )
+        pushed = time.perf_counter()
+        if outcome.repeated or outcome.verdict != "applied":
+            raise RuntimeError(f"batch {number} was not applied")
+        return (pulled - started) * 1e3, (pushed - pulled) * 1e3
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--ids", type=int, default=100_000)
+    parser.add_argument("--dense", type=int, default=300_000)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(1)
+    batches = zipf_batches(rng, arguments.batches, arguments.batch, FIELDS, arguments.ids)
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, milliseconds\n")
+    print("| servers | unique keys | pull wall | push wall | worker | servers |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    context = multiprocessing.get_context("spawn")
+    for num_servers in arguments.servers:
+        spec = job_spec(num_servers, arguments.ids, arguments.dense)
+        channels, processes = [], []
+        for index in range(num_servers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(spec, index, theirs), daemon=True)
+            process.start()
+            channels.append(ours)
+            processes.append(process)
+        addresses = [channel.recv() for channel in channels]
+        client = PsClient(spec, ACCESS)
+        client.route(0, addresses)
+        client.init_dense(np.zeros(arguments.dense, np.float32))
+        worker = Worker(client, batches, arguments.dense, width=17)
+        for _ in batches:
+            worker.step()
+        servers_before, worker_before = seconds_of(channels), time.process_time()
+        times = [worker.step() for _ in range(arguments.steps)]
+        worker_ms = (time.process_time() - worker_before) * 1e3 / arguments.steps
+        servers_ms = (seconds_of(channels) - servers_before) * 1e3 / arguments.steps
+        unique = statistics.mean(keys.batch.num_unique for keys in worker.prepared)
+        pull_ms, push_ms = (statistics.median(column) for column in zip(*times, strict=True))
+        print(
+            f"| {num_servers} | {unique:.0f} | {pull_ms:.1f} | {push_ms:.1f} "
+            f"| {worker_ms:.1f} | {servers_ms:.1f} |"
+        )
+        client.close()
+        for channel, process in zip(channels, processes, strict=True):
+            channel.send("stop")
+            process.join(5)
+
+
+def seconds_of(channels: list[Connection]) -> float:
+    """Processor time of all servers."""
+    for channel in channels:
+        channel.send("seconds")
+    return sum(float(channel.recv()) for channel in channels)
+
+
+if __name__ == "__main__":
+    main()
