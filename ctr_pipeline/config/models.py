@@ -179,20 +179,36 @@ class ModelConfig(Section):
 class OptimizerConfig(Section):
     """A sparse or dense optimizer with its learning rate."""
 
-    name: Literal["sgd", "adagrad", "adam", "ftrl", "rowwise_adagrad"] = Field(
-        description="Which update rule."
-    )
+    name: Literal[
+        "sgd",
+        "momentum",
+        "nesterov",
+        "adagrad",
+        "rowwise_adagrad",
+        "adam",
+        "amsgrad",
+        "rmsprop",
+        "ftrl",
+    ] = Field(description="Which update rule.")
     learning_rate: float = Field(gt=0, description="Step size.")
-    beta_1: float = Field(default=0.9, ge=0, lt=1, description="Adam: decay of the first moment.")
-    beta_2: float = Field(
-        default=0.999, ge=0, lt=1, description="Adam: decay of the second moment."
+    beta_1: float = Field(
+        default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
     )
-    epsilon: float = Field(default=1e-7, gt=0, description="Adam, Adagrad: keeps division finite.")
+    beta_2: float = Field(
+        default=0.999, ge=0, lt=1, description="Adam, AMSGrad: decay of the second moment."
+    )
+    epsilon: float = Field(
+        default=1e-7, gt=0, description="Adam, AMSGrad, Adagrad, RMSprop: keeps division finite."
+    )
     initial_accumulator: float = Field(
         default=0.1, ge=0, description="Adagrad, FTRL: first value of the squared-gradient sum."
     )
     l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
     l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="Momentum, Nesterov: decay of the velocity."
+    )
+    rho: float = Field(default=0.9, ge=0, lt=1, description="RMSprop: decay of the mean square.")
 
 
 class CountScaledL2(Section):

@@ -12,7 +12,7 @@ import numpy as np
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt8Array
 from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.embeddings.prefetch import prefetch
-from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
@@ -20,11 +20,11 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT_27 = np.uint64(27)
 _SHIFT_30 = np.uint64(30)
 _SHIFT_31 = np.uint64(31)
-_ID_MASK = (1 << ID_BITS) - 1
 _ROWS_AHEAD = 16
 _NONE = np.uint64(0)
 _LINE_FLOATS = np.uint64(16)
 _UNMARKED = np.uint8(0)
+_FIRST_VALUE = np.uint64(HEADER_WORDS)
 
 
 @kernel
@@ -104,80 +104,7 @@ def save_rows(
 
 
 @kernel
-def _put_record(
-    records_NR: Float32Array,
-    headers_NR: Int32Array,
-    row: np.uint64,
-    key: np.int64,
-    slot: np.uint64,
-    place: np.uint64,
-    tables_PB: Int32Array,
-    ids_PB: Int64Array,
-    values_PBW: Float32Array,
-    slots_PBS: Float32Array,
-    headers_2PB: Int32Array,
-) -> None:
-    """Takes a record apart into the columns of its partition."""
-    tables_PB[slot, place] = key >> ID_BITS
-    ids_PB[slot, place] = key & _ID_MASK
-    headers_2PB[np.uint64(0), slot, place] = headers_NR[row, 0]
-    headers_2PB[np.uint64(1), slot, place] = headers_NR[row, 1]
-    width = np.uint64(values_PBW.shape[2])
-    start = np.uint64(2)
-    for i in range(width):
-        values_PBW[slot, place, i] = records_NR[row, start + i]
-    start += width
-    for i in range(np.uint64(slots_PBS.shape[2])):
-        slots_PBS[slot, place, i] = records_NR[row, start + i]
-
-
-@kernel
 def collect_records(
-    records_SR: Float32Array,
-    headers_SR: Int32Array,
-    keys_S: Int64Array,
-    begin: int,
-    end: int,
-    slot_of_partition: Int32Array,
-    sizes_P: Int64Array,
-    tables_PB: Int32Array,
-    ids_PB: Int64Array,
-    values_PBW: Float32Array,
-    slots_PBS: Float32Array,
-    headers_2PB: Int32Array,
-) -> int:
-    """Puts records into the columns of their partitions.
-
-    Returns:
-        The record to go on from: short of `end` if its partition is full, and -1 - record if its
-        partition is not one of those written.
-    """
-    num_partitions = np.uint64(slot_of_partition.shape[0])
-    for i in range(begin, end):
-        slot = slot_of_partition[_partition(keys_S[i], num_partitions)]
-        if slot < 0:
-            return -1 - i
-        if sizes_P[slot] == tables_PB.shape[1]:
-            return i
-        _put_record(
-            records_SR,
-            headers_SR,
-            np.uint64(i),
-            keys_S[i],
-            np.uint64(slot),
-            np.uint64(sizes_P[slot]),
-            tables_PB,
-            ids_PB,
-            values_PBW,
-            slots_PBS,
-            headers_2PB,
-        )
-        sizes_P[slot] += 1
-    return end
-
-
-@kernel
-def collect_rows(
     records_NR: Float32Array,
     headers_NR: Int32Array,
     keys_N: Int64Array,
@@ -189,45 +116,45 @@ def collect_rows(
     most_rows: int,
     slot_of_partition: Int32Array,
     sizes_P: Int64Array,
-    tables_PB: Int32Array,
-    ids_PB: Int64Array,
+    keys_PB: Int64Array,
+    headers_2PB: Int32Array,
     values_PBW: Float32Array,
     slots_PBS: Float32Array,
-    headers_2PB: Int32Array,
 ) -> int:
-    """Puts rows that the snapshot still has to write into the columns, and takes their mark away.
+    """Puts records into the columns of their partitions, and takes their mark away.
+
+    Records marked with this era are passed over, and those without a mark unless `full`.
 
     Returns:
         The row to go on from: short of `end` if its partition is full or `most_rows` were copied,
         and -1 - row if its partition is not one of those written.
     """
     num_partitions = np.uint64(slot_of_partition.shape[0])
+    width = np.uint64(values_PBW.shape[2])
+    num_slots = np.uint64(slots_PBS.shape[2])
     num_copied = 0
-    for row in range(begin, end):
+    for i in range(begin, end):
+        row = np.uint64(i)
         mark = marks_N[row]
         if mark == era or (mark == _UNMARKED and not full):
             continue
         if num_copied == most_rows:
-            return row
+            return i
         slot = slot_of_partition[_partition(keys_N[row], num_partitions)]
         if slot < 0:
-            return -1 - row
-        if sizes_P[slot] == tables_PB.shape[1]:
-            return row
-        _put_record(
-            records_NR,
-            headers_NR,
-            np.uint64(row),
-            keys_N[row],
-            np.uint64(slot),
-            np.uint64(sizes_P[slot]),
-            tables_PB,
-            ids_PB,
-            values_PBW,
-            slots_PBS,
-            headers_2PB,
-        )
-        sizes_P[slot] += 1
+            return -1 - i
+        column = np.uint64(slot)
+        if sizes_P[column] == keys_PB.shape[1]:
+            return i
+        place = np.uint64(sizes_P[column])
+        keys_PB[column, place] = keys_N[row]
+        for k in range(_FIRST_VALUE):
+            headers_2PB[k, column, place] = headers_NR[row, k]
+        for k in range(width):
+            values_PBW[column, place, k] = records_NR[row, _FIRST_VALUE + k]
+        for k in range(num_slots):
+            slots_PBS[column, place, k] = records_NR[row, _FIRST_VALUE + width + k]
+        sizes_P[column] += 1
         num_copied += 1
         marks_N[row] = _UNMARKED
     return end

@@ -53,10 +53,14 @@ class OptimizerRule:
 OPTIMIZERS: Mapping[OptimizerName, OptimizerRule] = MappingProxyType(
     {
         "sgd": OptimizerRule(kernels.SGD, ()),
+        "momentum": OptimizerRule(kernels.MOMENTUM, (Slot.ZERO,)),
+        "nesterov": OptimizerRule(kernels.NESTEROV, (Slot.ZERO,)),
         "adagrad": OptimizerRule(kernels.ADAGRAD, (Slot.ACCUMULATOR,)),
-        "adam": OptimizerRule(kernels.ADAM, (Slot.ZERO, Slot.ZERO)),
-        "ftrl": OptimizerRule(kernels.FTRL, (Slot.ACCUMULATOR, Slot.ZERO)),
         "rowwise_adagrad": OptimizerRule(kernels.ROWWISE_ADAGRAD, (Slot.ROW_ACCUMULATOR,)),
+        "adam": OptimizerRule(kernels.ADAM, (Slot.ZERO, Slot.ZERO)),
+        "amsgrad": OptimizerRule(kernels.AMSGRAD, (Slot.ZERO, Slot.ZERO, Slot.ZERO)),
+        "rmsprop": OptimizerRule(kernels.ADAGRAD, (Slot.ZERO,)),
+        "ftrl": OptimizerRule(kernels.FTRL, (Slot.ACCUMULATOR, Slot.ZERO)),
     }
 )
 
@@ -111,6 +115,10 @@ def step_constants(
     constants[kernels.CONSTANT_L1] = spec.l1
     constants[kernels.CONSTANT_TWO_L2] = 2.0 * spec.l2
     constants[kernels.CONSTANT_INVERSE_RATE] = 1.0 / rate if rate > 0 else 0.0
+    constants[kernels.CONSTANT_MOMENTUM] = spec.momentum
+    averages = spec.name == "rmsprop"
+    constants[kernels.CONSTANT_SQUARES_KEPT] = spec.rho if averages else 1.0
+    constants[kernels.CONSTANT_SQUARES_ADDED] = 1.0 - spec.rho if averages else 1.0
     constants[kernels.CONSTANT_GRADIENT_SCALE] = gradient_scale
     constants[kernels.CONSTANT_L2_STRENGTH] = l2_strength
     return constants

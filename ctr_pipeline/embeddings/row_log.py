@@ -43,6 +43,7 @@ _LEAST_BUFFER_ROWS = 64
 _MOST_BUFFER_ROWS = 16_384
 _BUFFERS_AT_A_TIME = 4
 _CRC_THREADS = 2
+_ID_MASK = (1 << ID_BITS) - 1
 
 
 def describe_log(store: EmbeddingStore, num_partitions: int) -> dict[str, Any]:
@@ -86,18 +87,17 @@ class RowLogWriter:
         self._description = describe_log(store, num_partitions)
         self._files: dict[int, _PartitionFile] = {}
         width, num_slots = store.layout.width, store.layout.num_slots
-        row_bytes = 20 + 4 * (width + num_slots)
+        row_bytes = 8 + 4 * HEADER_WORDS + 4 * (width + num_slots)
         fitting = buffer_bytes // (row_bytes * max(len(self._partitions), 1))
         size = min(max(fitting, _LEAST_BUFFER_ROWS), _MOST_BUFFER_ROWS)
         shape = (len(self._partitions), size)
         self._slot_of_partition: Int32Array = np.full(num_partitions, -1, np.int32)
         self._slot_of_partition[list(self._partitions)] = np.arange(shape[0], dtype=np.int32)
         self._sizes_P: Int64Array = np.zeros(shape[0], np.int64)
-        self._tables_PB: Int32Array = np.empty(shape, np.int32)
-        self._ids_PB: Int64Array = np.empty(shape, np.int64)
+        self._keys_PB: Int64Array = np.empty(shape, np.int64)
+        self._headers_2PB: Int32Array = np.empty((HEADER_WORDS, *shape), np.int32)
         self._values_PBW: Float32Array = np.empty((*shape, width), np.float32)
         self._slots_PBS: Float32Array = np.empty((*shape, num_slots), np.float32)
-        self._headers_2PB: Int32Array = np.empty((HEADER_WORDS, *shape), np.int32)
 
     @property
     def buffer_bytes(self) -> int:
@@ -108,11 +108,10 @@ class RowLogWriter:
         return (
             self._slot_of_partition,
             self._sizes_P,
-            self._tables_PB,
-            self._ids_PB,
+            self._keys_PB,
+            self._headers_2PB,
             self._values_PBW,
             self._slots_PBS,
-            self._headers_2PB,
         )
 
     def put_records(self, records_SR: Float32Array, keys_S: Int64Array, begin: int) -> int:
@@ -121,11 +120,18 @@ class RowLogWriter:
         Returns:
             Where to go on after `flush`; the number of records if all are collected.
         """
-        end = len(keys_S)
-        place: int = log_kernels.collect_records(
-            records_SR, records_SR.view(np.int32), keys_S, begin, end, *self._columns()
+        num_records = len(keys_S)
+        return self._collect(
+            records_SR,
+            records_SR.view(np.int32),
+            keys_S,
+            np.zeros(num_records, np.uint8),
+            1,
+            True,
+            begin,
+            num_records,
+            num_records,
         )
-        return self._checked(place)
 
     def put_rows(
         self, rows: RowStorage, *, full: bool, begin: int, end: int, most_rows: int
@@ -137,7 +143,7 @@ class RowLogWriter:
         Returns:
             Where to go on after `flush`; `end` if all are collected.
         """
-        place: int = log_kernels.collect_rows(
+        return self._collect(
             rows.records_NR,
             rows.headers_NR,
             rows.keys_N,
@@ -147,11 +153,10 @@ class RowLogWriter:
             begin,
             end,
             most_rows,
-            *self._columns(),
         )
-        return self._checked(place)
 
-    def _checked(self, place: int) -> int:
+    def _collect(self, *source: Any) -> int:
+        place: int = log_kernels.collect_records(*source, *self._columns())
         if place < 0:
             raise ValueError(f"row {-1 - place} is of a partition that is not written here")
         return place
@@ -163,17 +168,16 @@ class RowLogWriter:
             chosen = keys[partitions == partition]
             num_rows = len(chosen)
             self._file(partition).write(
-                chosen >> ID_BITS,
-                chosen & ((1 << ID_BITS) - 1),
+                chosen,
+                np.zeros((HEADER_WORDS, num_rows), np.int32),
                 np.zeros((num_rows, self._values_PBW.shape[2]), np.float32),
                 np.zeros((num_rows, self._slots_PBS.shape[2]), np.float32),
-                np.zeros((HEADER_WORDS, num_rows), np.int32),
                 deleted=True,
             )
 
     def flush(self) -> None:
         """Writes the fullest buffers; at most a few, so that this takes milliseconds."""
-        least = self._tables_PB.shape[1] // 2
+        least = self._keys_PB.shape[1] // 2
         for slot in np.argsort(self._sizes_P)[-_BUFFERS_AT_A_TIME:].tolist():
             if self._sizes_P[slot] > least:
                 self._flush_buffer(slot)
@@ -181,11 +185,10 @@ class RowLogWriter:
     def _flush_buffer(self, slot: int) -> None:
         num_rows = int(self._sizes_P[slot])
         self._file(self._partitions[slot]).write(
-            self._tables_PB[slot, :num_rows],
-            self._ids_PB[slot, :num_rows],
+            self._keys_PB[slot, :num_rows],
+            self._headers_2PB[:, slot, :num_rows],
             self._values_PBW[slot, :num_rows],
             self._slots_PBS[slot, :num_rows],
-            self._headers_2PB[:, slot, :num_rows],
             deleted=False,
         )
         self._sizes_P[slot] = 0
@@ -335,19 +338,18 @@ class _PartitionFile:
 
     def write(
         self,
-        tables: Int32Array | Int64Array,
-        ids: Int64Array,
+        keys: Int64Array,
+        headers_2N: Int32Array,
         values_NW: Float32Array,
         slots_NS: Float32Array,
-        headers_2N: Int32Array,
         *,
         deleted: bool,
     ) -> None:
         pa = self._pa
-        num_rows = len(ids)
+        num_rows = len(keys)
         columns = [
-            _column(pa, np.ascontiguousarray(tables, np.int32)),
-            _column(pa, ids),
+            _column(pa, (keys >> ID_BITS).astype(np.int32)),
+            _column(pa, keys & _ID_MASK),
             _vector_column(pa, values_NW),
             _vector_column(pa, slots_NS),
             _column(pa, headers_2N[HEADER_COUNT]),

@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
-OptimizerName = Literal["sgd", "adagrad", "adam", "ftrl", "rowwise_adagrad"]
+OptimizerName = Literal[
+    "sgd",
+    "momentum",
+    "nesterov",
+    "adagrad",
+    "rowwise_adagrad",
+    "adam",
+    "amsgrad",
+    "rmsprop",
+    "ftrl",
+]
 Reduction = Literal["sum", "mean"]
 
 ID_BITS = 44
@@ -17,12 +27,14 @@ class OptimizerSpec:
     Attributes:
         name: Which rule.
         learning_rate: Step size.
-        beta_1: Adam: decay of the first moment.
-        beta_2: Adam: decay of the second moment.
-        epsilon: Adam: added to the root; Adagrad: added under the root.
+        beta_1: Adam, AMSGrad: decay of the first moment.
+        beta_2: Adam, AMSGrad: decay of the second moment.
+        epsilon: Adam, AMSGrad: added to the root; Adagrad, RMSprop: added under the root.
         initial_accumulator: Adagrad, FTRL: first value of the squared-gradient sum.
         l1: FTRL: L1 strength.
         l2: FTRL: L2 strength.
+        momentum: Momentum, Nesterov: decay of the velocity.
+        rho: RMSprop: decay of the mean square.
     """
 
     name: OptimizerName
@@ -33,6 +45,8 @@ class OptimizerSpec:
     initial_accumulator: float = 0.1
     l1: float = 0.0
     l2: float = 0.0
+    momentum: float = 0.9
+    rho: float = 0.9
 
 
 @dataclass(frozen=True)

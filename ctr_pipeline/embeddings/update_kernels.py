@@ -2,6 +2,7 @@
 
 Rules follow Keras 3, so that touched rows move exactly as the rows of a Keras variable would;
 `rowwise_adagrad` keeps the mean of a row's squared gradients instead of one accumulator a value.
+All are lazy on rows: moments of a row stand still in steps whose batch does not hold it.
 Constants arrive as one float32 vector (see the `CONSTANT_` indices), so that nothing here is
 promoted to float64.
 
@@ -23,6 +24,9 @@ ADAGRAD = 1
 ADAM = 2
 FTRL = 3
 ROWWISE_ADAGRAD = 4
+MOMENTUM = 5
+NESTEROV = 6
+AMSGRAD = 7
 
 # Columns of a constants vector.
 CONSTANT_LEARNING_RATE = 0
@@ -35,7 +39,10 @@ CONSTANT_TWO_L2 = 6
 CONSTANT_INVERSE_RATE = 7
 CONSTANT_GRADIENT_SCALE = 8  # 1 / examples for a mean, else 1
 CONSTANT_L2_STRENGTH = 9
-NUM_CONSTANTS = 10
+CONSTANT_MOMENTUM = 10
+CONSTANT_SQUARES_KEPT = 11  # 1 for Adagrad's sum; less for RMSprop's moving average
+CONSTANT_SQUARES_ADDED = 12
+NUM_CONSTANTS = 13
 
 # Columns of a segment's plan.
 PLAN_RULE = 0
@@ -97,6 +104,31 @@ def _sgd(
 
 
 @kernel
+def _momentum(
+    records_NR: Float32Array,
+    row: np.uint64,
+    start: np.uint64,
+    slots: np.uint64,
+    dim: np.uint64,
+    gradient: Float32Array,
+    first: np.uint64,
+    constants_SC: Float32Array,
+    segment: np.uint64,
+    ahead: bool,
+) -> None:
+    """Momentum; Nesterov's takes the next step's velocity ahead."""
+    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
+    decay = constants_SC[segment, CONSTANT_MOMENTUM]
+    for i in range(dim):
+        move = rate * gradient[first + i]
+        velocity = records_NR[row, slots + i] * decay - move
+        records_NR[row, slots + i] = velocity
+        if ahead:
+            velocity = velocity * decay - move
+        records_NR[row, start + i] += velocity
+
+
+@kernel
 def _adagrad(
     records_NR: Float32Array,
     row: np.uint64,
@@ -108,11 +140,14 @@ def _adagrad(
     constants_SC: Float32Array,
     segment: np.uint64,
 ) -> None:
+    """Adagrad, and RMSprop, which differ in how squares are kept alone."""
     rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
+    kept = constants_SC[segment, CONSTANT_SQUARES_KEPT]
+    added = constants_SC[segment, CONSTANT_SQUARES_ADDED]
     epsilon = constants_SC[segment, CONSTANT_EPSILON]
     for i in range(dim):
         g = gradient[first + i]
-        square_sum = records_NR[row, slots + i] + g * g
+        square_sum = kept * records_NR[row, slots + i] + added * (g * g)
         records_NR[row, slots + i] = square_sum
         records_NR[row, start + i] -= rate * g / np.sqrt(square_sum + epsilon)
 
@@ -153,12 +188,15 @@ def _adam(
     first: np.uint64,
     constants_SC: Float32Array,
     segment: np.uint64,
+    amsgrad: bool,
 ) -> None:
+    """Adam; AMSGrad divides by the largest second moment so far."""
     rate = constants_SC[segment, CONSTANT_ADAM_RATE]
     share_1 = constants_SC[segment, CONSTANT_ONE_MINUS_BETA_1]
     share_2 = constants_SC[segment, CONSTANT_ONE_MINUS_BETA_2]
     epsilon = constants_SC[segment, CONSTANT_EPSILON]
     velocities = slots + dim
+    largest = velocities + dim
     for i in range(dim):
         g = gradient[first + i]
         m = records_NR[row, slots + i]
@@ -167,6 +205,11 @@ def _adam(
         v += (g * g - v) * share_2
         records_NR[row, slots + i] = m
         records_NR[row, velocities + i] = v
+        if amsgrad:
+            # Not `max`, which would drop a NaN.
+            if v <= records_NR[row, largest + i]:  # noqa: PLR1730
+                v = records_NR[row, largest + i]
+            records_NR[row, largest + i] = v
         records_NR[row, start + i] -= m * rate / (np.sqrt(v) + epsilon)
 
 
@@ -233,14 +276,18 @@ def _step_segment(
     elif scale != _UNIT:
         for i in range(dim):
             gradient[first + i] *= scale
-    if rule == ADAM:
-        _adam(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+    if rule == ADAM or rule == AMSGRAD:  # noqa: PLR1714, SIM109 -- sets cost a kernel more
+        amsgrad = rule == AMSGRAD
+        _adam(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment, amsgrad)
     elif rule == ADAGRAD:
         _adagrad(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
     elif rule == SGD:
         _sgd(records_NR, row, start, dim, gradient, first, constants_SC, segment)
     elif rule == ROWWISE_ADAGRAD:
         _rowwise_adagrad(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+    elif rule == MOMENTUM or rule == NESTEROV:  # noqa: PLR1714, SIM109 -- as above
+        ahead = rule == NESTEROV
+        _momentum(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment, ahead)
     elif constants_SC[segment, CONSTANT_LEARNING_RATE] > _ZERO:
         # FTRL divides by the rate; a schedule that has reached 0 leaves the row as it is.
         _ftrl(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)

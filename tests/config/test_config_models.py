@@ -20,6 +20,8 @@ OPTIMIZER_KEYS = {
     "initial_accumulator": (0.5, -1),
     "l1": (0.5, -1),
     "l2": (0.5, "much"),
+    "momentum": (0.5, 1),
+    "rho": (0.5, -0.1),
 }
 SEGMENT_KEYS = {
     **{f"optimizer.{key}": values for key, values in OPTIMIZER_KEYS.items()},

@@ -15,8 +15,12 @@ DIM = 5
 
 SPECS = {
     "sgd": OptimizerSpec("sgd", 0.1),
+    "momentum": OptimizerSpec("momentum", 0.02, momentum=0.8),
+    "nesterov": OptimizerSpec("nesterov", 0.02, momentum=0.8),
     "adagrad": OptimizerSpec("adagrad", 0.05, initial_accumulator=0.2),
     "adam": OptimizerSpec("adam", 0.01),
+    "amsgrad": OptimizerSpec("amsgrad", 0.01, beta_2=0.9),
+    "rmsprop": OptimizerSpec("rmsprop", 0.01, rho=0.8),
     "ftrl": OptimizerSpec("ftrl", 0.1, l1=0.02, l2=0.05),
 }
 
@@ -26,11 +30,19 @@ def keras_optimizer(spec):
 
     return {
         "sgd": lambda: keras.optimizers.SGD(spec.learning_rate),
+        "momentum": lambda: keras.optimizers.SGD(spec.learning_rate, spec.momentum),
+        "nesterov": lambda: keras.optimizers.SGD(spec.learning_rate, spec.momentum, nesterov=True),
         "adagrad": lambda: keras.optimizers.Adagrad(
             spec.learning_rate, spec.initial_accumulator, spec.epsilon
         ),
         "adam": lambda: keras.optimizers.Adam(
             spec.learning_rate, spec.beta_1, spec.beta_2, spec.epsilon
+        ),
+        "amsgrad": lambda: keras.optimizers.Adam(
+            spec.learning_rate, spec.beta_1, spec.beta_2, spec.epsilon, amsgrad=True
+        ),
+        "rmsprop": lambda: keras.optimizers.RMSprop(
+            spec.learning_rate, spec.rho, epsilon=spec.epsilon
         ),
         "ftrl": lambda: keras.optimizers.Ftrl(
             spec.learning_rate,

@@ -35,6 +35,8 @@ class OptimizerShape:
     initial_accumulator: float
     l1: float
     l2: float
+    momentum: float = 0.9
+    rho: float = 0.9
 
 
 @dataclass(frozen=True)
