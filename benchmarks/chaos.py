@@ -36,12 +36,13 @@ for _folder in ("tests/etcd", "tests/distributed/faults"):
 
 from chaos_faults import BUGGY_MODEL, FAULTS, Disturbance, Fault  # noqa: E402
 from chaos_network import NETWORK_FAULTS  # noqa: E402
-from watched_run import MissedError, OverdueError, WatchedRun, wait_until_gone  # noqa: E402
+from watched_run import CTRPIPE, MissedError, OverdueError, WatchedRun, wait_until_gone  # noqa: E402
 
 from ctr_pipeline.progress import SilentProgress  # noqa: E402
 from ctr_pipeline.sampling import write_criteo_sample  # noqa: E402
 
 ALL_FAULTS = (*FAULTS, *NETWORK_FAULTS)
+PROXIED_RUN = ROOT / "benchmarks" / "proxied_run.py"
 _RUN_SECONDS = 1800.0
 
 
@@ -163,7 +164,11 @@ def run_case(fault: Fault | None, rows: Path, size: Size, *, seed: int, folder: 
         )
         if config["model"]["name"] == "custom":
             _write_buggy_model(folder, config["model"])
-        run = stack.enter_context(WatchedRun(folder, config))
+        program = [sys.executable, str(PROXIED_RUN), str(folder / "control.sock")]
+        is_proxied = fault is not None and fault.is_proxied
+        run = stack.enter_context(
+            WatchedRun(folder, config, program=program if is_proxied else CTRPIPE)
+        )
         chaos = Disturbance(run, random.Random(seed * 1000 + len(outcome.fault)))  # noqa: S311
         run.start("run")
         try:

@@ -142,6 +142,7 @@ class Fault:
         ends: Exit code of the run; None: whatever.
         needs_root: It cannot be done by others.
         surroundings: Something that has to be there before the run starts, such as an etcd.
+        is_proxied: Members reach each other through proxies.
         is_core: An end-to-end test of its own.
     """
 
@@ -156,6 +157,7 @@ class Fault:
     surroundings: Callable[[Path], contextlib.AbstractContextManager[Mapping[str, Any]]] | None = (
         None
     )
+    is_proxied: bool = False
     is_core: bool = False
 
 

@@ -68,6 +68,7 @@ class WatchedRun:
     Args:
         folder: Config, output and log of the run go there.
         config: The YAML file as a mapping; `output` is set here.
+        program: That starts the run; other commands are always those of `ctrpipe`.
         environment: Added to ours.
     """
 
@@ -76,8 +77,10 @@ class WatchedRun:
         folder: Path,
         config: Mapping[str, Any],
         *,
+        program: Sequence[str] = CTRPIPE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._program = tuple(program)
         self.folder = folder
         self.mark = secrets.token_hex(8)
         self.output = folder / "run"
@@ -133,7 +136,7 @@ class WatchedRun:
         """Starts `ctrpipe COMMAND config.yaml ARGUMENTS`."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*CTRPIPE, command, str(self.config_path), *arguments],
+                [*self._program, command, str(self.config_path), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,184 @@
+"""The watch over real runs that chaos and speed rest on counts and finds what it says."""
+
+import os
+import random
+import signal
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from chaos import FULL, Outcome, make_config, natural_error, tabulate
+from chaos_faults import FAULTS, Disturbance
+from chaos_network import NETWORK_FAULTS
+from watched_run import MissedError, Moment, OverdueError, WatchedRun, wait_until_gone
+
+from ctr_pipeline.config.loader import config_from_mapping
+
+PARENT_OF_ORPHANS = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", '''
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(120)
+    os._exit(0)
+os._exit(0)
+'''])
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    return WatchedRun(tmp_path, {}, program=[sys.executable, "-c", PARENT_OF_ORPHANS])
+
+
+def history(run, *moments):
+    """Looks at (second, state, trained)."""
+    run.moments = [Moment(at, state, trained, 0, 0.0) for at, state, trained in moments]
+
+
+def test_pauses_lie_between_counts(run):
+    history(
+        run,
+        *[(10.0, "training", 100), (10.2, "training", 200), (10.4, "training", 200)],
+        *[(13.2, "training", 300), (13.4, "training", 400)],
+    )
+    assert run.progress_seconds(10.3, 99.0)[0] == pytest.approx(3.0)
+    assert run.progress_seconds(13.3, 99.0) == pytest.approx([0.2])
+    assert run.progress_seconds(0.0, 10.15)[0] == pytest.approx(0.2)
+
+
+def test_a_rollback_is_no_progress(run):
+    history(
+        run,
+        *[(10.0, "training", 900), (10.2, "training", 1000), (12.0, "restoring", 600)],
+        *[(14.2, "training", 650)],
+    )
+    assert run.progress_seconds(10.1, 99.0)[0] == pytest.approx(4.0)
+
+
+def test_an_unreachable_master_is_a_pause_of_counts(run):
+    history(
+        run, (10.0, "training", 100), (10.1, "training", 200), (11.0, "", 200),
+        (12.1, "training", 900),
+    )  # fmt: skip
+    assert run.progress_seconds(10.05, 99.0)[0] == pytest.approx(2.0)
+
+
+def test_validation_is_no_pause(run):
+    validating = [(10.5 + 0.1 * look, "validating", 200) for look in range(1, 41)]
+    history(
+        run,
+        *[(10.0, "training", 100), (10.5, "training", 200), *validating],
+        *[(14.6, "training", 200), (15.0, "training", 300)],
+    )
+    # From 10.5 to 15.0, less four seconds of validation.
+    assert run.progress_seconds(10.3, 99.0)[0] == pytest.approx(0.5)
+
+
+def test_training_seconds_end_with_the_last_record(run):
+    history(
+        run, (5.0, "waiting", 0), (10.0, "training", 100), (11.0, "training", 200),
+        (12.0, "validating", 200), (13.0, "training", 300), (20.0, "scoring", 300),
+    )  # fmt: skip
+    assert run.training_seconds() == pytest.approx(2.0)
+
+
+def test_every_process_is_found_whoever_its_parent_is_and_none_is_left(run):
+    with run:
+        run.start()
+
+        def orphans():
+            others = [one for one in run.processes() if one.pid != run.pid]
+            return [one for one in others if run.pid not in {p.pid for p in one.parents()}]
+
+        run.wait_for("the orphan", orphans, 20.0)
+        pids = [one.pid for one in run.processes()]
+    assert wait_until_gone(pids, 5.0)
+    assert run.processes() == []
+
+
+def test_only_processes_of_the_run_are_signalled(run):
+    with run:
+        run.start()
+        run.send(run.pid, signal.SIGKILL)
+        assert run.wait(5.0) == -signal.SIGKILL
+        with pytest.raises(MissedError, match="was gone"):
+            run.send(run.pid, signal.SIGKILL)
+    with pytest.raises(MissedError, match="none of this run"):
+        run.send(os.getpid(), signal.SIGKILL)
+
+
+def test_waiting_ends_with_the_run(run):
+    with run:
+        run.start()
+        run.send(run.pid, signal.SIGKILL)
+        run.wait(5.0)
+        with pytest.raises(OverdueError, match="the run ended before"):
+            run.wait_for("something", lambda: False, 60.0)
+
+
+def test_waiting_ends_in_time(run):
+    with run:
+        run.start()
+        with pytest.raises(OverdueError, match="not within 0 s"):
+            run.wait_for("something", lambda: False, 0.1)
+        with pytest.raises(OverdueError, match="goes on after"):
+            run.wait(0.1)
+
+
+def training(run, *, running=True, leases=1):
+    now = time.monotonic()
+    trained = [100, 200] if running else [100, 100]
+    history(run, (now - 0.5, "training", trained[0]), (now, "training", trained[1]))
+    worker = SimpleNamespace(role="worker", index=0, pid=1, state="running", leases=leases)
+    run.view = SimpleNamespace(members=(worker,), records=SimpleNamespace(trained=200))
+
+
+def test_a_worker_at_work_is_hit(run):
+    training(run)
+    assert Disturbance(run, random.Random(0)).require_at_work("worker", 0).pid == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [({"running": False}, "no steps"), ({"leases": 0}, "holds no task")],
+)
+def test_an_idle_target_is_a_miss(run, state, said):
+    training(run, **state)
+    with pytest.raises(MissedError, match=said):
+        Disturbance(run, random.Random(0)).require_at_work("worker", 0)
+
+
+def test_an_unknown_target_is_a_miss(run):
+    training(run)
+    with pytest.raises(MissedError, match="no worker 7"):
+        Disturbance(run, random.Random(0)).require_at_work("worker", 7)
+
+
+def test_names_of_faults_are_unique_and_their_configs_valid(tmp_path):
+    faults = (*FAULTS, *NETWORK_FAULTS)
+    assert len({fault.name for fault in faults}) == len(faults)
+    for fault in faults:
+        config = make_config(
+            tmp_path / "rows.tsv", FULL, seed=1, runtime=fault.runtime, others=fault.config
+        )
+        assert config_from_mapping(config).config.runtime.mode == "processes"
+
+
+def test_natural_error_is_four_deviations_or_a_thousandth():
+    assert natural_error([0.75]) == (0.75, 0.001)
+    middle, room = natural_error([0.74, 0.75, 0.76])
+    assert (middle, room) == pytest.approx((0.75, 0.04))
+
+
+def test_the_table_counts_what_is_as_it_should_be():
+    good = Outcome("ps_killed", 0, stall_seconds=2.0, repeated=10, restarts=1, auc=0.75)
+    bad = Outcome("ps_killed", 1, stall_seconds=4.0, repeated=30, restarts=1, problems=["x"])
+    (row,) = tabulate([good, bad], {"ps_killed": "PS killed"})
+    assert row[0] == "PS killed"
+    assert row[1].startswith("3.0 ±")
+    assert row[-1] == "1 of 2"
