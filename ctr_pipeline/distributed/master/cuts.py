@@ -32,6 +32,7 @@ from ctr_pipeline.distributed.master.server_calls import (
     ServerRefusedError,
 )
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.embeddings.log_chain import LogFile, needs_base
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
@@ -98,9 +99,17 @@ class CutKeeper:
             abandoned: Whether the cut is of no use any more.
             fence: Raises if this master may not write any more; called before the manifest.
         """
-        request = SnapshotRequest(action.generation, action.cut, action.parent, action.full)
         try:
             parent = self._folder.load(action.parent) if action.parent else None
+            # Deltas that have outgrown their base end sooner than the schedule says.
+            full = action.full or (
+                parent is not None
+                and needs_base(
+                    [LogFile(**vars(file)) for file in entry.files]
+                    for entry in parent.files.partitions
+                )
+            )
+            request = SnapshotRequest(action.generation, action.cut, action.parent, full)
             replies = self._calls.call_all(
                 "Snapshot",
                 addresses,

@@ -1,0 +1,99 @@
+import zlib
+
+import pytest
+
+from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
+from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply
+from ctr_pipeline.distributed.coordination.spec import JobSpec, OptimizerShape, UpdateRule
+from ctr_pipeline.distributed.master.cuts import CutKeeper
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.embeddings.log_chain import rows_name
+
+NUM_PARTITIONS = 2
+SPEC = JobSpec(
+    job="job-1",
+    protocol=1,
+    config_fingerprint="config",
+    rows_fingerprint="rows",
+    plan_fingerprint="plan",
+    seed=0,
+    tables=(),
+    segments=(),
+    counts_file="",
+    num_dense=0,
+    dense_optimizer=OptimizerShape("sgd", 0.1, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0),
+    num_partitions=NUM_PARTITIONS,
+    num_parameter_servers=1,
+    update=UpdateRule("async", 1, 4, scale_by_staleness=False),
+    splits=(),
+    batch_size=1,
+    epochs=1,
+    shuffle=False,
+    checkpoint_seconds=1.0,
+    keep_checkpoints=3,
+    checkpoints_folder="checkpoints",
+)
+
+
+class Server:
+    """One parameter server that writes files of a given size."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.delta_bytes = 10
+        self.requests = []
+
+    def call_all(self, method, addresses, request, reply, *, deadline_seconds, abandoned):
+        assert method == "Snapshot"
+        self.requests.append(request)
+        kind = "base" if request.full else "delta"
+        content = b"x" * (100 if request.full else self.delta_bytes)
+        files = []
+        for partition in range(NUM_PARTITIONS):
+            name = rows_name(partition, kind, request.cut)
+            (self._folder / name).write_bytes(content)
+            crc = zlib.crc32(content)
+            files.append(LoggedFile(name, len(content), crc, 1, partition, kind, 0))
+        return [SnapshotReply("", tuple(files), (), 1, 0.0)]
+
+
+@pytest.fixture
+def server(tmp_path):
+    return Server(tmp_path)
+
+
+def take(server, folder, cut):
+    """Takes a cut that the schedule wants to be a delta of the one before, if there is one."""
+    keeper = CutKeeper(
+        SPEC,
+        CheckpointsFolder(folder, "job-1"),
+        server,
+        deadline_seconds=1.0,
+        wall_clock=lambda: 0.0,
+    )
+    action = TakeCut(cut, 1, cut - 1, cut == 1, 0, cut, 0, {})
+    taken = keeper.take(action, ["here"], (), abandoned=lambda: False, fence=lambda: None)
+    assert taken == CutTaken(cut, 0.0)
+    return server.requests[-1].full
+
+
+def test_deltas_that_outgrow_their_base_make_the_next_cut_a_full_one(tmp_path, server):
+    server.delta_bytes = 60
+    assert [take(server, tmp_path, cut) for cut in range(1, 8)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    chain = CheckpointsFolder(tmp_path, "job-1").load(7).files.partitions[0].files
+    assert [file.kind for file in chain] == ["base"]
+
+
+def test_small_deltas_go_on_as_the_schedule_says(tmp_path, server):
+    assert [take(server, tmp_path, cut) for cut in range(1, 9)] == [True, *[False] * 7]
+    folder = CheckpointsFolder(tmp_path, "job-1")
+    assert folder.sound(read=True)[1] == []
+    assert len(folder.load(8).files.partitions[1].files) == 8
