@@ -329,7 +329,13 @@ class WatchedRun:
             MissedError: It is gone, or is none of ours.
         """
         try:
-            if psutil.Process(pid).environ().get(MARK) != self.mark:
+            process = psutil.Process(pid)
+            environment = process.environ()
+            while not environment and process.is_running():
+                # It is becoming another program at this very moment.
+                time.sleep(0.001)
+                environment = process.environ()
+            if environment.get(MARK) != self.mark:
                 raise MissedError(f"process {pid} is none of this run")
             os.kill(pid, number)
         except (psutil.Error, ProcessLookupError) as error:
