@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
+from ctr_pipeline.analysis.part_counts import PartCounts
 from ctr_pipeline.analysis.sql import (
+    PART_COUNTS,
     drop_query,
     frequent_values_query,
-    part_counts_query,
-    part_counts_table,
     value_counts_query,
 )
-from ctr_pipeline.dataset.parts import ValueCounts, column_names, count_values, read_batches
+from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
 from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType, Vocabulary
+from ctr_pipeline.features import Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
@@ -116,10 +116,11 @@ def collect_statistics(
         ) as engine,
     ):
         _require_columns(plan, files)
-        labels = _load_counts(plan, engine, files)
-        statistics = _compute(
-            plan, engine, labels, staging, fingerprint=fingerprint, progress=progress
-        )
+        with PartCounts(staging / "spill" / "part_counts.arrow") as counts:
+            labels = _count_parts(plan, engine, files, counts)
+            statistics = _compute(
+                plan, engine, labels, counts, staging, fingerprint=fingerprint, progress=progress
+            )
         _publish(statistics, staging, folder)
     return statistics
 
@@ -180,6 +181,7 @@ def _compute(
     plan: StatisticsPlan,
     engine: DuckDbEngine,
     labels: _Labels,
+    counts: PartCounts,
     staging: Path,
     *,
     fingerprint: str,
@@ -191,9 +193,9 @@ def _compute(
         for number, column in enumerate(vocabularies)
     }
 
-    def measure(session: DuckDbSession, numbered: tuple[int, ColumnPlan]) -> _Found:
-        number, column = numbered
-        session.rows(value_counts_query(column.column_type), {"column": number})
+    def measure(session: DuckDbSession, column: ColumnPlan) -> _Found:
+        session.offer(PART_COUNTS, counts.read(column.column))
+        session.execute(value_counts_query())
         measured = measure_column(session.rows, column, labels.num_rows)
         vocabulary = None
         if column.vocabulary is not None:
@@ -207,7 +209,7 @@ def _compute(
     found: list[_Found] = []
     with (
         progress.task("Statistics", total=len(plan.columns), unit="columns") as task,
-        closing(engine.map(measure, list(enumerate(plan.columns)))) as results,
+        closing(engine.map(measure, plan.columns)) as results,
     ):
         for result in results:
             found.append(result)
@@ -241,12 +243,12 @@ def _require_columns(plan: StatisticsPlan, files: Sequence[Path]) -> None:
             raise ValueError(f"{files[0]}: column '{column}' is missing from the training rows")
 
 
-def _load_counts(plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Path]) -> _Labels:
-    """Puts what each part says of each column into the database."""
-    for column_type in ColumnType:
-        engine.execute(part_counts_query(column_type))
+def _count_parts(
+    plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Path], counts: PartCounts
+) -> _Labels:
+    """Reads the parts, all columns of one at once."""
 
-    def load(session: DuckDbSession, file: Path) -> _Labels:
+    def count(_session: DuckDbSession, file: Path) -> _Labels:
         labels = _Labels()
         for batch in read_batches([file], [plan.label, *(one.column for one in plan.columns)]):
             label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
@@ -254,18 +256,11 @@ def _load_counts(plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Pat
             num_clicks = int(np.count_nonzero(is_click))
             num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
             labels += _Labels(len(label), num_clicks, num_wrong)
-            for column_type in ColumnType:
-                counts = [
-                    _numbered(number, count_values(batch, column.column, is_click))
-                    for number, column in enumerate(plan.columns)
-                    if column.column_type is column_type
-                ]
-                if counts:
-                    table = pa.Table.from_batches(counts)
-                    session.append(part_counts_table(column_type), table)
+            for column in plan.columns:
+                counts.add(column.column, count_values(batch, column.column, is_click))
         return labels
 
-    with closing(engine.map(load, files)) as results:
+    with closing(engine.map(count, files)) as results:
         labels = sum(results, _Labels())
     if labels.num_rows == 0:
         raise ValueError("there are no training rows")
@@ -275,18 +270,6 @@ def _load_counts(plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Pat
             f"other than 0 and 1"
         )
     return labels
-
-
-def _numbered(number: int, counts: ValueCounts) -> pa.RecordBatch:
-    """The counts of column `number`, as the database keeps them."""
-    return pa.record_batch(
-        {
-            "column_number": pa.repeat(pa.scalar(number, pa.int32()), len(counts.values)),
-            "value": counts.values,
-            "num_rows": counts.num_rows,
-            "num_clicks": counts.num_clicks,
-        }
-    )
 
 
 def _write_vocabulary(

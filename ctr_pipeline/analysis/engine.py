@@ -12,13 +12,11 @@ from typing import Any, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
-from sqlglot import exp
 
 from ctr_pipeline.analysis.sql import Query
 from ctr_pipeline.errors import DataError, StatisticsError
 
 ROWS_PER_BATCH = 65_536
-_APPENDED = "appended"
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
@@ -74,20 +72,9 @@ class DuckDbSession:
         while (batch := self._run(lambda: next(reader, None))) is not None:
             yield batch
 
-    def append(self, table: str, rows: pa.Table) -> None:
-        """Adds rows to a table of the same columns.
-
-        Raises:
-            StatisticsError: Memory and disk do not suffice.
-        """
-        insert = exp.insert(exp.select(exp.Star()).from_(_APPENDED), table).sql(dialect="duckdb")
-
-        def run() -> None:
-            self._connection.register(_APPENDED, rows)
-            self._connection.execute(insert)
-            self._connection.unregister(_APPENDED)
-
-        self._run(run)
+    def offer(self, table: str, rows: pa.RecordBatchReader) -> None:
+        """Lets the next query read these rows, once, as a table of this name."""
+        self._connection.register(table, rows)
 
     def interrupt(self) -> None:
         """Ends the query that runs now, if there is one."""

@@ -1,9 +1,9 @@
 """The queries of the statistics as syntax trees; pure, rendered per dialect at the edge.
 
-What each part of the rows says of its columns is gathered in two tables, one for texts and one for
-numbers. One query a column adds it up and leaves the table `value_counts` with the columns `value`,
-`num_rows` and `num_clicks`. All others read that table. Numbers that differ from column to column
-are placeholders, so that a query is built and rendered once for its shape.
+One query per column adds up `part_counts`, what each part of the training rows says of it, and
+leaves the table `value_counts` with the columns `value`, `num_rows` and `num_clicks`. All others
+read that table. Numbers that differ from column to column are placeholders, so that a query is
+built and rendered once for its shape.
 """
 
 from functools import cache
@@ -14,6 +14,7 @@ from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step
 from ctr_pipeline.features import ColumnType
 
+PART_COUNTS = "part_counts"
 TABLE = "value_counts"
 FIXED_POINT_BITS = 62
 """A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
@@ -33,35 +34,16 @@ class Query:
         return self._rendered[dialect]
 
 
-def part_counts_table(column_type: ColumnType) -> str:
-    """The table that the counts of all parts and columns of a type are gathered in."""
-    return f"{column_type.value}_counts"
-
-
 @cache
-def part_counts_query(column_type: ColumnType) -> Query:
-    """Makes the table of the counts of parts, empty."""
-    value = "TEXT" if column_type is ColumnType.TEXT else "DOUBLE"
-    types = {"column_number": "INT", "value": value, "num_rows": "BIGINT", "num_clicks": "BIGINT"}
-    columns = [
-        exp.ColumnDef(this=exp.to_identifier(name), kind=exp.DataType.build(kind))
-        for name, kind in types.items()
-    ]
-    table = exp.Schema(this=exp.to_table(part_counts_table(column_type)), expressions=columns)
-    return Query(exp.Create(this=table, kind="TABLE"))
-
-
-@cache
-def value_counts_query(column_type: ColumnType) -> Query:
-    """Makes the table of value counts of column $column. NULL, '' and NaN are apart in it."""
+def value_counts_query() -> Query:
+    """Makes the table of value counts of one column. NULL, '' and NaN are still apart in it."""
     counts = (
         exp.select(
             _value(),
             _as(_sum(exp.column("num_rows")), "num_rows"),
             _as(_sum(exp.column("num_clicks")), "num_clicks"),
         )
-        .from_(part_counts_table(column_type))
-        .where(exp.EQ(this=exp.column("column_number"), expression=_whole("column")))
+        .from_(PART_COUNTS)
         .group_by(_value())
     )
     # Temporary, so that several sessions of one database have one each.

@@ -5,6 +5,7 @@ exactly as it stands in the file. A number is a float64 and may be written as `7
 `1e-05`, `inf` or `nan`, with a sign and surrounding blanks; digits beyond float64 are rounded.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,10 @@ def is_binary_label(label: pa.ChunkedArray) -> bool:
 
 def nan_to_null(numbers: Any) -> Any:
     """NaN becomes NULL; an array or chunked array of float64."""
+    # One pass where there is nothing to do: a sum with NaN in it is NaN.
+    total = pc.sum(numbers).as_py()
+    if total is None or not math.isnan(total):
+        return numbers
     is_nan = pc.is_nan(numbers)
     if not pc.any(is_nan).as_py():
         return numbers

@@ -88,7 +88,8 @@ def find_first_end(block: bytes, dialect: Dialect) -> int | None:
 
 def count_lines(block: bytes) -> int:
     """Line ends in the block: LF, CR LF, and CR alone."""
-    count = block.count(b"\n")
+    # NumPy compares many bytes at once, where `bytes.count` begins anew at every line.
+    count = int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LF))
     if b"\r" in block:
         count += block.count(b"\r") - block.count(b"\r\n")
     return count

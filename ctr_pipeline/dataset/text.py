@@ -118,6 +118,7 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
         include_columns=plan.names,
         null_values=list(plan.missing_values),
         strings_can_be_null=True,
+        check_utf8=not block.data.isascii(),
     )
     try:
         table = _read_csv(block.data, block.file, convert)

@@ -10,7 +10,6 @@ from ctr_pipeline.analysis.sql import (
     frequent_values_query,
     histogram_query,
     mean_query,
-    part_counts_query,
     quantile_query,
     range_query,
     summary_query,
@@ -38,19 +37,12 @@ FINITE = (
 )
 
 
-def test_counts_of_parts():
-    assert part_counts_query(ColumnType.NUMBER).render() == (
-        "CREATE TABLE number_counts (column_number INT, value DOUBLE, num_rows BIGINT, "
-        "num_clicks BIGINT)"
-    )
-
-
 def test_value_counts_add_up_what_the_parts_say_of_a_column():
-    assert value_counts_query(ColumnType.TEXT).render() == (
+    assert value_counts_query().render() == (
         "CREATE TEMPORARY TABLE value_counts AS SELECT value, "
         "CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, "
         "CAST(COALESCE(SUM(num_clicks), 0) AS BIGINT) AS num_clicks "
-        "FROM text_counts WHERE column_number = CAST($column AS BIGINT) GROUP BY value"
+        "FROM part_counts GROUP BY value"
     )
 
 
@@ -104,8 +96,7 @@ def test_frequent_values():
 
 ALL_QUERIES = [
     drop_query(),
-    *(part_counts_query(kind) for kind in ColumnType),
-    *(value_counts_query(kind) for kind in ColumnType),
+    value_counts_query(),
     *(summary_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
     *(histogram_query(edges) for edges in (0, 1, 19)),

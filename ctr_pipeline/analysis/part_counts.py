@@ -1,0 +1,90 @@
+"""What each part says of each column, on disk until the column's turn comes.
+
+Parts are read once and hold all columns; statistics are derived a column at a time. In between lies
+one file of record batches in any order, with their places in memory.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from ctr_pipeline.dataset.parts import ValueCounts
+from ctr_pipeline.durable import explain_os_error
+
+
+class PartCounts:
+    """The counts of all parts by column; a context manager. Safe for several threads.
+
+    Args:
+        file: Made here, of use only as long as this lives.
+
+    Raises:
+        RunFolderError: It cannot be written.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._places: dict[str, list[tuple[int, int]]] = {}
+        self._schemas: dict[str, pa.Schema] = {}
+        self._end = 0
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as error:
+            raise explain_os_error(error, file) from error
+
+    def add(self, column: str, counts: ValueCounts) -> None:
+        """Keeps what one part says of a column.
+
+        Raises:
+            RunFolderError: The disk is full.
+        """
+        batch = pa.record_batch(
+            {
+                "value": counts.values,
+                "num_rows": counts.num_rows,
+                "num_clicks": counts.num_clicks,
+            }
+        )
+        content = batch.serialize()
+        with self._lock:
+            place = self._end
+            self._end += content.size
+            self._places.setdefault(column, []).append((place, content.size))
+            self._schemas[column] = batch.schema
+        rest = memoryview(content)
+        try:
+            while rest:
+                num_bytes = os.pwrite(self._descriptor, rest, place)
+                rest, place = rest[num_bytes:], place + num_bytes
+        except OSError as error:
+            raise explain_os_error(error, self._file) from error
+
+    def read(self, column: str) -> pa.RecordBatchReader:
+        """The counts of a column: value, num_rows, num_clicks, a value once for each part."""
+        schema = self._schemas[column]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for place, num_bytes in self._places[column]:
+                content = os.pread(self._descriptor, num_bytes, place)
+                yield pa.ipc.read_record_batch(pa.py_buffer(content), schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._descriptor)
+        self._file.unlink(missing_ok=True)
