@@ -54,10 +54,11 @@ _MOST_BYTES_AN_ANSWER = 32 << 20
 
 
 @dataclass
-class PushCounts:
-    """What became of pushes so far.
+class CallCounts:
+    """What became of calls so far.
 
     Attributes:
+        pulls: Answered.
         applied: Batches applied, wholly or where they were missing.
         repeated: Were applied before.
         stale: Too old, or their round did not fill.
@@ -65,6 +66,7 @@ class PushCounts:
         vanished_keys: Keys whose gradients were dropped, because they have no row.
     """
 
+    pulls: int = 0
     applied: int = 0
     repeated: int = 0
     stale: int = 0
@@ -91,7 +93,8 @@ class PsCore:
         clock: Seconds, monotonic.
 
     Attributes:
-        counts: What became of pushes.
+        counts: What became of calls.
+        last_pause_seconds: For how long updates waited for the last cut, at most.
     """
 
     def __init__(
@@ -105,7 +108,8 @@ class PsCore:
     ) -> None:
         self.spec = spec
         self.index = index
-        self.counts = PushCounts()
+        self.counts = CallCounts()
+        self.last_pause_seconds = 0.0
         self._holdings = Holdings(spec, index, threads=threads)
         self._patience_seconds = round_patience_seconds
         self._clock = clock
@@ -171,6 +175,7 @@ class PsCore:
                 status = Status.NOT_READY
             if status is not None:
                 return PullReply(status, self._shown_generation(), 0, self._no_values(), None)
+            self.counts.pulls += 1
             is_newer = known is not None and known < self._version
             return PullReply(
                 status=Status.DONE,
@@ -349,6 +354,7 @@ class PsCore:
         files = self._holdings.write_cut(request, cut)
         if snapshot is not None:
             pause_seconds = max(pause_seconds, snapshot.longest_pause_seconds)
+        self.last_pause_seconds = pause_seconds
         return SnapshotReply("", files, cut.marks, version, pause_seconds)
 
     def _checked_keys(self, keys: Int64Array) -> Int64Array:

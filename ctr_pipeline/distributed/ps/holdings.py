@@ -296,9 +296,12 @@ class Holdings:
     def _update_rows(
         store: EmbeddingStore, rows: RowGradients, latest: BatchGradients, num_examples: int
     ) -> int:
+        # As those that come out of a message: the kernel is compiled once.
+        sums = rows.sums.view()
+        sums.flags.writeable = False
         return store.apply_gradients(
             rows.keys,
-            rows.sums,
+            sums,
             rows.num_occurrences,
             step=latest.step,
             learning_rate_factor=latest.learning_rate_factor,

@@ -1,0 +1,210 @@
+"""A parameter server as a process."""
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from ctr_pipeline.distributed.coordination.messages import Member, RestoreRequest
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import JobSpec, TableShape, UpdateRule
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.memory import release_compiler_pages
+from ctr_pipeline.distributed.ps.metrics import PsFigures, serve_metrics
+from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
+from ctr_pipeline.distributed.ps.session import PsSession
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest
+from ctr_pipeline.distributed.rpc.server import RpcServer
+from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.errors import CtrPipelineError
+
+_LOGGER = logging.getLogger(__name__)
+_MASTER = "MasterService"
+_EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  compared with, not bound to
+_NUM_HANDLERS = 64
+"""Calls at once; in synchronous mode one of each worker waits for its round."""
+
+_MOST_ROW_THREADS = 4
+_GRACE_SECONDS = 1.0
+_LONGEST_SLEEP_SECONDS = 0.2
+"""A signal handler can wake nobody."""
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def run_ps(
+    run_folder: Path,
+    index: int,
+    master_address: str | None,
+    bind: str,
+    *,
+    incarnation: str | None = None,
+) -> int:
+    """Serves rows and dense parameters until the master, a caller or a signal says to leave.
+
+    It holds nothing until the master has it restored for the job's generation.
+
+    Args:
+        run_folder: The job's; its `job` folder holds spec, secrets and the master's address.
+        index: Which server.
+        master_address: `host:port`; None: as announced in the run folder.
+        bind: `host:port` to serve on; port 0 takes a free one.
+        incarnation: Name of this start, by which its launcher knows it; None: a random one.
+
+    Returns:
+        The exit code: 0, or 143 after SIGTERM.
+
+    Raises:
+        CtrPipelineError: It cannot serve, or the master refuses it.
+    """
+    job_folder = run_folder / "job"
+    access = Access.load(job_folder)
+    spec = load_spec(job_folder)
+    if not 0 <= index < spec.num_parameter_servers:
+        raise CtrPipelineError(
+            f"the job has parameter servers 0 … {spec.num_parameter_servers - 1}, not {index}",
+            place="--index",
+            remedy="Set runtime.parameter_servers and start the job again",
+        )
+    over = threading.Event()
+    core = PsCore(spec, index, threads=_row_threads(spec))
+    warm_up(spec)
+    release_compiler_pages()
+    server = RpcServer(
+        SERVICE,
+        ps_methods(core, over.set),
+        address=bind,
+        access=access,
+        num_threads=_NUM_HANDLERS,
+    )
+    address = server.start()
+    figures = PsFigures(core, server)
+
+    def connect() -> RpcClient:
+        return RpcClient(_MASTER, master_address or _announced(job_folder), access)
+
+    try:
+        with (
+            _leaving_on_sigterm() as terminated,
+            serve_metrics(figures, address.rpartition(":")[0].strip("[]")) as metrics_address,
+        ):
+            session = PsSession(
+                core,
+                member=Member("ps", index, incarnation or secrets.token_hex(8)),
+                address=_reachable(address),
+                metrics_address=_reachable(metrics_address),
+                connect=connect,
+                stats=figures,
+            )
+            _LOGGER.info("Serves on %s", address)
+            try:
+                _talk(session, over, terminated)
+            finally:
+                session.close()
+    finally:
+        server.stop(_GRACE_SECONDS)
+    _LOGGER.info("Left")
+    return _TERMINATED if terminated.is_set() else 0
+
+
+def warm_up(spec: JobSpec) -> None:
+    """Compiles the kernels of rows like the job's, or reads them from their cache.
+
+    Otherwise the first workers would wait for it, and what they time would be compilation.
+    """
+    num_dense = 1
+    toy = replace(
+        spec,
+        tables=(TableShape("toy", 4),),
+        counts_file="",
+        num_dense=num_dense,
+        num_partitions=1,
+        num_parameter_servers=1,
+        update=UpdateRule("async", 1, 0, scale_by_staleness=False),
+    )
+    core = PsCore(toy, 0)
+    core.restore(RestoreRequest(0, 0, (), (), ()))
+    dense = np.zeros(num_dense, np.float32)
+    core.init_dense(DenseRequest(0, 0, dense))
+    batch = BatchId(0, 0, 1, 0)
+    # Through bytes, as over the network: kernels are compiled anew for arrays that may be written.
+    pull = PullRequest(0, batch, 0, create=True, dense_version=-1, keys=np.arange(3))
+    core.pull(PullRequest.decode(pull.encode()))
+    push = PushRequest(
+        generation=0,
+        batch=batch,
+        worker=0,
+        step=1,
+        learning_rate_factor=1.0,
+        num_examples=1,
+        version=0,
+        keys=np.array([0, 1, 1]),
+        num_occurrences=np.ones(3, np.int32),
+        sums=np.zeros((3, sum(segment.dim for segment in spec.segments)), np.float32),
+        dense=dense,
+        fresh_keys=np.arange(2),
+    )
+    core.push(PushRequest.decode(push.encode()))
+    distinct = replace(push, batch=replace(batch, batch=1), keys=np.arange(3))
+    core.push(PushRequest.decode(distinct.encode()))
+
+
+def _talk(session: PsSession, over: threading.Event, terminated: threading.Event) -> None:
+    """Takes turns until told to leave."""
+    while not session.told_to_leave:
+        remaining = session.turn()
+        while remaining > 0 and not session.told_to_leave:
+            pause = min(remaining, _LONGEST_SLEEP_SECONDS)
+            if terminated.is_set() or over.wait(pause):
+                return
+            remaining -= pause
+
+
+def _row_threads(spec: JobSpec) -> int:
+    """The cores of this machine, shared with the job's other servers as if all were here."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(_MOST_ROW_THREADS, cores // spec.num_parameter_servers))
+
+
+def _reachable(address: str) -> str:
+    """The address as others can use it."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in _EVERY_HOST else address
+
+
+def _announced(job_folder: Path) -> str:
+    endpoint = load_endpoint(job_folder)
+    if endpoint is None:
+        raise PeerUnavailable("no master has announced itself", place=str(job_folder))
+    return endpoint.address
+
+
+@contextmanager
+def _leaving_on_sigterm() -> Iterator[threading.Event]:
+    """Gives whether SIGTERM came."""
+    terminated = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        terminated.set()
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,191 @@
+"""A parameter server's talk with the master: registration and heartbeats, for ever.
+
+A master that is away changes nothing: workers are served meanwhile. Only two things end it: the
+master says to leave, or refuses this server for good.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from ctr_pipeline.distributed.coordination.messages import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    Member,
+    MemberStats,
+    RegisterReply,
+    RegisterRequest,
+)
+from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.errors import CtrPipelineError
+
+_LOGGER = logging.getLogger(__name__)
+_DEADLINE_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 1.0
+_ROUND_SECONDS = 0.25
+"""Between heartbeats while a round waits: the master may know that a worker is gone."""
+
+_TRANSIENT_REFUSALS = frozenset({"bug", "not_ready"})
+
+T = TypeVar("T")
+
+
+class MasterLink(Protocol):
+    """One connection to the master."""
+
+    def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
+        """Sends a message and waits for the answer."""
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+class PsSession:
+    """The server's side of the talk; `turn` does the next thing of it.
+
+    Args:
+        core: Whose round follows the workers that the master names.
+        member: Who we are.
+        address: That we serve on.
+        metrics_address: Of our metrics.
+        connect: Opens a connection to wherever the master is now.
+        stats: What to say of ourselves.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        core: PsCore,
+        *,
+        member: Member,
+        address: str,
+        metrics_address: str,
+        connect: Callable[[], MasterLink],
+        stats: Callable[[], MemberStats],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._core = core
+        self._member = member
+        self._address = address
+        self._metrics_address = metrics_address
+        self._connect = connect
+        self._stats = stats
+        self._clock = clock
+        self._link: MasterLink | None = None
+        self._registered = False
+        self._told_to_leave = False
+        self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
+        self._away_since: float | None = None
+        self._pauses = self._fresh_pauses()
+
+    @property
+    def told_to_leave(self) -> bool:
+        """Whether the master has said so."""
+        return self._told_to_leave
+
+    def turn(self) -> float:
+        """Registers, or sends a heartbeat.
+
+        Returns:
+            Seconds until the next turn.
+
+        Raises:
+            CtrPipelineError: The master refuses this server.
+        """
+        try:
+            if self._registered:
+                self._heartbeat()
+            else:
+                self._register()
+        except PeerUnavailable as error:
+            return self._pause(str(error))
+        except CallRefused as error:
+            if error.code not in _TRANSIENT_REFUSALS:
+                raise
+            return self._pause(str(error))
+        self._back()
+        if not self._registered:
+            return 0.0
+        if self._core.num_waiting:
+            return min(self._heartbeat_seconds, _ROUND_SECONDS)
+        return self._heartbeat_seconds
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _register(self) -> None:
+        request = RegisterRequest(
+            member=self._member,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            address=self._address,
+            metrics_address=self._metrics_address,
+            protocol=PROTOCOL_VERSION,
+            config_fingerprint=self._core.spec.config_fingerprint,
+        )
+        reply = self._call("Register", request, RegisterReply)
+        if reply.refused:
+            raise CtrPipelineError(f"the master refuses this parameter server: {reply.refused}")
+        _require_same_job(self._core.spec, reply.spec)
+        self._registered = True
+        self._heartbeat_seconds = reply.heartbeat_seconds
+        _LOGGER.info("Registered, generation %d", reply.generation)
+
+    def _heartbeat(self) -> None:
+        request = HeartbeatRequest(
+            member=self._member,
+            generation=max(self._core.generation, 0),
+            reports=(),
+            stats=self._stats(),
+        )
+        reply = self._call("Heartbeat", request, HeartbeatReply)
+        if reply.directive == "register_again":
+            _LOGGER.warning("The master does not know this parameter server")
+            self._registered = False
+            return
+        self._core.set_active_workers(reply.active_workers)
+        if reply.directive == "leave":
+            _LOGGER.info("The master says to leave")
+            self._told_to_leave = True
+
+    def _call(self, method: str, message: object, reply: type[T]) -> T:
+        if self._link is None:
+            self._link = self._connect()
+        return self._link.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
+
+    def _pause(self, reason: str) -> float:
+        if self._away_since is None:
+            self._away_since = self._clock()
+            _LOGGER.warning("The master is away, workers are served: %s", reason)
+        # It may come back at another address.
+        self.close()
+        return next(self._pauses)
+
+    def _back(self) -> None:
+        if self._away_since is not None:
+            _LOGGER.info("The master is back after %.1f s", self._clock() - self._away_since)
+            self._away_since = None
+            self._pauses = self._fresh_pauses()
+
+    def _fresh_pauses(self) -> Iterator[float]:
+        seed = sum(map(ord, self._member.incarnation)) + self._member.index
+        return delays(_FIRST_PAUSE_SECONDS, 2.0, _LONGEST_PAUSE_SECONDS, seed)
+
+
+def _require_same_job(ours: JobSpec, masters: JobSpec) -> None:
+    if ours != masters:
+        raise CtrPipelineError(
+            "the master's job is another one than that of this run folder",
+            place="job/spec.json",
+            remedy="Stop this parameter server and start the job again",
+        )
