@@ -136,6 +136,9 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
         f"{result.num_fields} embedded fields, {result.num_numbers} dense inputs; "
         f"embeddings with optimizer state: {memory}"
     )
+    if result.max_checkpoint_bytes is not None:
+        size = spoken_amount(result.max_checkpoint_bytes, "bytes")
+        console.print(f"checkpoints on disk: at most {size}")
     for row in result.rows if reasons else ():
         console.print(f"[cyan]{escape(row.feature)}[/]: {escape(row.reason)}", soft_wrap=True)
     for column, reason in result.left_out:

@@ -1,5 +1,6 @@
 """The plan before all data is read: decisions from the head of the data."""
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ from ctr_pipeline.analysis import (
     plan_statistics,
 )
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.embeddings.layout import plan_layout
+from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
 from ctr_pipeline.pipeline.columns import choose_columns
@@ -25,6 +29,7 @@ from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
+from ctr_pipeline.pipeline.rows import segment_specs
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
@@ -68,6 +73,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
     rows = describe_plan(config, features, plan)
     max_bytes = sum(row.max_bytes or 0 for row in rows)
+    disk_bytes = checkpoint_bytes(config, sum(row.num_ids or 0 for row in rows))
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
@@ -75,7 +81,51 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         num_fields=len(plan.fields),
         num_numbers=len(plan.numbers),
         max_embedding_bytes=max_bytes,
-        warnings=_memory_warnings(max_bytes, psutil.virtual_memory().available),
+        warnings=(
+            *_memory_warnings(max_bytes, psutil.virtual_memory().available),
+            *_disk_warnings(disk_bytes or 0, _free_bytes(config.run_folder)),
+        ),
+        max_checkpoint_bytes=disk_bytes,
+    )
+
+
+def checkpoint_bytes(config: Config, num_rows: int) -> int | None:
+    """What the checkpoints of a run in several processes may come to on disk, at the worst.
+
+    Dense parameters are left out: they are small beside rows.
+
+    Args:
+        config: The config.
+        num_rows: Embedding rows if every id occurs.
+
+    Returns:
+        None in local mode.
+    """
+    if config.runtime.mode != "processes":
+        return None
+    layout = plan_layout(segment_specs(config.model, config.train))
+    full_cut = base_bytes(
+        num_rows,
+        width=layout.width,
+        num_slots=layout.num_slots,
+        num_partitions=config.runtime.partitions,
+    )
+    return most_kept_bytes(full_cut, num_kept=config.train.keep_checkpoints)
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free space where a folder is or will be."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _disk_warnings(max_checkpoint_bytes: int, free_bytes: int) -> tuple[str, ...]:
+    if max_checkpoint_bytes <= free_bytes:
+        return ()
+    return (
+        f"checkpoints may take {max_checkpoint_bytes / 1e9:.1f} GB on disk if every id occurs, and "
+        f"{free_bytes / 1e9:.1f} GB are free: lower train.keep_checkpoints or the size of the "
+        "embeddings, or choose another 'output'",
     )
 
 

@@ -75,6 +75,8 @@ class CheckResult:
         num_numbers: Dense inputs.
         max_embedding_bytes: Upper bound of the rows' memory; None if unknown.
         warnings: What may go wrong, a sentence each.
+        max_checkpoint_bytes: Upper bound of the checkpoints of a run in several processes, on disk;
+            None in local mode.
     """
 
     rows: tuple[PlanRow, ...]
@@ -84,6 +86,7 @@ class CheckResult:
     num_numbers: int
     max_embedding_bytes: int | None
     warnings: tuple[str, ...] = ()
+    max_checkpoint_bytes: int | None = None
 
 
 @dataclass(frozen=True)

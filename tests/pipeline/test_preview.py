@@ -92,3 +92,29 @@ def test_rows_beyond_the_memory_are_warned_of():
     (warning,) = _memory_warnings(22_000_000_000, 15_000_000_000)
     assert "22.0 GB" in warning
     assert "15.0 GB" in warning
+
+
+def test_checkpoints_beyond_the_disk_are_warned_of():
+    from ctr_pipeline.pipeline.preview import _disk_warnings
+
+    assert _disk_warnings(5, 5) == ()
+    (warning,) = _disk_warnings(22_000_000_000, 15_000_000_000)
+    assert "22.0 GB on disk" in warning
+    assert "15.0 GB are free" in warning
+
+
+def test_disk_need_of_checkpoints_is_told_where_there_are_servers(settings, monkeypatch):
+    features = [{"columns": "city", "id": [{"hash": {"buckets": 10**6 - 1}}]}]
+    assert check(settings, features=features).max_checkpoint_bytes is None
+    result = check(
+        settings,
+        features=features,
+        runtime={"mode": "processes", "partitions": 4},
+        train={"keep_checkpoints": 3},
+    )
+    # A weight with one slot, a vector of 4 with two slots each; the header, id and table.
+    full_cut = 10**6 * (4 * (1 + 1 + 4 + 8) + 8 + 4 + 8)
+    assert 9 * full_cut < result.max_checkpoint_bytes < 1.1 * 9 * full_cut
+    monkeypatch.setattr("ctr_pipeline.pipeline.preview._free_bytes", lambda folder: 10**6)
+    poor = check(settings, features=features, runtime={"mode": "processes", "partitions": 4})
+    assert "checkpoints may take" in poor.warnings[-1]
