@@ -13,7 +13,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 1; }
@@ -31,6 +31,11 @@ ifeq ($(DATA),data/sample/train.txt)
 		$(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
 endif
 	$(BIN)/ctrpipe run configs/criteo_deepfm.yaml --overwrite --set data.train=$(DATA) --set output=$(DEMO)
+
+.PHONY: demo-elastic
+demo-elastic: $(STAMP) ## Train on two PS and two workers, kill one of each, lose nothing
+	@test -f $(DATA) || $(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
+	$(BIN)/python benchmarks/elastic_demo.py configs/criteo_elastic.yaml --data $(DATA) --output $(DEMO)-elastic
 
 .PHONY: check
 check: $(STAMP) ## Lint, format, types, import contracts
@@ -62,3 +67,4 @@ bench: $(STAMP) ## Every benchmark in its quick form; see benchmarks/README.md f
 	$(BIN)/python benchmarks/store_speed.py
 	$(BIN)/python benchmarks/train_speed.py --quick
 	$(BIN)/python benchmarks/whole_job.py --quick
+	$(BIN)/python benchmarks/cut_pause.py --quick
