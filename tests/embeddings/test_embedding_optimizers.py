@@ -1,4 +1,5 @@
 import io
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -76,6 +77,19 @@ def random_gradients():
 
 def test_every_optimizer_is_covered():
     assert {*SPECS, "rowwise_adagrad"} == set(OPTIMIZERS)
+
+
+def test_every_optimizer_can_be_configured():
+    from typing import get_args
+
+    from ctr_pipeline.config.models import OptimizerConfig
+    from ctr_pipeline.embeddings.specs import OptimizerName
+
+    configured = get_args(OptimizerConfig.model_fields["name"].annotation)
+    assert configured == get_args(OptimizerName) == tuple(OPTIMIZERS)
+    # Constants are configured under the names that specs have for them.
+    known = {field.name for field in fields(OptimizerSpec)}
+    assert set(OptimizerConfig.model_fields) == known
 
 
 @pytest.mark.parametrize("name", SPECS)
