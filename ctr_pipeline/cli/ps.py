@@ -1,5 +1,7 @@
 """`ctrpipe ps`: a parameter server of a job, as a process of its own."""
 
+from typing import Annotated
+
 import typer
 
 from ctr_pipeline.cli.options import (
@@ -22,6 +24,13 @@ def ps(
     overrides: Overrides = None,
     *,
     bind: Bind = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where others reach it, if not where it binds: a container, a proxy.",
+        ),
+    ] = None,
     master: MasterAddress = None,
     incarnation: Incarnation = None,
     verbose: Verbose = 0,
@@ -41,6 +50,7 @@ def ps(
         session.load(config, overrides or ()),
         index,
         bind=bind,
+        advertise=advertise,
         master_address=master,
         incarnation=incarnation,
     )

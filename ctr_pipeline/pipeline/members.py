@@ -87,6 +87,7 @@ def be_parameter_server(
     index: int,
     *,
     bind: str,
+    advertise: str | None = None,
     master_address: str | None,
     incarnation: str | None,
 ) -> int:
@@ -96,6 +97,7 @@ def be_parameter_server(
         loaded: The config.
         index: Which.
         bind: `host:port` to serve on.
+        advertise: `host:port` that others are told; None: where it serves.
         master_address: `host:port`; None: as announced in the run folder.
         incarnation: Name that the launcher knows this process by; None: nobody launched it.
 
@@ -107,7 +109,9 @@ def be_parameter_server(
     def run() -> int:
         from ctr_pipeline.distributed.ps.program import run_ps
 
-        return run_ps(folder, index, master_address, bind, incarnation=incarnation)
+        return run_ps(
+            folder, index, master_address, bind, advertise=advertise, incarnation=incarnation
+        )
 
     return _explained(run, f"ps-{index}")
 

@@ -51,6 +51,7 @@ def run_ps(
     master_address: str | None,
     bind: str,
     *,
+    advertise: str | None = None,
     incarnation: str | None = None,
 ) -> int:
     """Serves rows and dense parameters until the master, a caller or a signal says to leave.
@@ -62,6 +63,7 @@ def run_ps(
         index: Which server.
         master_address: `host:port`; None: as announced in the run folder.
         bind: `host:port` to serve on; port 0 takes a free one.
+        advertise: `host:port` that others are told; None: where it serves.
         incarnation: Name of this start, by which its launcher knows it; None: a random one.
 
     Returns:
@@ -104,7 +106,7 @@ def run_ps(
             session = PsSession(
                 core,
                 member=Member("ps", index, incarnation or secrets.token_hex(8)),
-                address=_reachable(address),
+                address=advertise or _reachable(address),
                 metrics_address=_reachable(metrics_address),
                 connect=connect,
                 stats=figures,
