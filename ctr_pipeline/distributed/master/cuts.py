@@ -46,13 +46,11 @@ class RestoredCut:
         cut: Its number; 0: the beginning.
         step: Batches that it counts.
         taken_at: Unix time, seconds.
-        history: Epochs until then.
     """
 
     cut: int
     step: int
     taken_at: float
-    history: tuple[Json, ...]
 
 
 class CutKeeper:
@@ -178,10 +176,10 @@ class CutKeeper:
                 reason = f"parameter server {number}: {reply.refused}"
                 return failed(reason, damaged=manifest is not None)
         if manifest is None:
-            return RestoreDone(action.generation, 0, {}), RestoredCut(0, 0, 0.0, ())
+            return RestoreDone(action.generation, 0, {}), RestoredCut(0, 0, 0.0)
         return (
             RestoreDone(action.generation, action.cut, manifest.frozen),
-            RestoredCut(action.cut, manifest.facts.step, manifest.facts.taken_at, manifest.history),
+            RestoredCut(action.cut, manifest.facts.step, manifest.facts.taken_at),
         )
 
     def keep_only(self, cuts: Sequence[int]) -> None:

@@ -52,7 +52,7 @@ from ctr_pipeline.distributed.master.speed import SpeedMeter
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
 from ctr_pipeline.distributed.master.validation import read_record
 from ctr_pipeline.distributed.rpc.backoff import delays
-from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable, Refusal
 from ctr_pipeline.errors import CtrPipelineError
 
 T = TypeVar("T")
@@ -65,8 +65,11 @@ _NOTE_PROGRESS_EVERY_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
 
 
-class MasterGoneError(Exception):
+class MasterGoneError(Refusal):
     """This master is ending and answers nobody; another one will."""
+
+    def __init__(self) -> None:
+        super().__init__("master_gone", "this master is ending")
 
 
 class JobExecutor:
@@ -202,9 +205,9 @@ class JobExecutor:
         """Adds a line to the event log."""
         self._ask(lambda _: (None, [Announce(what, done, recovery_seconds)]))
 
-    def note(self, records: Mapping[str, Json | None]) -> None:
-        """Puts records of the executor's own, some time soon."""
-        self._ask(lambda _: (None, [Persist(records, durable=False)]))
+    def note(self, records: Mapping[str, Json | None], *, durable: bool) -> None:
+        """Puts records that the machine does not know."""
+        self._ask(lambda _: (None, [Persist(records, durable)]))
 
     # Its end.
 
@@ -355,12 +358,14 @@ class JobExecutor:
         outcome, restored = self._cuts.restore(
             action, self.ps_addresses, abandoned=lambda: self._is_void(action.generation)
         )
-        if restored is not None:
-            if restored.cut < self._newest_cut.cut:
-                self._newest_cut = NewestCut(restored.cut, restored.step, restored.taken_at)
-            history = [read_record(line) for line in restored.history]
-            self._recorder.roll_back(restored.step, history)
         self._submit_from_lane(outcome)
+        if restored is None:
+            return
+        # What the machine made of it: the best cut at the end takes nothing back.
+        status = self.status()
+        if status.last_cut == restored.cut:
+            self._newest_cut = NewestCut(restored.cut, restored.step, restored.taken_at)
+        self._recorder.roll_back(status.step, [read_record(line) for line in status.history])
 
     def _end_epoch(self, action: DecideEpoch) -> None:
         outcome: Event

@@ -5,16 +5,17 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Self
 
 from ctr_pipeline import interruption
 from ctr_pipeline.config import load_config
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.distributed.coordination.job import JobSettings
+from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import Launcher
-from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.beginning import (
     START_RECORD,
     MasterStart,
@@ -26,7 +27,6 @@ from ctr_pipeline.distributed.master.beginning import (
 )
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor
-from ctr_pipeline.distributed.master.ledger.store import LedgerStore
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.metrics import MetricsServer
 from ctr_pipeline.distributed.master.recording import Recorder
@@ -66,107 +66,153 @@ def run_master(run_folder: Path, bind: str, launcher: Launcher | None = None) ->
         CtrPipelineError: The job cannot be mastered; with exit code 75, not by this process.
         Interrupted: A signal asked this process to end; members wait for the next master.
     """
-    job_folder = run_folder / "job"
-    spec = load_spec(job_folder)
-    config = load_config(run_folder / "config.resolved.yaml").config
-    access = Access.load(job_folder)
-    scores = run_folder / "scores"
-    settings = plan_job(spec, config.runtime, scores_folder=scores, launched=launcher is not None)
-    scores.mkdir(exist_ok=True)
-    store = open_ledger(config, spec, job_folder)
-    try:
-        surroundings = _Surroundings(
-            run_folder, bind, spec, config, access, settings, store, launcher
+    with Master(run_folder, bind, launcher) as master:
+        return master.run()
+
+
+class Master:
+    """Everything that one master has open; it serves from the beginning of `run`.
+
+    Args:
+        run_folder: Of the job.
+        bind: `host:port` to serve on.
+        launcher: Starts and stops members; None: people do.
+
+    Raises:
+        CtrPipelineError: The job is not prepared, or another master has its ledger.
+    """
+
+    def __init__(self, run_folder: Path, bind: str, launcher: Launcher | None) -> None:
+        self._run_folder = run_folder
+        self._bind = bind
+        self._job_folder = run_folder / "job"
+        self._spec = load_spec(self._job_folder)
+        config = load_config(run_folder / "config.resolved.yaml").config
+        self._access = Access.load(self._job_folder)
+        scores = run_folder / "scores"
+        self._settings = plan_job(
+            self._spec, config.runtime, scores_folder=scores, launched=launcher is not None
         )
-        return _be_master(surroundings)
-    finally:
-        store.close()
+        scores.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            self.store = open_ledger(config, self._spec, self._job_folder)
+            stack.callback(self.store.close)
+            records = self.store.load()
+            self._before = read_start(records)
+            self._launch = _name_launch(self._access)
+            self.executor = self._begin(records, config, launcher, stack)
+            self._closing = stack.pop_all()
 
-
-@dataclass(frozen=True)
-class _Surroundings:
-    """What a master finds when it starts."""
-
-    run_folder: Path
-    bind: str
-    spec: JobSpec
-    config: Config
-    access: Access
-    settings: JobSettings
-    store: LedgerStore
-    launcher: Launcher | None
-
-
-def _be_master(found: _Surroundings) -> int:
-    spec, settings, store = found.spec, found.settings, found.store
-    folder = CheckpointsFolder(found.run_folder / spec.checkpoints_folder, spec.job)
-    records = store.load()
-    before = read_start(records)
-    launch = _name_launch(found.access)
-    is_restart = before is not None and before.launch == launch
-    job = begin_job(
-        settings,
-        spec,
-        records,
-        folder,
-        time.monotonic(),
-        resume=before is not None and not is_restart,
-    )
-    steps_per_epoch = batches_per_epoch(spec)
-    with ExitStack() as stack:
-        calls = ServerCalls(found.access)
+    def _begin(
+        self,
+        records: Mapping[str, Json],
+        config: Config,
+        launcher: Launcher | None,
+        stack: ExitStack,
+    ) -> JobExecutor:
+        spec = self._spec
+        folder = CheckpointsFolder(self._run_folder / spec.checkpoints_folder, spec.job)
+        job = begin_job(
+            self._settings,
+            spec,
+            records,
+            folder,
+            time.monotonic(),
+            resume=self._before is not None and not self._is_restart,
+        )
+        calls = ServerCalls(self._access)
         stack.callback(calls.close)
-        recorder = Recorder(found.run_folder / "history.csv", found.run_folder / "tensorboard")
+        recorder = Recorder(self._run_folder / "history.csv", self._run_folder / "tensorboard")
         stack.callback(recorder.close)
+        steps_per_epoch = batches_per_epoch(spec)
         executor = JobExecutor(
             job,
-            store,
-            launcher=found.launcher,
+            self.store,
+            launcher=launcher,
             cuts=CutKeeper(
                 spec, folder, calls, deadline_seconds=_SNAPSHOT_SECONDS, wall_clock=time.time
             ),
             recorder=recorder,
             decide_epoch=lambda action: decide_epoch(
-                action, found.config.train, steps_per_epoch=steps_per_epoch
+                action, config.train, steps_per_epoch=steps_per_epoch
             ),
             events=read_events(records),
             newest_cut=find_newest_cut(folder, job.status().last_cut),
         )
         stack.callback(executor.close)
-        start = MasterStart(
-            launch, before.number + 1 if before is not None and is_restart else 0, time.time()
-        )
+        return executor
+
+    @property
+    def _is_restart(self) -> bool:
+        """A master of the same start of the job was there before."""
+        return self._before is not None and self._before.launch == self._launch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives back all of it, the ledger last."""
+        self._closing.close()
+
+    def run(self) -> int:
+        """Serves until the job ends, or this master does; the exit code of `run_master`."""
+        before, executor = self._before, self.executor
+        number = before.number + 1 if before is not None and self._is_restart else 0
+        start = MasterStart(self._launch, number, time.time())
         servicer = MasterServicer(
-            spec,
+            self._spec,
             executor,
-            heartbeat_seconds=settings.heartbeat_seconds,
-            lease_seconds=settings.worker_silence_seconds,
-            restarts=start.number,
+            heartbeat_seconds=self._settings.heartbeat_seconds,
+            lease_seconds=self._settings.worker_silence_seconds,
+            restarts=number,
         )
-        metrics = MetricsServer(servicer.status, host=_host_of(found.bind))
-        stack.callback(metrics.close)
-        server, address = _serve(found, servicer)
-        stack.callback(lambda: server.stop(_GRACE_SECONDS if executor.death is None else 0.0))
-        servicer.know_server(server, address, metrics.address)
-        # What the machine makes of the ledger of an earlier start is durable before this start is
-        # noted: a master that dies in between does the same once more.
-        executor.tick()
-        store.commit({START_RECORD: asdict(start)}, durable=True)
-        if before is not None and is_restart:
-            executor.announce(
-                "the master was lost",
-                "another one has read its ledger and goes on",
-                max(0.0, time.time() - before.alive_at),
+        with ExitStack() as stack:
+            metrics = MetricsServer(servicer.status, host=_host_of(self._bind))
+            stack.callback(metrics.close)
+            server, address = self._serve(servicer)
+            stack.callback(executor.release)
+            stack.callback(lambda: server.stop(0.0 if executor.death else _GRACE_SECONDS))
+            servicer.know_server(server, address, metrics.address)
+            # What the machine makes of the ledger of an earlier start is durable before this start
+            # is noted: a master that dies in between does the same once more.
+            executor.tick()
+            executor.note({START_RECORD: asdict(start)}, durable=True)
+            if before is not None and self._is_restart:
+                executor.announce(
+                    "the master was lost",
+                    "another one has read its ledger and goes on",
+                    max(0.0, time.time() - before.alive_at),
+                )
+            save_endpoint(
+                self._job_folder,
+                Endpoint(address, metrics.address, socket.gethostname(), os.getpid()),
             )
-        save_endpoint(
-            found.run_folder / "job",
-            Endpoint(address, metrics.address, socket.gethostname(), os.getpid()),
-        )
-        _LOGGER.info("the master of job '%s' serves on %s", spec.job, address)
-        _live(executor, start)
-    if executor.death is not None:
-        raise executor.death
-    return 1 if executor.ended == "failed" else 0
+            _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
+            _live(executor, start)
+        if executor.death is not None:
+            raise executor.death
+        return 1 if executor.ended == "failed" else 0
+
+    def _serve(self, servicer: MasterServicer) -> tuple[RpcServer, str]:
+        """Serves where the master before did, so that members find this one at once."""
+        host, _, port = self._bind.rpartition(":")
+        before = load_endpoint(self._job_folder)
+        addresses = [self._bind]
+        if port == "0" and before is not None:
+            addresses.insert(0, f"{host}:{before.address.rpartition(':')[2]}")
+        while True:
+            address = addresses.pop(0)
+            server = RpcServer(SERVICE, servicer.methods, address=address, access=self._access)
+            try:
+                bound = server.start()
+            except CtrPipelineError:
+                if not addresses:
+                    raise
+            else:
+                return server, _reachable(bound)
 
 
 def _live(executor: JobExecutor, start: MasterStart) -> None:
@@ -177,26 +223,8 @@ def _live(executor: JobExecutor, start: MasterStart) -> None:
             executor.tick()
             if time.monotonic() - noted_at >= _ALIVE_EVERY_SECONDS:
                 noted_at = time.monotonic()
-                executor.note({START_RECORD: asdict(replace(start, alive_at=time.time()))})
-
-
-def _serve(found: _Surroundings, servicer: MasterServicer) -> tuple[RpcServer, str]:
-    """Serves where the master before did, so that members find this one at once."""
-    host, _, port = found.bind.rpartition(":")
-    before = load_endpoint(found.run_folder / "job")
-    addresses = [found.bind]
-    if port == "0" and before is not None:
-        addresses.insert(0, f"{host}:{before.address.rpartition(':')[2]}")
-    while True:
-        address = addresses.pop(0)
-        server = RpcServer(SERVICE, servicer.methods, address=address, access=found.access)
-        try:
-            bound = server.start()
-        except CtrPipelineError:
-            if not addresses:
-                raise
-        else:
-            return server, _reachable(bound)
+                alive = replace(start, alive_at=time.time())
+                executor.note({START_RECORD: asdict(alive)}, durable=False)
 
 
 def _reachable(address: str) -> str:

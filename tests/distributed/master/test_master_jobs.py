@@ -1,0 +1,504 @@
+"""Whole jobs of a real master: real ledger, real gRPC, members that only count."""
+
+import csv
+import json
+from dataclasses import replace
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+from fake_members import World, all_batches, prepare_job
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ctr_pipeline.distributed.coordination.messages import (
+    Member,
+    RegisterReply,
+    RegisterRequest,
+    ScaleRequest,
+)
+from ctr_pipeline.distributed.master.ledger.store import LedgerError
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.program import Master
+from ctr_pipeline.distributed.master.reading import read_status
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.failures import CallRefused
+from ctr_pipeline.distributed.rpc.spec_file import save_spec
+from ctr_pipeline.errors import CheckpointError, RunFolderError
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts jobs and ends whatever is left of them."""
+    worlds = []
+
+    def begin(**wishes):
+        spec = prepare_job(tmp_path / "run", **wishes)
+        world = World(tmp_path / "run", spec)
+        worlds.append(world)
+        world.start_master()
+        return world
+
+    yield begin
+    for world in worlds:
+        world.close()
+
+
+def finish(world):
+    """The job to its end; its last status and the master's exit code."""
+    view = world.wait_until_trained()
+    world.ask("Finish")
+    assert world.join_master() == 0
+    return view
+
+
+def assert_nothing_lost(world, view, epochs=2):
+    """Every batch is in the model once, and the ledger counts every record once."""
+    expected = all_batches(world.spec, epochs)
+    assert dict(world.model()) == dict.fromkeys(expected, 1)
+    rows = world.spec.split("train").num_rows
+    assert view.records.trained == epochs * rows
+    assert view.records.total == epochs * rows
+    assert view.records.dropped == 0
+    assert view.step == len(expected)
+
+
+def test_a_job_runs_to_its_end(start):
+    world = start()
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    assert view.records.repeated == 0
+    assert [record.epoch for record in view.history] == [0, 1]
+    assert view.history[-1].train_logloss == pytest.approx(0.5)
+    assert view.history[-1].num_rows == 1030
+    assert view.history[-1].step == view.step == view.checkpoint.step
+    assert view.auc == view.history[-1].valid_auc
+    assert {metrics.split: metrics.num_rows for metrics in view.final_metrics} == {
+        "valid": 20_000,
+        "test": 100,
+    }
+    assert sorted(path.name for path in (world.run_folder / "scores").iterdir()) == [
+        "test-0.f32",
+        "valid-0.f32",
+        "valid-1.f32",
+    ]
+    assert np.fromfile(world.run_folder / "scores" / "test-0.f32", np.float32).shape == (100,)
+    # Members have left by themselves.
+    assert {state.reason for state in world.launcher.observe()} == {"completed"}
+
+
+def test_history_and_tensorboard_tell_of_it(start):
+    world = start()
+    finish(world)
+    with (world.run_folder / "history.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["epoch"] for line in lines] == ["0", "1"]
+    events = EventAccumulator(str(world.run_folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("valid/auc")] == [
+        int(line["step"]) for line in lines
+    ]
+
+
+def test_status_names_members_and_events(start):
+    world = start()
+    world.wait_for(lambda view: view.state == "training" and view.records.trained)
+    view = world.status()
+    assert {(member.role, member.index) for member in view.members} == {
+        ("master", 0),
+        ("ps", 0),
+        ("ps", 1),
+        ("worker", 0),
+        ("worker", 1),
+    }
+    by_name = {(member.role, member.index): member for member in view.members}
+    assert by_name[("master", 0)].address == load_endpoint(world.run_folder / "job").address
+    assert by_name[("master", 0)].stats.rss_bytes > 0
+    assert by_name[("ps", 0)].address == world.launcher.members[("ps", 0)].address
+    assert by_name[("worker", 0)].last_seen_seconds < 1.5
+    assert view.job == "job-1"
+    assert view.answering
+    finish(world)
+
+
+def test_prometheus_reads_the_job(start):
+    world = start()
+    world.wait_for(lambda view: view.records.trained)
+    address = load_endpoint(world.run_folder / "job").metrics_address
+    with urlopen(f"http://{address}/metrics", timeout=10) as reply:
+        text = reply.read().decode()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(lines['ctrpipe_records_total{outcome="trained"}']) > 0
+    assert float(lines['ctrpipe_member_up{index="0",role="ps"}']) == 1
+    assert sum(float(v) for k, v in lines.items() if k.startswith("ctrpipe_state{")) == 1
+    finish(world)
+
+
+def test_a_killed_workers_tasks_are_done_by_others(start):
+    world = start()
+    world.wait_for(lambda view: view.records.trained > 100)
+    world.launcher.kill("worker", 0)
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    assert world.launcher.starts[("worker", 0)] == 2
+    (restarts,) = (m.restarts for m in view.members if (m.role, m.index) == ("worker", 0))
+    assert restarts == 1
+    assert any("worker 0 was killed" in event.what for event in view.events)
+
+
+def test_a_killed_server_takes_the_job_back_to_the_last_cut(start):
+    world = start(batch_size=2, checkpoint_seconds=0.15)
+    world.batch_seconds = 0.002
+    before = world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step + 20)
+    world.launcher.kill("ps", 1)
+    back = world.wait_for(lambda view: view.generation > before.generation)
+    assert back.state in {"restoring", "waiting", "training"}
+    world.batch_seconds = 0.0
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    assert view.records.repeated > 0
+    recoveries = [event.recovery_seconds for event in view.events if event.recovery_seconds]
+    assert recoveries
+    assert max(recoveries) < 10
+    assert world.launcher.starts[("ps", 1)] == 2
+    assert world.launcher.starts[("ps", 0)] == 1
+
+
+def test_all_servers_killed_at_once(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
+    world.launcher.kill("ps", 0)
+    world.launcher.kill("ps", 1)
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_a_killed_master_goes_on_from_its_ledger(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.records.trained > 100)
+    before = world.status()
+    address = load_endpoint(world.run_folder / "job").address
+    world.kill_master()
+    world.start_master()
+    after = world.wait_for(lambda view: view.answering and view.members[0].restarts == 1)
+    # Nobody else was lost, and nothing was rolled back.
+    assert after.generation == before.generation
+    assert load_endpoint(world.run_folder / "job").address == address
+    world.batch_seconds = 0.0
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    assert view.records.repeated == 0
+    assert set(world.launcher.starts.values()) == {1}
+    (lost,) = (event for event in view.events if event.what == "the master was lost")
+    assert lost.recovery_seconds < 10
+
+
+@pytest.mark.parametrize("victim", [("worker", 0), ("ps", 0)])
+def test_master_and_another_killed_at_once(start, victim):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
+    world.kill_master()
+    world.launcher.kill(*victim)
+    world.start_master()
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_a_master_killed_again_and_again(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.003
+    for number in range(5):
+        enough = 150 * (number + 1)
+        world.wait_for(lambda view, enough=enough: view.records.trained > enough)
+        world.kill_master()
+        world.start_master()
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_everything_killed_at_once_is_resumed(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
+    world.kill_master()
+    world.launcher.kill_all()
+    # `run --resume` makes new secrets, so this is another start of the job.
+    world.access = Access.create(world.run_folder / "job", tls=False)
+    world.start_master()
+    world.batch_seconds = 0.0
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    assert view.members[0].restarts == 0
+
+
+def test_resumed_under_another_number_of_servers(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
+    world.kill_master()
+    world.launcher.kill_all()
+    world.spec = replace(world.spec, num_parameter_servers=3)
+    save_spec(world.run_folder / "job", world.spec)
+    world.access = Access.create(world.run_folder / "job", tls=False)
+    world.start_master()
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_a_lost_ledger_is_made_up_for_by_the_cuts(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
+    world.kill_master()
+    world.launcher.kill_all()
+    for path in (world.run_folder / "job").glob("ledger.sqlite*"):
+        path.unlink()
+    world.start_master()
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_a_damaged_ledger_is_set_aside_and_made_up_for_by_the_cuts(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
+    world.kill_master()
+    world.launcher.kill_all()
+    (world.run_folder / "job" / "ledger.sqlite").write_bytes(b"no database" * 1000)
+    world.start_master()
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+    assert list((world.run_folder / "job").glob("ledger.sqlite.damaged-*"))
+
+
+def test_a_cut_that_fails_leaves_the_one_before_and_training_goes_on(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.checkpoint)
+    world.launcher.members[("ps", 1)].fail_snapshots = 1
+    view = world.wait_for(
+        lambda view: any("failed: parameter server 1" in event.what for event in view.events)
+    )
+    (event,) = (e for e in view.events if "failed: parameter server 1" in e.what)
+    assert "the disk is full" in event.what
+    cut = view.checkpoint.cut
+    world.wait_for(lambda view: view.checkpoint.cut > cut)
+    world.launcher.kill("ps", 0)
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_a_server_that_dies_while_a_cut_is_taken(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    killed = []
+
+    def kill_one(server, request):
+        if request.cut == 2 and server.member.index == 0 and not killed:
+            killed.append(True)
+            world.launcher.members[("ps", 1)].fail_snapshots = 1
+            world.launcher.members[("ps", 1)].stopped.set()
+
+    world.on_snapshot = kill_one
+    world.wait_for(lambda view: killed)
+    world.launcher.kill("ps", 1)
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
+def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
+    world = start(batch_size=2, epochs=2)
+    world.batch_seconds = 0.003
+    world.wait_for(lambda view: view.checkpoint and view.checkpoint.cut >= 2)
+    world.kill_master()
+    world.launcher.kill_all()
+    folder = CheckpointsFolder(world.checkpoints, None)
+    newest, before = folder.numbers()[:2]
+    manifest = folder.load(newest)
+    older = {file.name for file in folder.load(before).files.all_files()}
+    own = [file for file in manifest.files.all_files() if file.name not in older]
+    victim = world.checkpoints / next(file.name for file in own if file.kind != "dense")
+    if damage == "flip":
+        content = victim.read_bytes()
+        victim.write_bytes(content[:-2] + b"x" + content[-1:])
+    elif damage == "remove":
+        victim.unlink()
+    else:
+        (world.checkpoints / f"cut-{newest:06d}.json").write_text("{}")
+    world.start_master()
+    world.batch_seconds = 0.0
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    said = [e for e in view.events if f"cut {newest} cannot be restored" in e.what]
+    assert said
+    assert said[0].done == f"cut {before} is used"
+
+
+def test_a_stopped_job_takes_a_cut_and_goes_on_later(start):
+    world = start(batch_size=2, checkpoint_seconds=100.0)
+    world.batch_seconds = 0.003
+    world.wait_for(lambda view: view.records.trained > 100)
+    world.ask("Stop")
+    assert world.join_master() == 0
+    stopped = read_status(world.run_folder)
+    assert stopped.state == "stopped"
+    assert not stopped.answering
+    assert stopped.records.trained > 100
+    # All that was counted is in the cut, but for what was reported while it was taken.
+    assert 0 <= stopped.step - stopped.checkpoint.step < 200
+    assert {member.state for member in stopped.members} == {"unknown"}
+    world.access = Access.create(world.run_folder / "job", tls=False)
+    world.start_master()
+    world.batch_seconds = 0.0
+    view = finish(world)
+    assert_nothing_lost(world, view)
+
+
+def test_workers_come_and_go_while_it_trains(start):
+    world = start(num_rows=8000, batch_size=2, workers=1)
+    world.batch_seconds = 0.001
+    world.wait_for(lambda view: view.records.trained > 50)
+    assert world.launcher.num_running("worker") == 1
+    world.scale(4)
+    world.wait_for(lambda view: sum(m.role == "worker" and m.leases > 0 for m in view.members) == 4)
+    world.scale(2)
+    world.wait_for(lambda view: world.launcher.num_running("worker") == 2)
+    view = world.status()
+    assert view.workers_wanted == 2
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
+
+
+def test_senseless_scaling_is_refused(start):
+    world = start()
+    world.wait_for(lambda view: view.state == "training")
+    for request in (ScaleRequest(0, None, None), ScaleRequest(3, 2, None)):
+        with pytest.raises(CallRefused):
+            world.ask("Scale", request)
+    finish(world)
+
+
+def test_members_that_crash_at_once_fail_the_job_with_their_traceback(start, tmp_path):
+    prepare_job(tmp_path / "run")
+    world = start()
+    world.launcher.crashing = {"worker"}
+    assert world.join_master() == 1
+    view = read_status(world.run_folder)
+    assert view.state == "failed"
+    assert "worker 0" in view.reason or "worker 1" in view.reason
+    assert "ImportError: no module named layers" in view.traceback
+
+
+def test_a_task_that_fails_each_time_fails_the_job(start):
+    world = start()
+    world.poisoned = (0, 2)
+    assert world.join_master() == 1
+    view = read_status(world.run_folder)
+    assert view.state == "failed"
+    assert "task 2 of epoch 1" in view.reason
+    assert "ValueError: a bad row" in view.reason
+
+
+def test_a_task_that_fails_each_time_is_dropped_by_name_where_that_is_allowed(start):
+    world = start(runtime={"max_dropped_tasks": 1})
+    world.poisoned = (0, 2)
+    view = finish(world)
+    assert view.records.trained + view.records.dropped == 2 * 1030
+    assert view.records.dropped > 0
+    (name,) = view.dropped_tasks
+    assert name.startswith("task 2 of epoch 1")
+
+
+def test_validation_rows_of_one_class_fail_the_job_with_the_reason(start, monkeypatch):
+    world = start()
+    monkeypatch.setattr(
+        "ctr_pipeline.evaluation.histogram.ScoreHistogram.num_positive", property(lambda _: 0)
+    )
+    assert world.join_master() == 1
+    view = read_status(world.run_folder)
+    assert view.state == "failed"
+    assert "all 20000 labels are 0" in view.reason
+
+
+def test_strangers_are_refused(start):
+    world = start()
+    world.wait_for(lambda view: view.state == "training")
+    client = RpcClient(
+        "MasterService", load_endpoint(world.run_folder / "job").address, world.access
+    )
+
+    def register(**changes):
+        request = RegisterRequest(Member("worker", 9, "x"), 1, "here", "", "", 1, "config")
+        return client.call(
+            "Register", replace(request, **changes), RegisterReply, deadline_seconds=5.0
+        ).refused
+
+    assert "protocol 9 and the master protocol 1" in register(protocol=9)
+    assert "another config" in register(config_fingerprint="other")
+    assert "parameter servers" in register(member=Member("ps", 7, "x"))
+    client.close()
+    finish(world)
+
+
+def test_a_second_master_is_refused_by_the_ledger(start, monkeypatch):
+    world = start()
+    world.wait_for(lambda view: view.state == "training")
+    monkeypatch.setattr("ctr_pipeline.distributed.master.beginning._SQLITE_WAIT_SECONDS", 0.2)
+    with pytest.raises(LedgerError, match="another master works on this run"):
+        Master(world.run_folder, "127.0.0.1:0", world.launcher)
+    finish(world)
+
+
+def test_the_ledger_of_another_config_is_refused(start):
+    world = start()
+    finish(world)
+    save_spec(world.run_folder / "job", replace(world.spec, config_fingerprint="other"))
+    with pytest.raises(LedgerError, match="another configuration"):
+        Master(world.run_folder, "127.0.0.1:0", world.launcher)
+
+
+def test_cuts_of_another_job_are_no_beginning(start):
+    world = start()
+    finish(world)
+    for path in (world.run_folder / "job").glob("ledger.sqlite*"):
+        path.unlink()
+    save_spec(world.run_folder / "job", replace(world.spec, job="job-2"))
+    with pytest.raises(CheckpointError, match="none of the cuts can be used"):
+        Master(world.run_folder, "127.0.0.1:0", world.launcher)
+
+
+def test_a_folder_without_a_job_is_told(tmp_path):
+    with pytest.raises(RunFolderError, match="no job was prepared here"):
+        Master(tmp_path, "127.0.0.1:0", None)
+    with pytest.raises(RunFolderError, match="no job was prepared here"):
+        read_status(tmp_path)
+
+
+def test_old_cuts_are_deleted(start):
+    world = start(num_rows=8000, batch_size=2, checkpoint_seconds=0.05)
+    finish(world)
+    folder = CheckpointsFolder(world.checkpoints, "job-1")
+    # Two kept, the best, and what the machine pins.
+    assert 2 <= len(folder.numbers()) <= 4
+    sound, reasons = folder.sound(read=True)
+    assert reasons == []
+    assert sound[0].facts.cut > 5
+    needed = {file.name for manifest in sound for file in manifest.files.all_files()}
+    present = {path.name for path in world.checkpoints.iterdir()}
+    assert present == needed | {f"cut-{cut:06d}.json" for cut in folder.numbers()}
+
+
+def test_the_manifest_says_whose_cut_it_is(start):
+    world = start()
+    view = finish(world)
+    newest = CheckpointsFolder(world.checkpoints, "job-1").load(view.checkpoint.cut)
+    facts = newest.facts
+    assert (facts.job, facts.config_fingerprint, facts.num_partitions) == ("job-1", "config", 4)
+    assert facts.step == view.step
+    assert len(newest.history) >= 1
+    assert json.loads(json.dumps(newest.frozen)) == newest.frozen
