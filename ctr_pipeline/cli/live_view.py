@@ -35,7 +35,8 @@ class LiveJobDisplay:
         now = time.time()
         for event in self._events.of(view):
             when = spoken_time(event.time, now)
-            self._console.print(f"[dim]{when}[/] {escape(spoken_event(event))}", soft_wrap=True)
+            line = f"[dim]{when}[/] {escape(spoken_event(event))}"
+            self._console.print(line, soft_wrap=True, highlight=False)
         self._live.update(_render_page(view, now), refresh=True)
 
     def __enter__(self) -> Self:

@@ -34,15 +34,9 @@ def logs(
     ctrpipe logs runs/criteo master-0 -f
     """
     session_of(context, verbose, quiet, as_json=False)
-    from ctr_pipeline.pipeline.job_control import find_job, find_log, follow_log, read_last_lines
+    from ctr_pipeline.pipeline.job_control import find_job, find_log, read_log
 
-    path = find_log(find_job(run), member)
-    _write(read_last_lines(path, num_lines))
-    if follow:
-        for data in follow_log(path):
-            _write(data)
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.write(data.decode("utf-8", "replace"))
-    sys.stdout.flush()
+    for data in read_log(find_log(find_job(run), member), num_lines, follow=follow):
+        # Bytes that are no text are shown as such; a terminal must not stumble over a member's.
+        sys.stdout.write(data.decode("utf-8", "replace"))
+        sys.stdout.flush()

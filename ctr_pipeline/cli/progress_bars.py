@@ -1,9 +1,10 @@
 """Progress as bars on a terminal: one a piece of work, with rate and time left."""
 
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bars
@@ -37,18 +38,29 @@ class _AmountColumn(ProgressColumn):
         return Text(" · ".join(parts), style="cyan")
 
 
+class _BarsAndBoard(Bars):
+    """Bars, and lines below them."""
+
+    board: tuple[str, ...] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars, then the lines."""
+        yield from super().get_renderables()
+        yield from (Text(f"  {line}", style="dim") for line in self.board)
+
+
 class BarProgress:
     """A `Progress` that draws bars on a terminal's stderr."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._bars: Bars | None = None
+        self._bars: _BarsAndBoard | None = None
         self._num_open = 0
 
     def task(self, name: str, *, total: int | None, unit: str = "rows") -> "BarTask":
         """Draws a bar for `name`."""
         if self._bars is None:
-            self._bars = Bars(
+            self._bars = _BarsAndBoard(
                 SpinnerColumn(finished_text="[green]✓"),
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
@@ -71,10 +83,16 @@ class BarProgress:
 
         return LiveJobDisplay(self._console)
 
+    def board(self, lines: Sequence[str]) -> None:
+        """Lines below the bars, while there are any."""
+        if self._bars is not None:
+            self._bars.board = tuple(lines)
+
     def close(self) -> None:
         """Ends the drawing once the last open bar has ended; the bars stay on the screen."""
         self._num_open -= 1
         if self._num_open == 0 and self._bars is not None:
+            self._bars.board = ()
             self._bars.stop()
             self._bars = None
 

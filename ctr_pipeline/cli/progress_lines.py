@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -50,6 +50,9 @@ class LineProgress:
         stream = self._stream or sys.stderr
         stream.write(text + "\n")
         stream.flush()
+
+    def board(self, lines: Sequence[str]) -> None:
+        """Nothing: lines that change have no place in a log."""
 
     def beat(self) -> None:
         """Writes a line for the innermost task that has been silent for the interval."""

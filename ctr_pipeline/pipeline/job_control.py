@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from ctr_pipeline.distributed.coordination.messages import Empty, ScaleRequest
 from ctr_pipeline.distributed.master.status import JobView
@@ -233,45 +233,57 @@ def _by_role_and_index(name: str) -> tuple[str, int]:
     return role, int(index) if index.isdigit() else 0
 
 
-def read_last_lines(path: Path, num_lines: int) -> bytes:
-    """The last lines of a log, those of its moved-away predecessor left out."""
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        found = b""
-        while end > 0 and found.count(b"\n") <= num_lines:
-            size = min(_BLOCK_BYTES, end)
-            end -= size
-            file.seek(end)
-            found = file.read(size) + found
-    lines = found.splitlines(keepends=True)
-    return b"".join(lines[-num_lines:]) if num_lines else b""
+def read_log(
+    path: Path, num_lines: int, *, follow: bool, pause: Callable[[float], None] = time.sleep
+) -> Iterator[bytes]:
+    """The last lines of a log, and then what is appended to it, for ever.
 
-
-def follow_log(path: Path, *, pause: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
-    """What is appended to a log from now on, for ever; a log that is moved away is read to its end.
+    A log that is moved away while it is followed is read to its end, then the new one.
 
     Args:
         path: The log.
+        num_lines: Last lines to begin with.
+        follow: Whether to go on.
         pause: Waits seconds; whatever it raises ends the following.
     """
     file = path.open("rb")
     try:
-        file.seek(0, 2)
+        file.seek(_find_last_lines(file, num_lines))
         while True:
-            data = file.read(_BLOCK_BYTES)
-            if data:
+            while data := file.read(_BLOCK_BYTES):
                 yield data
-                continue
+            if not follow:
+                return
             if _is_another_file(path, file.fileno()):
                 # What was written between our read and the move is still to be read.
-                while data := file.read(_BLOCK_BYTES):
-                    yield data
+                yield file.read()
                 file.close()
                 file = path.open("rb")
-                continue
-            pause(_POLL_SECONDS)
+            else:
+                pause(_POLL_SECONDS)
     finally:
         file.close()
+
+
+def _find_last_lines(file: IO[bytes], num_lines: int) -> int:
+    """Where the last lines of a file begin; a last line without an end counts."""
+    place = end = file.seek(0, os.SEEK_END)
+    if num_lines == 0:
+        return end
+    ends_left = num_lines
+    while place > 0:
+        size = min(_BLOCK_BYTES, place)
+        place -= size
+        file.seek(place)
+        block = file.read(size)
+        at = len(block)
+        while (at := block.rfind(b"\n", 0, at)) >= 0:
+            # The end of the last line begins no other.
+            if place + at + 1 < end:
+                ends_left -= 1
+            if ends_left == 0:
+                return place + at + 1
+    return 0
 
 
 def _is_another_file(path: Path, descriptor: int) -> bool:
