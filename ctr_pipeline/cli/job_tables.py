@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
-from ctr_pipeline.pipeline.job_display import spoken_event
+from ctr_pipeline.pipeline.job_progress import describe_event
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
@@ -27,21 +27,14 @@ def print_status(view: "JobView") -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
-    console.print(render_job(view, now=time.time()))
+    console.print(_render_job(view, time.time()))
     if view.traceback:
         console.print(f"\n[red]What the failed member wrote last[/]\n{escape(view.traceback)}")
 
 
-def render_job(view: "JobView", *, now: float, num_events: int = _NUM_EVENTS) -> RenderableType:
-    """Everything about a job on one page.
-
-    Args:
-        view: The job.
-        now: Unix time, seconds.
-        num_events: The last ones are shown.
-    """
+def _render_job(view: "JobView", now: float) -> RenderableType:
     parts: list[RenderableType] = [_render_facts(view), Text(), _render_members(view.members)]
-    events = view.events[-num_events:] if num_events else ()
+    events = view.events[-_NUM_EVENTS:]
     if events:
         parts += [Text(), _render_events(events, now)]
     return Group(*parts)
@@ -137,11 +130,11 @@ def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for event in events:
-        table.add_row(spoken_time(event.time, now), escape(spoken_event(event)))
+        table.add_row(_spoken_time(event.time, now), escape(describe_event(event)))
     return table
 
 
-def spoken_time(when: float, now: float) -> str:
+def _spoken_time(when: float, now: float) -> str:
     """The time of day, with the date if it is not of the last day."""
     local = datetime.datetime.fromtimestamp(when).astimezone()
     return f"{local:%H:%M:%S}" if now - when < 86_400 else f"{local:%Y-%m-%d %H:%M:%S}"

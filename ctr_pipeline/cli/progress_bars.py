@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -11,9 +11,6 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
-
-if TYPE_CHECKING:
-    from ctr_pipeline.cli.live_view import LiveJobDisplay
 
 
 class _AmountColumn(ProgressColumn):
@@ -76,12 +73,6 @@ class BarProgress:
     def say(self, text: str) -> None:
         """One line, above the bars."""
         self._console.print(escape(text), soft_wrap=True)
-
-    def job_display(self) -> "LiveJobDisplay":
-        """A page about a job that is drawn again and again."""
-        from ctr_pipeline.cli.live_view import LiveJobDisplay
-
-        return LiveJobDisplay(self._console)
 
     def board(self, lines: Sequence[str]) -> None:
         """Lines below the bars, while there are any."""

@@ -55,7 +55,7 @@ class TestStatus:
             *("clicks", "training, epoch 1 of 2, task 10 of 40", "20,000 of 80,000 trained"),
             *("64 repeated", "25,000 rows/s", "training loss 0.4567", "validation AUC 0.7654"),
             *("3 at step 512, 4.0 s ago; the best is 2", "54,321", "12,345", "700 MB"),
-            *("backing off", "worker-1 was killed: it is started again (1.2 s)", "best epoch 1"),
+            *("backing off", "Worker-1 was killed: it is started again (1.2 s)", "best epoch 1"),
             "9,000 rows, logloss 0.4444, AUC 0.7777",
         ):
             assert text in out, text
