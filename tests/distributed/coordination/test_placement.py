@@ -1,0 +1,66 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctr_pipeline.distributed.coordination.placement import (
+    dense_ranges,
+    owned_partitions,
+    owner_of,
+)
+from ctr_pipeline.distributed.coordination.spec import JobSpec, OptimizerShape, UpdateRule
+
+ADAM = OptimizerShape("adam", 0.01, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0)
+SPEC = JobSpec(
+    job="",
+    protocol=1,
+    config_fingerprint="",
+    rows_fingerprint="",
+    plan_fingerprint="",
+    seed=0,
+    tables=(),
+    segments=(),
+    counts_file="",
+    num_dense=10,
+    dense_optimizer=ADAM,
+    num_partitions=8,
+    num_parameter_servers=3,
+    update=UpdateRule("async", 1, 0, False),
+    splits=(),
+    batch_size=1,
+    epochs=1,
+    shuffle=True,
+    checkpoint_seconds=1.0,
+    keep_checkpoints=1,
+    checkpoints_folder="",
+)
+
+
+@given(st.integers(1, 100), st.integers(1, 12))
+def test_each_partition_has_one_owner(num_partitions, num_servers):
+    spec = replace(SPEC, num_partitions=num_partitions, num_parameter_servers=num_servers)
+    owned = [owned_partitions(spec, server) for server in range(num_servers)]
+    assert sorted(partition for each in owned for partition in each) == list(range(num_partitions))
+    for server, partitions in enumerate(owned):
+        assert all(owner_of(partition, num_servers) == server for partition in partitions)
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
+
+
+@given(st.integers(0, 1000), st.integers(1, 12))
+def test_ranges_follow_each_other_and_are_of_near_equal_length(num_dense, num_servers):
+    ranges = dense_ranges(replace(SPEC, num_dense=num_dense), num_servers)
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == num_dense
+    assert all(one[1] == other[0] for one, other in pairwise(ranges))
+    lengths = [last - first for first, last in ranges]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("num_servers", [1, 2, 5])
+def test_an_optimizer_with_one_accumulator_for_all_is_not_divided(num_servers):
+    spec = replace(SPEC, dense_optimizer=replace(ADAM, name="rowwise_adagrad"))
+    ranges = dense_ranges(spec, num_servers)
+    assert ranges[0] == (0, 10)
+    assert ranges[1:] == ((10, 10),) * (num_servers - 1)
