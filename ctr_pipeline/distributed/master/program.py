@@ -89,7 +89,8 @@ class Master:
         self._spec = load_spec(self._job_folder)
         config = load_config(run_folder / "config.resolved.yaml").config
         self._access = Access.load(self._job_folder)
-        scores = run_folder / "scores"
+        # Absolute: workers take relative names from the run folder, which may be relative itself.
+        scores = (run_folder / "scores").resolve()
         self._settings = plan_job(
             self._spec, config.runtime, scores_folder=scores, launched=launcher is not None
         )
