@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary
@@ -26,6 +26,7 @@ def bits_of(values):
     return [None if value is None else np.float64(value).tobytes() for value in values]
 
 
+@settings(deadline=None)
 @given(st.lists(TEXT, max_size=60), st.integers(0, 10))
 def test_texts(values, offset):
     column = pa.array([None] * offset + values, pa.string()).slice(offset)
@@ -36,6 +37,7 @@ def test_texts(values, offset):
     encoded.validate(full=True)
 
 
+@settings(deadline=None)
 @given(st.lists(NUMBER, max_size=60), st.integers(0, 10))
 def test_numbers_are_told_apart_by_their_bits(values, offset):
     column = pa.array([None] * offset + values, pa.float64(), from_pandas=False).slice(offset)
