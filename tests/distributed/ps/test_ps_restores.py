@@ -1,0 +1,386 @@
+"""Cuts and restores: what a cut holds is what was applied, and nothing is applied again."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ps_requests import Caller, batch, counting, key, owned_keys, wait_until
+
+from ctr_pipeline.distributed.coordination.messages import (
+    PartitionFiles,
+    RestoreRequest,
+    SnapshotRequest,
+    TaskMarks,
+)
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.rpc.control import decode, encode
+from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
+from ctr_pipeline.embeddings.partition import partitions_of
+
+NUM_BATCHES = 12
+KEYS = np.array([key(0, 1), key(0, 2), key(1, 33), key(2, 700), key(2, 701)])
+
+
+def restore_request(replies, generation, cut):
+    """As the master makes it of its manifest; each message travels as JSON."""
+    replies = [decode(type(reply), encode(reply)) for reply in replies]
+    chains = {}
+    for server, reply in enumerate(replies):
+        assert not reply.refused
+        for file in reply.files:
+            if file.kind != "dense":
+                chains.setdefault(file.partition, ([], server))[0].append(file)
+    request = RestoreRequest(
+        generation=generation,
+        cut=cut,
+        partitions=tuple(
+            PartitionFiles(partition, tuple(files), server)
+            for partition, (files, server) in sorted(chains.items())
+        ),
+        dense=tuple(file for reply in replies for file in reply.files if file.kind == "dense"),
+        marks=tuple(reply.marks for reply in replies),
+    )
+    return decode(RestoreRequest, encode(request))
+
+
+def take_cut(cores, generation, cut, parent=0):
+    return [
+        core.snapshot(SnapshotRequest(generation, cut, parent, full=parent == 0)) for core in cores
+    ]
+
+
+def restored(spec, request):
+    cores = [PsCore(spec, index) for index in range(spec.num_parameter_servers)]
+    for core in cores:
+        assert not core.restore(request).refused
+    return cores
+
+
+class Job:
+    """Batches of a counting job on some servers; each names some of a few rows."""
+
+    def __init__(self, cores, generation):
+        self.generation = generation
+        self.callers = [Caller(core) for core in cores]
+        self.spec = cores[0].spec
+
+    def keys_of(self, number, server):
+        named = KEYS[[number % 5, (number + 2) % 5]]
+        return named[np.isin(named, owned_keys(self.spec, server))]
+
+    def push(self, number, server):
+        caller, keys = self.callers[server], self.keys_of(number, server)
+        caller.pull(keys, batch=batch(number), generation=self.generation)
+        # Versions are not looked at: the mode is asynchronous.
+        return caller.push(keys, batch(number), generation=self.generation).status
+
+    def train(self, numbers):
+        for number in numbers:
+            for server in range(len(self.callers)):
+                assert self.push(number, server) in {Status.DONE, Status.REPEATED}
+
+    def counts(self):
+        """Times that each row was updated, and each dense value."""
+        rows = dict.fromkeys(KEYS.tolist(), 0.0)
+        dense = []
+        for server, caller in enumerate(self.callers):
+            keys = KEYS[np.isin(KEYS, owned_keys(self.spec, server))]
+            values, own = caller.values(keys, self.generation)
+            rows.update(zip(keys.tolist(), values, strict=True))
+            dense += own
+        return list(rows.values()), dense
+
+
+def expected_counts(numbers):
+    rows = np.zeros(5)
+    for number in numbers:
+        rows[[number % 5, (number + 2) % 5]] += 1
+    return rows.tolist(), [float(len(numbers))] * 37
+
+
+@st.composite
+def histories(draw):
+    """Where each batch arrives before the first cut, and which are trained before the second."""
+    servers = [draw(st.integers(1, 4)) for _ in range(3)]
+    arrived = [draw(st.frozensets(st.integers(0, servers[0] - 1))) for _ in range(NUM_BATCHES)]
+    between = draw(st.lists(st.integers(0, NUM_BATCHES - 1), max_size=NUM_BATCHES))
+    lone = draw(st.lists(st.tuples(st.integers(0, NUM_BATCHES - 1), st.integers(0, 3)), max_size=6))
+    return servers, arrived, between, lone
+
+
+@given(histories())
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_every_batch_counts_once_after_restores_under_other_numbers_of_servers(
+    make_spec, make_core, make_optimizer, tmp_path_factory, history
+):
+    servers, arrived, between, lone = history
+    folder = str(tmp_path_factory.mktemp("cuts"))
+    spec = counting(make_spec(), make_optimizer, checkpoints_folder=folder)
+    specs = [replace(spec, num_parameter_servers=number) for number in servers]
+    cores = [make_core(specs[0], index) for index in range(servers[0])]
+    for core in cores:
+        Caller(core).init()
+
+    job = Job(cores, 0)
+    for number, chosen in enumerate(arrived):
+        for server in sorted(chosen):
+            assert job.push(number, server) is Status.DONE
+    request = restore_request(take_cut(cores, 0, 1), 1, 1)
+
+    job = Job(restored(specs[1], request), 1)
+    job.train(between)
+    for number, server in lone:
+        job.push(number, server % servers[1])
+    cores = [caller.core for caller in job.callers]
+    # A cut in the midst of replaying: parts of a server may still differ.
+    request = restore_request(take_cut(cores, 1, 2), 2, 2)
+
+    job = Job(restored(specs[2], request), 2)
+    job.train(range(NUM_BATCHES))
+    assert job.counts() == expected_counts(range(NUM_BATCHES))
+    # And once more: nothing is left to apply.
+    job.train(reversed(range(NUM_BATCHES)))
+    assert job.counts() == expected_counts(range(NUM_BATCHES))
+
+
+def test_a_batch_that_only_some_parts_have_is_applied_to_the_others(
+    make_spec, make_core, make_optimizer
+):
+    spec = counting(make_spec(), make_optimizer)
+    two = replace(spec, num_parameter_servers=2)
+    cores = [make_core(two, index) for index in range(2)]
+    for core in cores:
+        Caller(core).init()
+    job = Job(cores, 0)
+    # Server 0 has batch 0, server 1 does not: the worker died between the acknowledgements.
+    assert job.push(0, 0) is Status.DONE
+    job = Job(restored(spec, restore_request(take_cut(cores, 0, 1), 1, 1)), 1)
+    dense_before = job.counts()[1]
+    assert dense_before == [1.0] * 18 + [0.0] * 19
+    assert job.push(0, 0) is Status.DONE
+    assert job.counts() == expected_counts([0])
+    assert job.push(0, 0) is Status.REPEATED
+
+
+def test_marks_of_equal_parts_are_one(make_spec, make_core, make_optimizer):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    Job([core], 0).train([0, 1, 5])
+    (reply,) = take_cut([core], 0, 1)
+    assert reply.marks == (TaskMarks(0, 0, 0b100011, None),)
+    assert reply.version == 3
+
+
+def test_a_restored_server_trains_on_with_the_same_bits(make_spec, make_core):
+    """Slots, training counts and the dense optimizer's state are all in the cut."""
+    spec = make_spec()
+    keys = owned_keys(spec, 0)[::50]
+    initial = np.random.default_rng(8).standard_normal(37).astype(np.float32)
+
+    def train(caller, numbers, generation):
+        for number in numbers:
+            rng = np.random.default_rng(number)
+            caller.pull(keys, generation=generation)
+            caller.push(
+                keys,
+                batch(number),
+                generation=generation,
+                step=number + 1,
+                sums=rng.standard_normal((len(keys), 5)).astype(np.float32),
+                dense=rng.standard_normal(37).astype(np.float32),
+            )
+
+    whole, stopped = (Caller(make_core(spec)) for _ in range(2))
+    for caller in (whole, stopped):
+        caller.core.init_dense(DenseRequest(0, 0, initial))
+    train(whole, range(6), 0)
+    train(stopped, range(3), 0)
+    request = restore_request(take_cut([stopped.core], 0, 1), 1, 1)
+    again = Caller(restored(spec, request)[0])
+    train(again, range(3, 6), 1)
+    expected, found = whole.pull(keys), again.pull(keys, generation=1)
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_array_equal(found.dense, expected.dense)
+
+
+def test_deltas_and_their_base_are_the_rows_at_the_last_cut(make_spec, make_core, make_optimizer):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    Caller(core).init()
+    job = Job([core], 0)
+    job.train([0, 1])
+    (base,) = take_cut([core], 0, 1)
+    job.train([2])
+    (delta,) = take_cut([core], 0, 2, parent=1)
+    job.train([3])
+    rows = [file for file in delta.files if file.kind == "delta"]
+    assert rows
+    assert sum(file.num_rows for file in rows) == 2
+    chained = replace(
+        delta,
+        files=tuple(file for file in base.files if file.kind == "base") + delta.files,
+    )
+    job = Job(restored(spec, restore_request([chained], 1, 2)), 1)
+    assert job.counts() == expected_counts([0, 1, 2])
+    job.train(range(4))
+    assert job.counts() == expected_counts(range(4))
+
+
+def test_a_cut_after_one_that_the_master_gave_up_holds_all_rows(
+    make_spec, make_core, make_optimizer
+):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    job = Job([core], 0)
+    job.train([0])
+    take_cut([core], 0, 1)
+    job.train([1])
+    # Another server failed at cut 2: the master builds on cut 1 again.
+    take_cut([core], 0, 2, parent=1)
+    (reply,) = take_cut([core], 0, 3, parent=1)
+    assert {file.kind for file in reply.files} == {"base", "dense"}
+
+
+def test_a_repeated_request_for_a_cut_gets_the_same_answer(make_spec, make_core, make_optimizer):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    job = Job([core], 0)
+    job.train([0])
+    (first,) = take_cut([core], 0, 1)
+    job.train([1])
+    assert take_cut([core], 0, 1) == [first]
+
+
+def test_there_is_no_cut_of_another_generation_or_without_dense_values(make_spec, make_core):
+    core = make_core(make_spec())
+    (reply,) = take_cut([core], 0, 1)
+    assert "dense" in reply.refused
+    (reply,) = take_cut([core], 4, 1)
+    assert "generation 4" in reply.refused
+
+
+def test_a_full_disk_is_told_and_the_next_cut_holds_all_rows(make_spec, make_core, make_optimizer):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    job = Job([core], 0)
+    job.train([0])
+    (base,) = take_cut([core], 0, 1)
+    folder = Path(core.spec.checkpoints_folder)
+    moved = folder.with_name("moved")
+    folder.rename(moved)
+    job.train([1])
+    (failed,) = take_cut([core], 0, 2, parent=1)
+    assert failed.refused
+    moved.rename(folder)
+    # Training went on, and what the failed cut had begun is forgotten.
+    job.train([2])
+    (reply,) = take_cut([core], 0, 3, parent=1)
+    assert {file.kind for file in reply.files} == {"base", "dense"}
+    assert base.files != reply.files
+
+
+@pytest.mark.parametrize("kind", ["rows", "dense"])
+def test_a_damaged_file_is_named_and_an_earlier_cut_can_be_restored_instead(
+    make_spec, make_core, make_optimizer, kind
+):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    Caller(core).init()
+    job = Job([core], 0)
+    job.train([0])
+    good = restore_request(take_cut([core], 0, 1), 1, 1)
+    job.train([1])
+    bad = restore_request(take_cut([core], 0, 2), 1, 2)
+    files = bad.dense if kind == "dense" else [f for p in bad.partitions for f in p.files]
+    name = max(files, key=lambda file: file.num_bytes).name
+    path = Path(spec.checkpoints_folder) / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    reply = core.restore(bad)
+    assert name in reply.refused
+    # It serves nobody until there is something to serve.
+    assert job.callers[0].pull([], generation=1).status is Status.NOT_READY
+    assert core.restore(good).refused == ""
+    assert Job([core], 1).counts() == expected_counts([0])
+
+
+def test_updates_go_on_while_a_cut_is_written_and_are_not_in_it(
+    make_spec, make_core, make_optimizer
+):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    keys = owned_keys(spec, 0)
+    caller.pull(keys)
+    caller.push(keys, batch(0))
+    ended = threading.Event()
+    pushed = []
+
+    def train():
+        for number in range(1, 60):
+            caller.push(keys, batch(number))
+            pushed.append(number)
+            if ended.is_set():
+                return
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    wait_until(lambda: len(pushed) >= 2)
+    (reply,) = take_cut([core], 0, 1)
+    ended.set()
+    thread.join()
+    again = Caller(restored(spec, restore_request([reply], 1, 1))[0])
+    values, dense = again.values(keys, 1)
+    applied = reply.version
+    assert 3 <= applied < core.version
+    assert set(values) == {float(applied)}
+    assert set(dense) == {float(applied)}
+    # Its marks say exactly what it holds.
+    assert reply.marks == (TaskMarks(0, 0, (1 << applied) - 1, None),)
+
+
+def test_a_rollback_ends_a_cut_that_is_being_written(make_spec, make_core, make_optimizer):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    caller.pull(owned_keys(spec, 0))
+    replies = []
+    # The writer of rows cannot go on while somebody holds the rows' own lock.
+    with core._holdings._store.rows.lock:
+        thread = threading.Thread(target=lambda: replies.extend(take_cut([core], 0, 1)))
+        thread.start()
+        pause = threading.Event()
+        pause.wait(0.05)
+    restoring = core.restore(RestoreRequest(1, 0, (), (), ()))
+    thread.join(20)
+    assert not restoring.refused
+    assert core.generation == 1
+    # Written in time or given up, never a mixture.
+    assert replies[0].refused in {
+        "",
+        "the job was rolled back meanwhile",
+        "generation 0 is not the one that is served",
+    }
+
+
+def test_rows_go_to_the_servers_of_their_partitions(make_spec, make_core, make_optimizer):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    keys = owned_keys(spec, 0)
+    caller.pull(keys)
+    request = restore_request(take_cut([core], 0, 1), 1, 1)
+    three = replace(spec, num_parameter_servers=3)
+    for server, restored_core in enumerate(restored(three, request)):
+        mine = keys[partitions_of(keys, spec.num_partitions) % 3 == server]
+        assert restored_core.num_rows == len(mine)
