@@ -319,7 +319,7 @@ class TrainConfig(Section):
         default=EarlyStopping(), description="When to stop early; null: never."
     )
     checkpoint_seconds: float = Field(
-        default=60.0, gt=0, description="Seconds between checkpoints; each epoch's end is one too."
+        default=30.0, gt=0, description="Seconds between checkpoints; each epoch's end is one too."
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="Checkpoints kept, beside the best.")
     deterministic: bool = Field(

@@ -7,6 +7,8 @@ from ctr_pipeline.distributed.coordination.events import Json
 
 _FIRST_RETRY_SECONDS = 1.0
 _MOST_RETRY_SECONDS = 30.0
+# The first cut holds few rows and comes early: without one a lost server means the beginning.
+_FIRST_CUT_FRACTION = 1 / 6
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class CutSchedule:
         self._retry_at = now
         self.last_at = now
         self.failures_in_row = 0
+        self._has_succeeded = False
         self.in_flight = 0
         """Number of the cut that is being taken; 0: none."""
 
@@ -61,7 +64,8 @@ class CutSchedule:
         """
         if self.in_flight or now < self._retry_at:
             return False
-        return at_once or now - self.last_at >= self._interval_seconds
+        share = 1.0 if self._has_succeeded else _FIRST_CUT_FRACTION
+        return at_once or now - self.last_at >= share * self._interval_seconds
 
     def begin(self, cut: int) -> None:
         """A cut is being taken."""
@@ -69,6 +73,7 @@ class CutSchedule:
 
     def succeed(self, now: float) -> None:
         """It is durable."""
+        self._has_succeeded = True
         self.in_flight = self.failures_in_row = 0
         self.last_at = now
 
