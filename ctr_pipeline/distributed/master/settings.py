@@ -13,6 +13,7 @@ from ctr_pipeline.errors import TrainingError
 
 _BATCHES_PER_SCORE_TASK = 16
 _LEAST_ROWS_PER_SCORE_TASK = 16_384
+_MOST_CLOCK_STEP_SECONDS = 2.0
 _FINAL_SPLITS = ("valid", "test")
 
 
@@ -78,6 +79,7 @@ def plan_job(
         lease_seconds=runtime.lease_seconds,
         worker_silence_seconds=runtime.lease_seconds,
         server_silence_seconds=runtime.lease_seconds,
+        most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, runtime.lease_seconds / 3),
         max_task_failures=runtime.max_task_failures,
         max_dropped_tasks=runtime.max_dropped_tasks,
     )
