@@ -3,6 +3,7 @@
 The command line shows bars or plain lines; notebooks and tests pass `SilentProgress`.
 """
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -35,6 +36,9 @@ class Progress(Protocol):
     def say(self, text: str) -> None:
         """One plain line for a person."""
 
+    def board(self, lines: Sequence[str]) -> None:
+        """Shows lines below everything else, in place of those before, where that is possible."""
+
 
 class SilentTask:
     """A `ProgressTask` that shows nothing."""
@@ -65,4 +69,7 @@ class SilentProgress:
         return SilentTask()
 
     def say(self, text: str) -> None:
+        """Shows nothing."""
+
+    def board(self, lines: Sequence[str]) -> None:
         """Shows nothing."""

@@ -101,6 +101,8 @@ def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:
 
 
 def _score(folder: Path, model: TrainedModel, split: str, progress: Progress) -> ScoredRows:
+    if model.scores is not None:
+        return model.scores.load(split, folder)
     with (
         EncodedReader(folder) as reader,
         progress.task(f"Scoring {split}", total=reader.meta.num_rows) as task,

@@ -11,13 +11,13 @@ import pyarrow as pa
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
-from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
 from ctr_pipeline.export.parity import ParityProof, prove_parity
 from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.rows import TrainedRows
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.training_stage import TrainedModel
 from ctr_pipeline.pipeline.unseen import score_table
@@ -62,8 +62,8 @@ def run_export(
             model=model.compiled.assign(model.dense.values),
             preprocessing=build_preprocessing(model.plan, run.path),
             column_types=signature,
-            row_blocks=_blocks(model.store),
-            num_rows=model.store.num_rows if model.store is not None else 0,
+            row_blocks=_blocks(model.rows),
+            num_rows=model.rows.num_rows if model.rows is not None else 0,
             width=1 + config.model.embedding_dim,
             version_folder=version_folder,
             info=ModelCardInfo(
@@ -100,9 +100,9 @@ def run_export(
         return publish_export(exported), proof
 
 
-def _blocks(store: EmbeddingStore | None) -> Iterator[RowBlock]:
-    if store is not None:
-        for block in store.iterate_rows(_BLOCK_ROWS):
+def _blocks(rows: TrainedRows | None) -> Iterator[RowBlock]:
+    if rows is not None:
+        for block in rows.iterate_rows(_BLOCK_ROWS):
             yield RowBlock(block.keys, block.values)
 
 

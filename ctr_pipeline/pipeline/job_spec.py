@@ -24,7 +24,6 @@ from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.rows import segment_specs
 from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
-from ctr_pipeline.training.checkpoint import CheckpointFolder
 
 
 def prepare_spec(
@@ -104,23 +103,6 @@ def continue_spec(fresh: JobSpec, run: RunFolder) -> JobSpec:
             remedy="Take fewer with runtime.parameter_servers",
         )
     return replace(fresh, job=earlier.job, num_partitions=earlier.num_partitions)
-
-
-def require_mode(run: RunFolder, *, processes: bool) -> None:
-    """Refuses to resume what was trained in the other mode.
-
-    Raises:
-        RunFolderError: The checkpoints are of the other one.
-    """
-    has_local = bool(CheckpointFolder(run.checkpoints).steps())
-    has_job = (run.job / "spec.json").exists()
-    if has_local if processes else has_job:
-        mode = "local" if processes else "processes"
-        raise RunFolderError(
-            f"was trained with runtime.mode: {mode}",
-            place=str(run.path),
-            remedy=f"Resume with --set runtime.mode={mode}, or give --overwrite to start anew",
-        )
 
 
 def _num_rows(folder: Path) -> int:

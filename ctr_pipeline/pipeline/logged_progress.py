@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +29,10 @@ class LoggedProgress:
         """One plain line for a person and for the log."""
         _LOGGER.info("%s", text)
         self._inner.say(text)
+
+    def board(self, lines: Sequence[str]) -> None:
+        """Lines for a person alone."""
+        self._inner.board(lines)
 
 
 class _LoggedTask:

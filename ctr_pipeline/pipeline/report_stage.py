@@ -93,7 +93,7 @@ def run_report(
                 tolerance=proof.tolerance,
             ),
             num_dense_parameters=model.compiled.num_parameters,
-            num_embedding_rows=model.store.num_rows if model.store is not None else 0,
+            num_embedding_rows=model.rows.num_rows if model.rows is not None else 0,
             export_path=str(export_folder),
         )
         durable.write_text(run.report, render_report(shown))

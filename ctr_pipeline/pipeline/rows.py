@@ -1,16 +1,30 @@
 """The embedding rows that a config asks for."""
 
-from collections.abc import Sequence
-from typing import IO, Any
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import ModelConfig, OptimizerConfig, SegmentConfig, TrainConfig
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
-from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.training.lookup import SavedRows
+
+
+class TrainedRows(Protocol):
+    """Rows of a trained model, wherever they lie; `EmbeddingStore` is one."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many."""
+
+    def memory_bytes(self) -> int:
+        """Memory that they take."""
+
+    def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
+        """All rows by ascending key, in blocks of at most `block_rows`."""
 
 
 class NoRows:

@@ -51,12 +51,12 @@ def run_pipeline(
         times = StageTimes()
         accept = same_rows_as_before(run) if resume else None
         analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
-        progress.say("Starting TensorFlow")
-        # It is imported by the stages below and by no earlier one.
-        from ctr_pipeline.pipeline.training_stage import run_training
-
-        model = run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
-        return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
+        with _trained(
+            loaded, run, encoding, resume=resume, progress=progress, times=times
+        ) as model:
+            return _finish(
+                loaded, run, analysis, encoding, model=model, progress=progress, times=times
+            )
 
 
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
@@ -77,10 +77,8 @@ def train(
         times = StageTimes()
         accept = same_rows_as_before(run) if resume else None
         analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
-        progress.say("Starting TensorFlow")
-        from ctr_pipeline.pipeline.training_stage import run_training
-
-        run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
+        with _trained(loaded, run, encoding, resume=resume, progress=progress, times=times):
+            pass
         return RunResult(run.path, {}, times.seconds, run.paths(), _num_rows(analysis))
 
 
@@ -126,6 +124,32 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
         times = StageTimes()
         analysis, encoding = _prepare_as_trained(loaded, run, model, progress, times)
         return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
+
+
+@contextmanager
+def _trained(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    progress: Progress,
+    times: StageTimes,
+) -> "Iterator[TrainedModel]":
+    """Trains in the mode that the config asks for; the model may be served only inside."""
+    progress.say("Starting TensorFlow")
+    # It is imported by the stages from here on and by no earlier one.
+    if loaded.config.runtime.mode == "processes":
+        from ctr_pipeline.pipeline.processes import trained_in_processes
+
+        with trained_in_processes(
+            loaded, run, encoding, resume=resume, progress=progress, times=times
+        ) as model:
+            yield model
+        return
+    from ctr_pipeline.pipeline.training_stage import run_training
+
+    yield run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
 
 
 def _prepare(
@@ -222,8 +246,8 @@ def _finish(
             "best_epoch": best,
             "steps": state.history[-1].step if state.history else 0,
             "stopped_because": state.finished,
-            "embedding_rows": model.store.num_rows if model.store is not None else 0,
-            "embedding_bytes": model.store.memory_bytes() if model.store is not None else 0,
+            "embedding_rows": model.rows.num_rows if model.rows is not None else 0,
+            "embedding_bytes": model.rows.memory_bytes() if model.rows is not None else 0,
             "dense_parameters": model.compiled.num_parameters,
         },
         "importance": [row.model_dump() for row in importance],
@@ -233,6 +257,8 @@ def _finish(
         "timings_seconds": dict(times.seconds),
         "peak_memory_bytes": peak_memory_bytes(),
     }
+    if model.runtime is not None:
+        metrics["runtime"] = model.runtime
     durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
     return RunResult(run.path, metrics, times.seconds, run.paths(), _num_rows(analysis))
 

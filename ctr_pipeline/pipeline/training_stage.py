@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,15 @@ from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
+from ctr_pipeline.pipeline.rows import TrainedRows, build_store, lookup_of, optimizer_spec
+from ctr_pipeline.pipeline.score_files import ScoreFiles
 from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.lookup import DenseValues, SavedRows
 from ctr_pipeline.training.parameters import load_parameters
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
@@ -34,18 +37,46 @@ class TrainedModel:
     Attributes:
         plan: Fitted transforms.
         compiled: The dense part.
-        store: Embedding rows; None without fields.
+        rows: Embedding rows; None without fields.
         dense: Dense parameters.
         scorer: Ids and numbers → logits.
         state: How training went.
+        scores: Logits of the splits, where they are known already.
+        runtime: How members of a job fared, for `metrics.json`.
+    """
+
+    plan: PreprocessingPlan
+    compiled: CompiledModel
+    rows: TrainedRows | None
+    dense: DenseValues
+    scorer: Scorer
+    state: TrainingState
+    scores: ScoreFiles | None = None
+    runtime: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model whose parameters live in this process.
+
+    Attributes:
+        plan: Fitted transforms.
+        compiled: The dense part.
+        store: Embedding rows; None without fields.
+        dense: Dense parameters.
+        lookup: The rows as trainer and scorer see them.
     """
 
     plan: PreprocessingPlan
     compiled: CompiledModel
     store: EmbeddingStore | None
     dense: DenseParameters
-    scorer: Scorer
-    state: TrainingState
+    lookup: SavedRows
+
+    def trained(self, state: TrainingState) -> TrainedModel:
+        """The model after training."""
+        scorer = Scorer(self.compiled, self.lookup, self.dense)
+        return TrainedModel(self.plan, self.compiled, self.store, self.dense, scorer, state)
 
 
 def run_training(
@@ -60,7 +91,9 @@ def run_training(
     """Trains from the start, or goes on from the newest whole checkpoint."""
     config = loaded.config
     with times.stage("training"), contextlib.ExitStack() as stack:
-        model = _assemble(loaded, run, encoding.plan, encoding.counts)
+        if resume:
+            require_mode(run, processes=False)
+        model = assemble_local(loaded, run, encoding.plan, encoding.counts)
         readers = {
             split: stack.enter_context(EncodedReader(encoding.folders[split]))
             for split in ("train", "valid")
@@ -68,7 +101,7 @@ def run_training(
         trainer = Trainer(
             config=config.train,
             compiled=model.compiled,
-            embeddings=lookup_of(model.store, config.model),
+            embeddings=model.lookup,
             dense=model.dense,
             train=readers["train"],
             valid=readers["valid"],
@@ -88,7 +121,7 @@ def run_training(
         trainer.state.plan_fingerprint = plan_fingerprint(encoding.plan)
         state = trainer.fit()
         progress.say(f"Training ended: {state.finished}")
-    return TrainedModel(model.plan, model.compiled, model.store, model.dense, model.scorer, state)
+    return model.trained(state)
 
 
 def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
@@ -99,6 +132,11 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
     Raises:
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
     """
+    if (run.job / "spec.json").exists():
+        # With the words of members of a job, which others need not load.
+        from ctr_pipeline.pipeline.job_model import open_job_model
+
+        return open_job_model(loaded, run, progress)
     checkpoints = CheckpointFolder(run.checkpoints)
     checkpoint = checkpoints.load_newest(progress.say)
     if checkpoint is None or checkpoint.state["best_step"] is None:
@@ -114,15 +152,24 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
         except CheckpointError as error:
             progress.say(f"The newest checkpoint is used instead of the best: {error}")
     plan = load_plan(run.preprocessing)
+    require_same_plan(state, plan, run)
+    model = assemble_local(loaded, run, plan, None)
+    load_parameters(checkpoint, model.lookup, model.dense)
+    return model.trained(state)
+
+
+def require_same_plan(state: TrainingState, plan: PreprocessingPlan, run: RunFolder) -> None:
+    """Refuses parameters that were trained with other transforms.
+
+    Raises:
+        CheckpointError: They were.
+    """
     if state.plan_fingerprint != plan_fingerprint(plan):
         raise CheckpointError(
             "was trained with other transforms than those that lie beside it now",
             place=str(run.path),
             remedy="Run 'ctrpipe run' with --overwrite: data or config changed since then",
         )
-    model = _assemble(loaded, run, plan, None)
-    load_parameters(checkpoint, lookup_of(model.store, loaded.config.model), model.dense)
-    return TrainedModel(plan, model.compiled, model.store, model.dense, model.scorer, state)
 
 
 def require_same_rows(state: TrainingState, fingerprint: str, run: RunFolder) -> None:
@@ -139,16 +186,23 @@ def require_same_rows(state: TrainingState, fingerprint: str, run: RunFolder) ->
         )
 
 
-def _assemble(
+def assemble_local(
     loaded: LoadedConfig,
     run: RunFolder,
     plan: PreprocessingPlan,
     counts: Sequence[NDArray[np.int64]] | None,
-) -> TrainedModel:
+) -> LocalModel:
+    """The model of a config with initial parameters.
+
+    Args:
+        loaded: The config.
+        run: The run folder.
+        plan: Fitted transforms.
+        counts: Occurrences of each id in the training rows; None where nothing is trained.
+    """
     config = loaded.config
     threads = num_threads(config.runtime)
     compiled = compile_model(config, run, plan, threads=threads)
     store = build_store(plan, counts, model=config.model, train=config.train, threads=threads)
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
-    scorer = Scorer(compiled, lookup_of(store, config.model), dense)
-    return TrainedModel(plan, compiled, store, dense, scorer, TrainingState())
+    return LocalModel(plan, compiled, store, dense, lookup_of(store, config.model))

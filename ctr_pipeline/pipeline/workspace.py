@@ -273,6 +273,22 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
 
+def require_mode(run: RunFolder, *, processes: bool) -> None:
+    """Refuses to resume what was trained in the other mode.
+
+    Raises:
+        RunFolderError: The checkpoints are of the other one.
+    """
+    of_job = (run.job / "spec.json").exists()
+    if run.checkpoints.is_dir() and any(run.checkpoints.iterdir()) and of_job != processes:
+        mode = "processes" if of_job else "local"
+        raise RunFolderError(
+            f"was trained with runtime.mode: {mode}",
+            place=str(run.path),
+            remedy=f"Resume with --set runtime.mode={mode}, or give --overwrite to start anew",
+        )
+
+
 def model_fingerprint(config: Config) -> str:
     """Names the keys that a trained model depends on; where it lies and runs is not among them."""
     kept = _without_free(config.model_dump(mode="json"), "")

@@ -5,8 +5,10 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ctr_pipeline import durable
+from ctr_pipeline.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,28 @@ class EpochRecord:
     learning_rate_factor: float
     num_rows: int
     seconds: float
+
+
+def load_history(path: Path) -> list[EpochRecord]:
+    """The records that `save_history` wrote; none if there is no such file.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+    readers: list[tuple[str, Any]] = [
+        (field.name, int if field.type is int else float) for field in fields(EpochRecord)
+    ]
+    try:
+        return [EpochRecord(**{name: read(line[name]) for name, read in readers}) for line in lines]
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"is damaged ({error})", place=str(path), remedy="Train again, or restore the file"
+        ) from error
 
 
 def save_history(path: Path, history: Sequence[EpochRecord]) -> None:

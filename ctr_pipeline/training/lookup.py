@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class EmbeddingLookup(Protocol):
-    """Rows for a batch, and updates of the rows from its gradients."""
+class RowReader(Protocol):
+    """Values of rows for a batch."""
 
     def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
         """Everything about a batch that does not depend on values; runs ahead in a thread."""
@@ -24,6 +24,10 @@ class EmbeddingLookup(Protocol):
         self, prepared: Any, num_leading: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The rows' values, [B, F, A] and [B, F, D]; zeros for absent rows and for padding."""
+
+
+class EmbeddingLookup(RowReader, Protocol):
+    """Rows for a batch, and updates of the rows from its gradients."""
 
     def update(
         self,
@@ -47,14 +51,20 @@ class SavedRows(EmbeddingLookup, Protocol):
         """Replaces all rows by those that `save` wrote."""
 
 
-class DenseRows(Protocol):
-    """Dense parameters with their optimizer.
+class DenseValues(Protocol):
+    """Dense parameters.
 
     Attributes:
         values: All parameters, one after another.
     """
 
-    values: NDArray[np.float32]
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """All parameters, one after another."""
+
+
+class DenseRows(DenseValues, Protocol):
+    """Dense parameters with their optimizer."""
 
     def update(
         self, gradient: NDArray[np.float32], *, step: int, learning_rate_factor: float

@@ -13,7 +13,7 @@ from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import ProgressTask, SilentTask
 from ctr_pipeline.training.batches import pad
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.lookup import DenseRows, EmbeddingLookup
+from ctr_pipeline.training.lookup import DenseValues, RowReader
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ class Scorer:
         dense: Its dense parameters.
     """
 
-    def __init__(
-        self, compiled: CompiledModel, embeddings: EmbeddingLookup, dense: DenseRows
-    ) -> None:
+    def __init__(self, compiled: CompiledModel, embeddings: RowReader, dense: DenseValues) -> None:
         self._compiled = compiled
         self._embeddings = embeddings
         self._dense = dense

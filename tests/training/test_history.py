@@ -1,6 +1,8 @@
 import pandas as pd
+import pytest
 
-from ctr_pipeline.training.history import EpochRecord, save_history
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.training.history import EpochRecord, load_history, save_history
 
 FIRST = EpochRecord(0, 94, 0.6, 0.55, 0.71, 1.01, 1.0, 1500, 2.5)
 SECOND = EpochRecord(1, 188, 0.5, 0.52, 0.75, 0.99, 0.5, 1500, 2.0)
@@ -26,3 +28,18 @@ def test_no_epoch_is_a_header_alone(tmp_path):
     save_history(tmp_path / "history.csv", [])
     assert (tmp_path / "history.csv").read_text().splitlines()[0].startswith("epoch,step,")
     assert pd.read_csv(tmp_path / "history.csv").empty
+
+
+def test_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "history.csv"
+    assert load_history(path) == []
+    save_history(path, [FIRST, SECOND])
+    assert load_history(path) == [FIRST, SECOND]
+    assert isinstance(load_history(path)[0].num_rows, int)
+
+
+def test_a_damaged_file_is_told(tmp_path):
+    path = tmp_path / "history.csv"
+    path.write_text("epoch,step\n1,x\n")
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_history(path)

@@ -1,0 +1,96 @@
+"""The model of a job that ran in several processes, loaded from its best cut."""
+
+from pathlib import Path
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.distributed.coordination.messages import LoggedFile
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, CutManifest
+from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.dense_log import restore_range
+from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.row_log import restore_rows
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.pipeline.training_stage import (
+    LocalModel,
+    TrainedModel,
+    assemble_local,
+    require_same_plan,
+)
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.history import EpochRecord, load_history
+from ctr_pipeline.training.stopping import decide_stop
+from ctr_pipeline.training.trainer import TrainingState
+
+
+def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
+    """Loads the best epoch into this process; the newest whole cut if that one is damaged.
+
+    Raises:
+        CheckpointError: Nothing was trained here, or training has not finished an epoch.
+    """
+    spec = load_spec(run.job)
+    history = load_history(run.history)
+    if not history:
+        raise CheckpointError(
+            "holds no trained model: no epoch is done",
+            place=str(run.path),
+            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with --resume first",
+        )
+    decision = decide_stop(history, loaded.config.train.early_stopping, loaded.config.train.epochs)
+    best = next(record for record in history if record.epoch == decision.best_epoch)
+    manifest = _find_cut(run.checkpoints, best, progress)
+    state = TrainingState(
+        step=manifest.facts.step,
+        history=history,
+        best_step=best.step,
+        finished=decision.reason,
+        rows_fingerprint=spec.rows_fingerprint,
+        plan_fingerprint=spec.plan_fingerprint,
+    )
+    plan = load_plan(run.preprocessing)
+    require_same_plan(state, plan, run)
+    model = assemble_local(loaded, run, plan, None)
+    _restore(model, run.checkpoints, manifest)
+    return model.trained(state)
+
+
+def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:
+    """The last cut of the best epoch, or else the newest one that is whole."""
+    found, damages = CheckpointsFolder(folder, None).sound(read=True)
+    for damage in damages:
+        progress.say(f"Checkpoint passed over: {damage}")
+    if not found:
+        raise CheckpointError(
+            "no checkpoint is whole",
+            place=str(folder),
+            remedy="Run 'ctrpipe train' without --resume to train from the start",
+        )
+    of_best = [cut for cut in found if cut.facts.epoch == best.epoch]
+    if not of_best:
+        progress.say("The newest checkpoint is used instead of the best, which is not whole")
+    return (of_best or found)[0]
+
+
+def _restore(model: LocalModel, folder: Path, manifest: CutManifest) -> None:
+    facts, files = manifest.facts, manifest.files
+    if model.store is not None:
+        restore_rows(
+            model.store,
+            folder,
+            [_log_files(chain.files) for chain in files.partitions],
+            num_partitions=facts.num_partitions,
+            cut=facts.cut,
+        )
+    restore_range(
+        model.dense,
+        folder,
+        _log_files(files.dense),
+        first=0,
+        num_dense=model.compiled.num_parameters,
+    )
+
+
+def _log_files(files: tuple[LoggedFile, ...]) -> list[LogFile]:
+    return [LogFile(**vars(file)) for file in files]

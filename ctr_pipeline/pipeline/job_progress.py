@@ -1,0 +1,142 @@
+"""A job in several processes as one live view: a bar for what it does, a line for each member."""
+
+from types import TracebackType
+from typing import Self
+
+from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
+from ctr_pipeline.progress import Progress, ProgressTask
+
+_MEBIBYTE = 2**20
+_SAID_STATES = {
+    "waiting": "Starting parameter servers and workers",
+    "restoring": "Parameter servers load the last checkpoint",
+}
+
+
+class JobProgress:
+    """Tells of a job what has changed since it was last shown; a context manager.
+
+    Args:
+        progress: Who is told.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._state = ""
+        self._last_event = 0.0
+        self._num_epochs_said = 0
+        self._first = True
+        self._title = ""
+        self._task: ProgressTask | None = None
+        self._done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end_task(kind, error, trace)
+        self._progress.board(())
+
+    def show(self, view: JobView) -> None:
+        """Shows the job as it is now."""
+        self._say_events(view)
+        self._say_epochs(view)
+        if view.state != self._state:
+            self._state = view.state
+            if view.state in _SAID_STATES:
+                self._progress.say(_SAID_STATES[view.state])
+        self._move_bar(view)
+        self._progress.board(tuple(describe_member(member) for member in view.members))
+        self._first = False
+
+    def _say_events(self, view: JobView) -> None:
+        for event in view.events:
+            if event.time > self._last_event and not self._first:
+                self._progress.say(describe_event(event))
+        self._last_event = max([self._last_event, *(event.time for event in view.events)])
+
+    def _say_epochs(self, view: JobView) -> None:
+        for record in view.history[self._num_epochs_said :]:
+            if not self._first:
+                self._progress.say(
+                    f"Epoch {record.epoch + 1}: train logloss {record.train_logloss:.4f}, "
+                    f"validation logloss {record.valid_logloss:.4f}, AUC {record.valid_auc:.4f}"
+                )
+        self._num_epochs_said = len(view.history)
+
+    def _move_bar(self, view: JobView) -> None:
+        if view.state in {"training", "cutting"}:
+            per_epoch = view.records.total // view.epochs
+            title = f"Training, epoch {view.epoch + 1} of {view.epochs}"
+            done = view.records.trained + view.records.dropped - view.epoch * per_epoch
+            self._switch(title, per_epoch, "rows")
+        elif view.state in {"validating", "scoring"}:
+            self._switch("Validation" if view.state == "validating" else "Scoring", None, "tasks")
+            done = view.tasks_done
+        else:
+            return
+        if self._task is not None:
+            # A rollback takes records back; the bar waits until they are trained again.
+            self._task.advance(max(0, done - self._done))
+            self._done = max(done, self._done)
+            self._task.note(_note(view))
+
+    def _switch(self, title: str, total: int | None, unit: str) -> None:
+        if title == self._title:
+            return
+        self._end_task(None, None, None)
+        self._title, self._done = title, 0
+        self._task = self._progress.task(title, total=total, unit=unit)
+        self._task.__enter__()
+
+    def _end_task(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.__exit__(kind, error, trace)
+            self._task = None
+
+
+def describe_event(event: JobEvent) -> str:
+    """What happened, what was done about it, and how long it took."""
+    text = f"{event.what}: {event.done}" if event.done else event.what
+    if event.recovery_seconds is not None:
+        text += f" ({event.recovery_seconds:.1f} s)"
+    return text[:1].upper() + text[1:]
+
+
+def describe_member(member: MemberView) -> str:
+    """One member in a line: state, speed, memory, restarts."""
+    stats = member.stats
+    parts = [f"{member.role}-{member.index}".ljust(10), member.state.ljust(9)]
+    if stats.samples_per_second:
+        parts.append(f"{stats.samples_per_second:,.0f} rows/s")
+    if stats.rows_held:
+        parts.append(f"{stats.rows_held:,} rows held")
+    if stats.rss_bytes:
+        parts.append(f"{stats.rss_bytes / _MEBIBYTE:,.0f} MiB")
+    if member.restarts:
+        parts.append(f"{member.restarts} restart{'s' if member.restarts > 1 else ''}")
+    if member.last_end and member.state != "running":
+        parts.append(member.last_end)
+    return "  ".join(parts)
+
+
+def _note(view: JobView) -> str:
+    notes = []
+    if view.train_logloss is not None:
+        notes.append(f"logloss {view.train_logloss:.4f}")
+    if view.auc is not None:
+        notes.append(f"AUC {view.auc:.4f}")
+    workers = [member for member in view.members if member.role == "worker"]
+    running = sum(member.state == "running" for member in workers)
+    notes.append(f"{running} worker{'s' if running != 1 else ''}")
+    return " · ".join(notes)

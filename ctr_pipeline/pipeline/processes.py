@@ -1,0 +1,261 @@
+"""Training by a master, parameter servers and workers: started here, watched, ended here.
+
+This process is the parent of all members. It prepares what they agree on, waits until the model is
+trained, and has its artefacts made while the parameter servers still hold the rows.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ctr_pipeline import interruption
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.rpc.spec_file import save_spec
+from ctr_pipeline.errors import Interrupted, TrainingError
+from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
+from ctr_pipeline.pipeline.job_control import ENDED_STATES, Job, ask_master
+from ctr_pipeline.pipeline.job_progress import JobProgress
+from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec
+from ctr_pipeline.pipeline.members import CommandLines
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
+from ctr_pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from ctr_pipeline.distributed.coordination.spec import JobSpec
+    from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.training.compiled import CompiledModel
+    from ctr_pipeline.training.trainer import TrainingState
+
+_LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 0.25
+_STOP_SECONDS = 120.0
+_FINISH_SECONDS = 20.0
+
+
+@contextmanager
+def trained_in_processes(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    progress: Progress,
+    times: StageTimes,
+) -> Iterator["TrainedModel"]:
+    """Trains, from the start or from the newest whole cut; gives the model while members live.
+
+    Raises:
+        CtrPipelineError: The job failed; what the failed member wrote stands in the log.
+        Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
+    """
+    if resume:
+        require_mode(run, processes=True)
+    resume = resume and (run.job / "spec.json").exists()
+    if not resume:
+        run.discard_results()
+    run.keep_config(loaded)
+    access = Access.create(run.job, tls=loaded.config.runtime.tls == "auto")
+    # Of a master that is gone.
+    (run.job / "endpoint.json").unlink(missing_ok=True)
+    commands = CommandLines(run.config)
+    with LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher:
+        with times.stage("training"):
+            spec, compiled = _prepare(loaded, run, encoding, resume=resume)
+            launcher.start("master", 0)
+            view = _follow(run, launcher, progress)
+            progress.say(f"Training ended: {view.reason}")
+        with _served(
+            loaded, run, encoding, spec=spec, compiled=compiled, access=access, view=view
+        ) as model:
+            yield model
+            _finish(run)
+
+
+def _prepare(
+    loaded: LoadedConfig, run: RunFolder, encoding: Encoding, *, resume: bool
+) -> "tuple[JobSpec, CompiledModel]":
+    """Writes the spec, for which the number of dense parameters has to be known."""
+    # The nursery of workers imports TensorFlow at the same time.
+    from ctr_pipeline.pipeline.dense_model import compile_model
+
+    compiled = compile_model(
+        loaded.config, run, encoding.plan, threads=num_threads(loaded.config.runtime)
+    )
+    spec = prepare_spec(loaded, run, encoding, num_dense=compiled.num_parameters)
+    if resume:
+        spec = continue_spec(spec, run)
+    save_spec(run.job, spec)
+    return spec, compiled
+
+
+@contextmanager
+def _served(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    spec: "JobSpec",
+    compiled: "CompiledModel",
+    access: Access,
+    view: JobView,
+) -> Iterator["TrainedModel"]:
+    """The model as the parameter servers hold it."""
+    from ctr_pipeline.distributed.worker.ps_client import PsClient
+    from ctr_pipeline.pipeline.rows import NoRows, segment_specs
+    from ctr_pipeline.pipeline.score_files import ScoreFiles
+    from ctr_pipeline.pipeline.served_rows import ServedDense, ServedRows
+    from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.training.scoring import Scorer
+
+    config, plan = loaded.config, encoding.plan
+    client = PsClient(spec, access)
+    try:
+        client.route(view.generation, _server_addresses(view, spec))
+        segments = segment_specs(config.model, config.train)
+        rows = ServedRows(client, segments) if plan.fields else None
+        dense = ServedDense.read(client, num_fields=len(plan.fields))
+        lookup = rows if rows is not None else NoRows(1 + config.model.embedding_dim)
+        yield TrainedModel(
+            plan=plan,
+            compiled=compiled,
+            rows=rows,
+            dense=dense,
+            scorer=Scorer(compiled, lookup, dense),
+            state=_state_of(view, encoding),
+            scores=ScoreFiles(run.scores),
+            runtime=describe_job(view),
+        )
+    finally:
+        client.close()
+
+
+def _server_addresses(view: JobView, spec: "JobSpec") -> tuple[str, ...]:
+    addresses = {one.index: one.address for one in view.members if one.role == "ps"}
+    return tuple(addresses.get(index, "") for index in range(spec.num_parameter_servers))
+
+
+def _state_of(view: JobView, encoding: Encoding) -> "TrainingState":
+    from ctr_pipeline.training.trainer import TrainingState
+
+    best = next((one for one in view.history if one.epoch == view.best_epoch), None)
+    return TrainingState(
+        step=best.step if best else view.step,
+        history=list(view.history),
+        best_step=best.step if best else None,
+        finished=view.reason,
+        rows_fingerprint=encoding.fingerprint,
+        plan_fingerprint=plan_fingerprint(encoding.plan),
+    )
+
+
+def describe_job(view: JobView) -> dict[str, Any]:
+    """How members of a job fared, for `metrics.json`."""
+    recoveries = [event for event in view.events if event.recovery_seconds is not None]
+    return {
+        "mode": "processes",
+        "records": asdict(view.records),
+        "dropped_tasks": list(view.dropped_tasks),
+        "generation": view.generation,
+        "refused_reports": view.refused_reports,
+        "restarts": {
+            role: sum(one.restarts for one in view.members if one.role == role)
+            for role in ("master", "ps", "worker")
+        },
+        "recoveries": [asdict(event) for event in recoveries],
+        "members": [
+            {
+                "role": one.role,
+                "index": one.index,
+                "pid": one.pid,
+                "restarts": one.restarts,
+                "rows_held": one.stats.rows_held,
+                "bytes_received": one.stats.bytes_received,
+                "bytes_sent": one.stats.bytes_sent,
+                "cpu_seconds": one.stats.cpu_seconds,
+                "rss_bytes": one.stats.rss_bytes,
+            }
+            for one in view.members
+        ],
+    }
+
+
+def _follow(run: RunFolder, launcher: LocalLauncher, progress: Progress) -> JobView:
+    """Shows the job until it is trained.
+
+    Raises:
+        TrainingError: It failed.
+        Interrupted: It was stopped.
+    """
+    job, stop_until, view = Job(run.path), None, None
+    with interruption.deferred(), JobProgress(progress) as shown:
+        while True:
+            if interruption.requested() and stop_until is None:
+                progress.say("Stopping after a checkpoint")
+                stop_until = time.monotonic() + _STOP_SECONDS
+                _tell(job, "Stop")
+            if stop_until is not None and time.monotonic() > stop_until:
+                interruption.raise_if_requested()
+            try:
+                view = ask_master(job, "Status", Empty(), JobView)
+            except PeerUnavailable:
+                # It may not serve yet, or be on its way back.
+                if failure := launcher.failure():
+                    raise _failed("the master cannot go on", failure, run) from None
+            else:
+                shown.show(view)
+                if view.state == "trained":
+                    return view
+                if view.state == "failed":
+                    raise _failed(view.reason, view.traceback, run)
+                if view.state == "stopped":
+                    progress.say("Stopped; --resume goes on from the last checkpoint")
+                    interruption.raise_if_requested()
+                    # Somebody ran 'ctrpipe stop'.
+                    raise Interrupted(signal.SIGTERM)
+            time.sleep(_POLL_SECONDS)
+
+
+def _failed(reason: str, details: str, run: RunFolder) -> TrainingError:
+    if details:
+        _LOGGER.error("%s\n%s", reason, details)
+    return TrainingError(
+        reason,
+        place=str(run.logs),
+        remedy="What its members wrote lies there; --resume goes on from the last checkpoint",
+    )
+
+
+def _finish(run: RunFolder) -> None:
+    """Lets members leave; the launcher ends those that stay."""
+    job, until = Job(run.path), time.monotonic() + _FINISH_SECONDS
+    _tell(job, "Finish")
+    while time.monotonic() < until:
+        try:
+            if ask_master(job, "Status", Empty(), JobView).state in ENDED_STATES:
+                return
+        except PeerUnavailable:
+            return
+        time.sleep(_POLL_SECONDS / 5)
+
+
+def _tell(job: Job, method: str) -> None:
+    """Asks the master for something, for as long as one may be on its way back."""
+    for _ in range(20):
+        try:
+            ask_master(job, method, Empty(), Empty)
+        except PeerUnavailable:
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+    _LOGGER.warning("The master does not answer to %s", method)

@@ -1,0 +1,364 @@
+"""The loop trains what one process trains, whatever happens to the members that it talks to."""
+
+import math
+
+import numpy as np
+import pytest
+from loop_world import (
+    LeasingMaster,
+    PeerUnavailable,
+    RolledBack,
+    StoreClient,
+    Superseded,
+    training_tasks,
+)
+from session_world import job_spec
+from training_problem import (
+    BATCH_SIZE,
+    NUM_ROWS,
+    draw_rows,
+    new_model,
+    new_store,
+    rows_of,
+    write_rows,
+)
+
+from ctr_pipeline.config.models import TrainConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.distributed.coordination.messages import LeasedTask, Member, MemberStats, TaskKey
+from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.worker.loop import WorkerLoop
+from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.errors import DataError, TrainingError
+from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.scoring import Scorer
+from ctr_pipeline.training.step import TrainingStep
+from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+
+EPOCHS = 2
+STEPS_AN_EPOCH = 94
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return CompiledModel(new_model(), batch_size=BATCH_SIZE)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    root = tmp_path_factory.mktemp("loop")
+    write_rows(root / "train", *draw_rows(NUM_ROWS, 1))
+    write_rows(root / "valid", *draw_rows(500, 2))
+    return root
+
+
+def new_dense(compiled):
+    return DenseParameters(compiled.initial_parameters(), OptimizerSpec("adam", 0.02))
+
+
+@pytest.fixture(scope="module")
+def config():
+    return TrainConfig(
+        batch_size=BATCH_SIZE,
+        epochs=EPOCHS,
+        checkpoint_seconds=1e9,
+        early_stopping=None,
+        gradient_clip_norm=0.5,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(compiled, rows, config, tmp_path_factory):
+    """What one process makes of the same rows, never going back to an earlier epoch."""
+    folder = tmp_path_factory.mktemp("alone")
+    store, dense = new_store(0.02), new_dense(compiled)
+    with EncodedReader(rows / "train") as train, EncodedReader(rows / "valid") as valid:
+        trainer = Trainer(
+            config=config,
+            compiled=compiled,
+            embeddings=store,
+            dense=dense,
+            train=train,
+            valid=valid,
+            files=TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events"),
+            progress=SilentProgress(),
+        )
+        state = trainer.fit()
+    # Otherwise the parameters below are those of another epoch.
+    assert state.best_step == state.step == EPOCHS * STEPS_AN_EPOCH
+    return store, dense, state
+
+
+class World:
+    """A loop with everything around it in hand."""
+
+    def __init__(self, compiled, rows, config, folder, tasks):
+        splits = (
+            SplitShape("train", str(rows / "train"), NUM_ROWS),
+            SplitShape("valid", str(rows / "valid"), 500),
+        )
+        self.spec = job_spec(splits=splits, batch_size=BATCH_SIZE, seed=config.seed)
+        self.master = LeasingMaster(self.spec, tasks)
+        self.client = StoreClient(new_store(0.02), new_dense(compiled))
+        self.folder, self.compiled, self.config = folder, compiled, config
+        self.pauses = []
+        self.session = Session(
+            member=Member("worker", 0, "abc"),
+            config_fingerprint="",
+            metrics_address="",
+            connect=self.master.connect,
+            stats=MemberStats,
+        )
+
+    def run(self, compiled=None):
+        with self.session as session:
+            loop = WorkerLoop(
+                spec=session.wait_registered(),
+                session=session,
+                client=self.client,
+                compiled=compiled or self.compiled,
+                step=TrainingStep(self.config, compiled or self.compiled),
+                scores_root=self.folder,
+                sleep=self.pauses.append,
+            )
+            loop.run()
+        return loop
+
+    def masks(self):
+        return {
+            (key.epoch, key.task): report.done_mask for key, report in self.master.reports.items()
+        }
+
+
+@pytest.fixture
+def make_world(compiled, rows, config, tmp_path):
+    def make(tasks=None):
+        if tasks is None:
+            tasks = [task for epoch in range(EPOCHS) for task in training_tasks(epoch, 2)]
+        return World(compiled, rows, config, tmp_path, tasks)
+
+    return make
+
+
+WHOLE = {(0, 0): 2**64 - 1, (0, 1): 2**30 - 1, (1, 0): 2**64 - 1, (1, 1): 2**30 - 1}
+
+
+def assert_equal_to_alone(world, alone):
+    store, dense, state = alone
+    assert np.array_equal(world.client.dense_parameters.values, dense.values)
+    for mine, theirs in zip(rows_of(world.client.store), rows_of(store), strict=True):
+        assert np.array_equal(mine, theirs)
+    losses = [
+        math.fsum(
+            loss.loss_sum
+            for key, report in world.master.reports.items()
+            if key.epoch == epoch
+            for loss in report.losses
+        )
+        for epoch in range(EPOCHS)
+    ]
+    expected = [record.train_logloss * record.num_rows for record in state.history]
+    assert losses == pytest.approx(expected, rel=1e-12)
+
+
+def test_trains_the_bits_of_one_process(make_world, alone):
+    world = make_world()
+    loop = world.run()
+    assert world.masks() == WHOLE
+    assert [step for _, step in world.client.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
+    assert_equal_to_alone(world, alone)
+    assert loop.samples_per_second > 0
+
+
+def test_faults_of_servers_change_nothing(make_world, alone):
+    world = make_world()
+    away = PeerUnavailable("gone")
+    world.client.faults["pull"].extend([None, away, away, None, away])
+    world.client.faults["push"].extend(
+        [None, away, "lost", "stale", None, "stale", "stale", "lost", away, away]
+    )
+    world.run()
+    assert world.masks() == WHOLE
+    assert_equal_to_alone(world, alone)
+    assert len(world.pauses) == 8
+    # Of the two whose answers were lost.
+    repeated = sum(bin(one.repeated_mask).count("1") for one in world.master.reports.values())
+    assert repeated == 2
+
+
+def test_batches_that_are_done_are_left_out(make_world):
+    key = TaskKey("train", 0, 1, "train")
+    world = make_world([LeasedTask(key, 1, 0b101, 0, 0, "")])
+    world.run()
+    assert [place[2] for place, _ in world.client.applied] == [1, *range(3, 30)]
+    assert [step for _, step in world.client.applied][:2] == [66, 68]
+    assert world.master.reports[key].done_mask == 2**30 - 1
+
+
+def test_a_task_that_is_all_done_is_finished_at_once(make_world):
+    key = TaskKey("train", 0, 1, "train")
+    world = make_world([LeasedTask(key, 1, 2**30 - 1, 0, 0, "")])
+    world.run()
+    assert world.client.pushes == 0
+    assert world.master.reports[key].finished
+
+
+def test_a_rollback_in_the_middle_begins_the_leases_again(make_world):
+    world = make_world(training_tasks(0, 2))
+
+    def roll_back():
+        if world.client.pushes == 40:
+            world.master.roll_back()
+            raise RolledBack(2)
+
+    world.client.on_push = roll_back
+    world.run()
+    assert world.client.generation == 2
+    assert {report.attempt for report in world.master.reports.values()} == {2}
+    assert world.masks() == {(0, 0): 2**64 - 1, (0, 1): 2**30 - 1}
+
+
+def test_a_rollback_that_the_master_tells_of_does_the_same(make_world):
+    world = make_world(training_tasks(0, 2))
+
+    def roll_back():
+        if world.client.pushes == 40:
+            world.master.roll_back()
+            # The heartbeat brings it while servers do not answer.
+            world.client.faults["push"].extend([PeerUnavailable("restoring")] * 3)
+
+    world.client.on_push = roll_back
+    world.run()
+    assert world.client.generation == 2
+    assert world.masks() == {(0, 0): 2**64 - 1, (0, 1): 2**30 - 1}
+
+
+def test_a_task_that_another_worker_has_is_let_go(make_world):
+    world = make_world(training_tasks(0, 2))
+    world.client.faults["push"].extend([None] * 5 + [Superseded("attempt 2 has begun")])
+    # The lease stays with the other worker, who is no part of this test.
+    world.master.leased.clear()
+    original = world.master._heartbeat
+
+    def heartbeat(request):
+        for report in request.reports:
+            if report.key.task == 0:
+                world.master.leased.pop(report.key, None)
+        return original(request)
+
+    world.master._heartbeat = heartbeat
+    world.run()
+    places = [place for place, _ in world.client.applied]
+    assert [place for place in places if place[1] == 0] == [(0, 0, batch) for batch in range(5)]
+    assert world.masks()[0, 1] == 2**30 - 1
+
+
+def score_task(task, first, num_rows, file=""):
+    return LeasedTask(TaskKey("score", 0, task, "valid"), 1, 0, first, num_rows, file)
+
+
+def test_scoring_is_that_of_one_process_and_makes_no_rows(make_world, compiled):
+    world = make_world(
+        [score_task(0, 0, 320, "scores/valid-0.f32"), score_task(1, 320, 180, "scores/valid-1.f32")]
+    )
+    world.run()
+    assert world.client.store.num_rows == 0
+    assert world.client.pushes == 0
+    ids, numbers, labels = draw_rows(500, 2)
+    expected = Scorer(compiled, new_store(), new_dense(compiled)).score(ids, numbers)
+    written = [
+        np.fromfile(world.folder / "scores" / f"valid-{task}.f32", "<f4") for task in range(2)
+    ]
+    assert np.array_equal(np.concatenate(written), expected)
+    merged = ScoreHistogram.empty()
+    for report in world.master.reports.values():
+        assert report.finished
+        merged += ScoreHistogram.from_sparse(
+            report.scores.positives,
+            report.scores.negatives,
+            loss_sum=report.scores.loss_sum,
+            probability_sum=report.scores.probability_sum,
+        )
+    whole = ScoreHistogram.of(labels, expected)
+    assert merged.auc() == whole.auc()
+    assert merged.loss_units == whole.loss_units
+
+
+def test_scores_without_a_file_are_only_counted(make_world):
+    world = make_world([score_task(0, 0, 100)])
+    world.run()
+    assert not (world.folder / "scores").exists()
+    (report,) = world.master.reports.values()
+    assert sum(count for _, count in (*report.scores.positives, *report.scores.negatives)) == 100
+
+
+class BrokenModel:
+    """Gradients that fail as a user's own code may."""
+
+    def __init__(self, compiled, failure):
+        self.compiled, self.failure, self.calls = compiled, failure, 0
+
+    def initial_parameters(self):
+        return self.compiled.initial_parameters()
+
+    def gradients(self, **arguments):
+        self.calls += 1
+        gradients = self.compiled.gradients(**arguments)
+        return self.failure(gradients) if self.calls == 7 else gradients
+
+
+def test_a_failure_of_the_model_reaches_the_master_and_ends_the_worker(make_world, compiled):
+    def fail(_):
+        raise ZeroDivisionError("in the user's layer")
+
+    world = make_world()
+    with pytest.raises(ZeroDivisionError):
+        world.run(BrokenModel(compiled, fail))
+    report = world.master.reports[TaskKey("train", 0, 0, "train")]
+    assert "ZeroDivisionError: in the user's layer" in report.failure
+    assert "test_worker_loop.py" in report.failure
+    assert report.done_mask == 2**6 - 1
+    assert not report.finished
+
+
+def test_a_loss_that_is_no_number_is_told_with_its_step(make_world, compiled):
+    world = make_world()
+
+    def diverge(gradients):
+        return type(gradients)(math.nan, *list(vars(gradients).values())[1:])
+
+    with pytest.raises(TrainingError, match="the loss is nan at step 7"):
+        world.run(BrokenModel(compiled, diverge))
+    report = world.master.reports[TaskKey("train", 0, 0, "train")]
+    assert "the loss is nan at step 7" in report.failure
+
+
+def test_rows_of_another_run_are_refused(make_world, rows, tmp_path):
+    world = make_world()
+    write_rows(tmp_path / "other", *draw_rows(NUM_ROWS, 9))
+    (tmp_path / "other" / "meta.json").write_text(
+        (tmp_path / "other" / "meta.json").read_text().replace('"test"', '"another"')
+    )
+    splits = (SplitShape("train", str(tmp_path / "other"), NUM_ROWS),)
+    world.master.spec = job_spec(splits=splits, batch_size=BATCH_SIZE)
+    with pytest.raises(DataError, match="other rows"):
+        world.run()
+    report = world.master.reports[TaskKey("train", 0, 0, "train")]
+    assert "other rows" in report.failure
+
+
+def test_leaves_after_the_batch_in_progress_and_reports_it(make_world):
+    world = make_world()
+
+    def leave():
+        if world.client.pushes == 10:
+            world.session.leave()
+
+    world.client.on_push = leave
+    world.run()
+    assert world.client.pushes == 10
+    assert world.masks() == {(0, 0): 2**10 - 1}
