@@ -1,0 +1,151 @@
+import pytest
+
+from ctr_pipeline.distributed.coordination.messages import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    Member,
+    MemberStats,
+    RegisterReply,
+    RegisterRequest,
+)
+from ctr_pipeline.distributed.coordination.spec import UpdateRule
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.session import PsSession
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.errors import CtrPipelineError
+
+
+class Master:
+    """Answers as it is told."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.asked = []
+        self.answers = {}
+        self.num_connections = 0
+        self.num_closed = 0
+
+    def connect(self):
+        self.num_connections += 1
+        return self
+
+    def close(self):
+        self.num_closed += 1
+
+    def call(self, _method, message, _reply, *, deadline_seconds):
+        assert deadline_seconds > 0
+        self.asked.append(message)
+        answer = self.answers.get(type(message))
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return answer
+        if isinstance(message, RegisterRequest):
+            return RegisterReply("", 3, self.spec, ("here:1",), 2.0, 5.0)
+        return HeartbeatReply("go_on", 3, ("here:1",), (), ("w0", "w1"))
+
+    def kinds(self):
+        return [type(message) for message in self.asked]
+
+
+@pytest.fixture
+def core(make_spec):
+    return PsCore(make_spec(update=UpdateRule("sync", 2, 0, False)), 0)
+
+
+@pytest.fixture
+def master(core):
+    return Master(core.spec)
+
+
+@pytest.fixture
+def session(core, master):
+    return PsSession(
+        core,
+        member=Member("ps", 0, "name"),
+        address="here:1",
+        metrics_address="here:2",
+        connect=master.connect,
+        stats=lambda: MemberStats(rows_held=7),
+        clock=lambda: 0.0,
+    )
+
+
+def test_it_registers_and_then_sends_heartbeats(session, master):
+    assert session.turn() == 2.0
+    assert session.turn() == 2.0
+    registered, beat = master.asked
+    assert (registered.address, registered.metrics_address) == ("here:1", "here:2")
+    assert registered.member == Member("ps", 0, "name")
+    assert beat.stats.rows_held == 7
+    assert master.num_connections == 1
+
+
+def test_it_never_gives_up_a_master_that_is_away(session, master):
+    master.answers[RegisterRequest] = PeerUnavailable("gone")
+    pauses = [session.turn() for _ in range(30)]
+    assert all(0 < pause <= 1.0 for pause in pauses)
+    assert pauses[0] <= 0.1
+    # It may come back elsewhere: each try looks up where it is.
+    assert master.num_connections == master.num_closed == 30
+    del master.answers[RegisterRequest]
+    assert session.turn() == 2.0
+
+
+def test_a_master_that_comes_back_is_not_told_again_who_we_are(session, master):
+    session.turn()
+    master.answers[HeartbeatRequest] = PeerUnavailable("gone")
+    session.turn()
+    del master.answers[HeartbeatRequest]
+    assert session.turn() == 2.0
+    assert master.kinds() == [RegisterRequest, HeartbeatRequest, HeartbeatRequest]
+
+
+def test_a_master_that_does_not_know_us_is_told_at_once(session, master):
+    session.turn()
+    master.answers[HeartbeatRequest] = HeartbeatReply("register_again", 3, (), (), ())
+    assert session.turn() == 0.0
+    session.turn()
+    assert master.kinds() == [RegisterRequest, HeartbeatRequest, RegisterRequest]
+
+
+def test_it_leaves_when_told(session, master):
+    session.turn()
+    assert not session.told_to_leave
+    master.answers[HeartbeatRequest] = HeartbeatReply("leave", 3, (), (), ())
+    session.turn()
+    assert session.told_to_leave
+
+
+def test_heartbeats_say_which_workers_a_round_waits_for(session, core):
+    named = []
+    core.set_active_workers = named.append
+    session.turn()
+    session.turn()
+    assert named == [("w0", "w1")]
+
+
+def test_heartbeats_hurry_while_a_round_waits(session, monkeypatch):
+    monkeypatch.setattr(PsCore, "num_waiting", 1)
+    session.turn()
+    assert session.turn() == 0.25
+
+
+def test_a_refusal_ends_it(session, master):
+    master.answers[RegisterRequest] = RegisterReply("wrong config", 0, master.spec, (), 1.0, 5.0)
+    with pytest.raises(CtrPipelineError, match="wrong config"):
+        session.turn()
+
+
+def test_a_master_that_is_not_ready_is_asked_again(session, master):
+    master.answers[RegisterRequest] = CallRefused("not_ready", "soon")
+    assert session.turn() <= 0.1
+    master.answers[RegisterRequest] = CallRefused("token", "no")
+    with pytest.raises(CallRefused):
+        session.turn()
+
+
+def test_another_jobs_master_is_told_apart(session, master, make_spec):
+    master.spec = make_spec(job="another")
+    with pytest.raises(CtrPipelineError, match="another one"):
+        session.turn()
