@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TypeVar
 
 from ctr_pipeline.distributed.coordination.events import (
@@ -43,6 +44,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeaseRequest,
     RegisterRequest,
 )
+from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.lanes import Lane
@@ -62,7 +64,9 @@ _EVENTS_KEPT = 200
 _OBSERVE_EVERY_SECONDS = 0.2
 _LEDGER_AGAIN_SECONDS = 0.1
 _NOTE_PROGRESS_EVERY_SECONDS = 2.0
+_SCALE_EVERY_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
+_REPLACE_GRACE_SECONDS = 10.0
 
 
 class MasterGoneError(Refusal):
@@ -82,6 +86,7 @@ class JobExecutor:
         cuts: Takes and restores cuts.
         recorder: What people look at.
         decide_epoch: Metrics of an epoch and whether to stop.
+        autoscaler: Chooses the number of workers; None: people do.
         clock: Seconds, never backwards.
         wall_clock: Unix time, seconds.
         events: Of the masters before this one, oldest first.
@@ -97,6 +102,7 @@ class JobExecutor:
         cuts: CutKeeper,
         recorder: Recorder,
         decide_epoch: Callable[[DecideEpoch], EpochDecided],
+        autoscaler: Autoscaler | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         events: Sequence[JobEvent] = (),
@@ -108,6 +114,7 @@ class JobExecutor:
         self._cuts = cuts
         self._recorder = recorder
         self._decide_epoch = decide_epoch
+        self._autoscaler = autoscaler
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.RLock()
@@ -119,7 +126,7 @@ class JobExecutor:
         self._events: deque[JobEvent] = deque(events, maxlen=_EVENTS_KEPT)
         self._newest_cut = newest_cut
         self._speed = SpeedMeter()
-        self._progress_due = clock()
+        self._progress_due = self._scaling_due = clock()
         self._member_lane = Lane("members", self._die)
         self._cut_lane = Lane("cuts", self._die)
         self._observer: threading.Thread | None = None
@@ -149,8 +156,11 @@ class JobExecutor:
 
     def tick(self) -> None:
         """Time has passed."""
-        self.submit(Tick())
         now = self._clock()
+        if self._autoscaler is not None and now >= self._scaling_due:
+            self._scaling_due = now + _SCALE_EVERY_SECONDS
+            self._scale(self._autoscaler)
+        self.submit(Tick())
         if now < self._progress_due:
             return
         self._progress_due = now + _NOTE_PROGRESS_EVERY_SECONDS
@@ -162,6 +172,23 @@ class JobExecutor:
                 train_logloss=totals.loss_sum / totals.trained,
                 samples_per_second=self.samples_per_second,
             )
+
+    def _scale(self, autoscaler: Autoscaler) -> None:
+        step = autoscaler.look(self.status())
+        if step is None:
+            return
+        if step.scale is not None:
+            _LOGGER.info("%s workers are wanted: %s", step.scale.target_workers, step.reason)
+            self.submit(step.scale)
+        for server in step.hot_servers:
+            self.announce(
+                f"parameter server {server} works near its limit",
+                "more parameter servers would help (runtime.parameter_servers)",
+            )
+        for worker in step.stragglers:
+            self.announce(f"worker {worker} stays far behind the others", "it is replaced")
+            stop = StopMember("worker", worker, _REPLACE_GRACE_SECONDS)
+            self._member_lane.put(partial(self._change_member, stop))
 
     # What is told.
 

@@ -16,6 +16,7 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import Launcher
+from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.beginning import (
     START_RECORD,
     MasterStart,
@@ -32,7 +33,7 @@ from ctr_pipeline.distributed.master.metrics import MetricsServer
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
-from ctr_pipeline.distributed.master.settings import batches_per_epoch, plan_job
+from ctr_pipeline.distributed.master.settings import batches_per_epoch, bound_workers, plan_job
 from ctr_pipeline.distributed.master.validation import decide_epoch
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, load_endpoint, save_endpoint
@@ -137,6 +138,9 @@ class Master:
             decide_epoch=lambda action: decide_epoch(
                 action, config.train, steps_per_epoch=steps_per_epoch
             ),
+            autoscaler=Autoscaler(bound_workers(config.runtime), time.monotonic)
+            if config.runtime.workers == "auto"
+            else None,
             events=read_events(records),
             newest_cut=find_newest_cut(folder, job.status().last_cut),
         )

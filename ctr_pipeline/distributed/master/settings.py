@@ -1,12 +1,14 @@
 """From the job's spec and the user's config to what the job machine is told."""
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
 from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.job import JobSettings
+from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
 from ctr_pipeline.errors import TrainingError
@@ -60,13 +62,13 @@ def plan_job(
         TrainingError: There is nothing to train on.
     """
     _require_train(spec)
-    workers = runtime.workers if isinstance(runtime.workers, WorkersConfig) else WorkersConfig()
+    workers = bound_workers(runtime)
     valid = spec.split("valid")
     finals = (spec.split(name) for name in _FINAL_SPLITS)
     settings = JobSettings(
         num_parameter_servers=spec.num_parameter_servers,
-        min_workers=workers.min,
-        max_workers=workers.max,
+        min_workers=workers.least,
+        max_workers=workers.most,
         standby_workers=runtime.standby_workers,
         num_epochs=spec.epochs,
         plan_epoch=lambda epoch: plan_epoch(spec, epoch),
@@ -84,6 +86,13 @@ def plan_job(
         max_dropped_tasks=runtime.max_dropped_tasks,
     )
     return settings if launched else replace(settings, start_seconds=math.inf)
+
+
+def bound_workers(runtime: RuntimeConfig) -> WorkerBounds:
+    """How many workers there may be; where it is to be found out, one for each core at most."""
+    if isinstance(runtime.workers, WorkersConfig):
+        return WorkerBounds(runtime.workers.min, runtime.workers.max)
+    return WorkerBounds(1, os.cpu_count() or 1)
 
 
 def _require_train(spec: JobSpec) -> SplitShape:

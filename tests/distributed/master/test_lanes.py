@@ -1,0 +1,28 @@
+import threading
+
+from ctr_pipeline.distributed.master.lanes import Lane
+
+
+def test_work_is_done_in_order_and_close_waits_for_it():
+    done = []
+    lane = Lane("test", on_error=done.append)
+    for number in range(100):
+        lane.put(lambda number=number: done.append(number))
+    lane.close(10.0)
+    assert done == list(range(100))
+
+
+def test_an_error_is_told_and_nothing_is_begun_after_it():
+    errors, done = [], []
+    told = threading.Event()
+
+    def fail():
+        raise ValueError("no")
+
+    lane = Lane("test", on_error=lambda error: (errors.append(error), told.set()))
+    lane.put(fail)
+    lane.put(lambda: done.append(1))
+    assert told.wait(10)
+    lane.close(10.0)
+    assert [str(error) for error in errors] == ["no"]
+    assert done == []

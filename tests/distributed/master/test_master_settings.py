@@ -1,0 +1,97 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_members import prepare_job
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.master.settings import batches_per_epoch, plan_epoch, plan_job
+from ctr_pipeline.errors import TrainingError
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    return prepare_job(tmp_path_factory.mktemp("settings") / "run")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_rows=st.integers(1, 30_000),
+    batch_size=st.integers(1, 200),
+    shuffle=st.booleans(),
+    epoch=st.integers(0, 5),
+)
+def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffle, epoch):
+    spec = replace(
+        spec,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        splits=(SplitShape("train", "", num_rows),),
+    )
+    plan = plan_epoch(spec, epoch)
+    order = EpochOrder(num_rows, batch_size, spec.seed, epoch, shuffle, 64)
+    assert plan.num_tasks == order.num_tasks
+    tasks = list(order.tasks())
+    assert [plan.rows_of(task.task) for task in tasks] == [task.num_rows for task in tasks]
+    assert [plan.batches_of(task.task) for task in tasks] == [
+        order.batches_of(task.task) for task in tasks
+    ]
+    assert plan.num_rows == num_rows
+
+
+@settings(max_examples=30, deadline=None)
+@given(num_rows=st.integers(1, 30_000), batch_size=st.integers(1, 200))
+def test_batches_of_an_epoch_are_counted_with_the_short_ones(spec, num_rows, batch_size):
+    spec = replace(spec, batch_size=batch_size, splits=(SplitShape("train", "", num_rows),))
+    order = EpochOrder(num_rows, batch_size, spec.seed, 0, True, 64)
+    assert batches_per_epoch(spec) == order.num_batches
+
+
+def plan(spec, launched=True, **runtime):
+    wishes = RuntimeConfig.model_validate({"mode": "processes"} | runtime)
+    return plan_job(spec, wishes, scores_folder=Path("/scores"), launched=launched)
+
+
+def test_wishes_become_settings(spec):
+    found = plan(
+        spec,
+        workers={"min": 2, "max": 5},
+        standby_workers=1,
+        lease_seconds=9.0,
+        max_task_failures=4,
+    )
+    assert (found.min_workers, found.max_workers, found.standby_workers) == (2, 5, 1)
+    assert found.worker_silence_seconds == found.lease_seconds == 9.0
+    assert found.max_task_failures == 4
+    assert found.scores_folder == "/scores"
+    assert found.valid is not None
+    assert [split.name for split in found.final_splits] == ["valid", "test"]
+    assert found.num_parameter_servers == spec.num_parameter_servers
+
+
+def test_a_sleep_of_the_machine_never_counts_as_silence(spec):
+    for seconds in (0.5, 5.0, 60.0):
+        found = plan(spec, lease_seconds=seconds)
+        assert found.most_clock_step_seconds < found.worker_silence_seconds
+
+
+def test_people_may_take_their_time_to_start_members(spec):
+    assert plan(spec, launched=False).start_seconds == float("inf")
+    assert plan(spec, launched=True).start_seconds < 1000
+
+
+def test_auto_is_bounded_by_the_cores(spec, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    found = plan(spec, workers="auto")
+    assert (found.min_workers, found.max_workers) == (1, 6)
+
+
+def test_nothing_to_train_on_is_told(spec):
+    with pytest.raises(TrainingError, match="no training rows"):
+        plan(replace(spec, splits=(SplitShape("valid", "", 10),)))
+    with pytest.raises(TrainingError, match="no training rows"):
+        plan(replace(spec, splits=(SplitShape("train", "", 0),)))

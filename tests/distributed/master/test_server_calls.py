@@ -1,0 +1,145 @@
+import threading
+import time
+
+import pytest
+
+from ctr_pipeline.distributed.coordination.messages import (
+    Empty,
+    RestoreReply,
+    SnapshotReply,
+    SnapshotRequest,
+)
+from ctr_pipeline.distributed.master.server_calls import (
+    CallAbandonedError,
+    ServerCalls,
+    ServerRefusedError,
+)
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable, Refusal
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+
+REQUEST = SnapshotRequest(1, 2, 0, True)
+
+
+@pytest.fixture
+def access(tmp_path):
+    return Access.create(tmp_path, tls=False)
+
+
+@pytest.fixture
+def serve(access):
+    servers = []
+
+    def start(answer):
+        server = RpcServer(
+            "PsService",
+            [Method("Snapshot", SnapshotRequest, SnapshotReply, answer)],
+            address="127.0.0.1:0",
+            access=access,
+        )
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.stop(0.0)
+
+
+def reply(version):
+    return SnapshotReply("", (), (), version, 0.0)
+
+
+def call(access, addresses, abandoned=lambda: False, deadline_seconds=20.0, kind=SnapshotReply):
+    calls = ServerCalls(access)
+    try:
+        return calls.call_all(
+            "Snapshot",
+            addresses,
+            REQUEST,
+            kind,
+            deadline_seconds=deadline_seconds,
+            abandoned=abandoned,
+        )
+    finally:
+        calls.close()
+
+
+def test_answers_stand_by_number(access, serve):
+    addresses = [serve(lambda _, number=number: reply(number)) for number in range(3)]
+    assert [answer.version for answer in call(access, addresses)] == [0, 1, 2]
+
+
+def test_all_are_asked_at_once(access, serve):
+    together = threading.Barrier(3, timeout=10)
+
+    def answer(_):
+        together.wait()
+        return reply(1)
+
+    addresses = [serve(answer) for _ in range(3)]
+    assert len(call(access, addresses)) == 3
+
+
+def test_one_that_has_not_registered_is_named(access, serve):
+    with pytest.raises(PeerUnavailable, match="parameter server 1: has not registered"):
+        call(access, [serve(lambda _: reply(0)), ""])
+
+
+def test_one_that_is_gone_is_named_and_the_others_are_not_waited_for(access, serve):
+    forever = threading.Event()
+
+    def never(_):
+        forever.wait(30)
+        return reply(0)
+
+    started = time.monotonic()
+    try:
+        with pytest.raises(PeerUnavailable, match="parameter server 1"):
+            call(access, [serve(never), "127.0.0.1:1"])
+    finally:
+        forever.set()
+    assert time.monotonic() - started < 15
+
+
+def test_one_that_refuses_is_named_with_its_reason(access, serve):
+    def refuse(_):
+        raise Refusal("generation", "generation 7 by now")
+
+    with pytest.raises(ServerRefusedError, match=r"parameter server 0: .*generation 7 by now"):
+        call(access, [serve(refuse)])
+
+
+def test_an_answer_of_another_kind_is_a_refusal(access, serve):
+    with pytest.raises(ServerRefusedError, match="parameter server 0"):
+        call(access, [serve(lambda _: reply(0))], kind=RestoreReply)
+    with pytest.raises(ServerRefusedError):
+        call(access, [serve(lambda _: reply(0))], kind=Empty)
+
+
+def test_what_nobody_wants_any_more_is_given_up(access, serve):
+    forever, asked = threading.Event(), threading.Event()
+
+    def never(_):
+        asked.set()
+        forever.wait(30)
+        return reply(0)
+
+    try:
+        with pytest.raises(CallAbandonedError):
+            call(access, [serve(never)], abandoned=asked.is_set)
+    finally:
+        forever.set()
+
+
+def test_a_deadline_is_kept(access, serve):
+    forever = threading.Event()
+
+    def never(_):
+        forever.wait(30)
+        return reply(0)
+
+    try:
+        with pytest.raises(PeerUnavailable):
+            call(access, [serve(never)], deadline_seconds=0.3)
+    finally:
+        forever.set()

@@ -1,0 +1,44 @@
+import pytest
+
+from ctr_pipeline.distributed.master.speed import SpeedMeter
+
+
+def test_nothing_is_known_at_first():
+    meter = SpeedMeter()
+    assert meter.per_second == 0.0
+    meter.note(5.0, 100)
+    assert meter.per_second == 0.0
+
+
+def test_a_steady_count_has_its_speed_however_often_it_is_looked_at():
+    for every in (0.03, 0.4, 3.0):
+        meter = SpeedMeter()
+        for look in range(1000):
+            meter.note(look * every, int(look * every * 500))
+        assert meter.per_second == pytest.approx(500, rel=0.02)
+
+
+def test_what_was_long_ago_is_forgotten():
+    meter = SpeedMeter()
+    for second in range(60):
+        meter.note(float(second), second * 1000)
+    for second in range(60, 90):
+        meter.note(float(second), 59_000)
+    assert meter.per_second == 0.0
+
+
+def test_a_rollback_starts_it_over():
+    meter = SpeedMeter()
+    for second in range(10):
+        meter.note(float(second), second * 1000)
+    meter.note(10.0, 2000)
+    assert meter.per_second == 0.0
+    meter.note(12.0, 2600)
+    assert meter.per_second == pytest.approx(300)
+
+
+def test_memory_is_bounded():
+    meter = SpeedMeter()
+    for look in range(100_000):
+        meter.note(look * 0.01, look)
+    assert len(meter._seen) < 40
