@@ -88,6 +88,7 @@ def test_a_job_runs_to_its_end(start):
     assert {state.reason for state in world.launcher.observe()} == {"completed"}
 
 
+@pytest.mark.slow
 def test_history_and_tensorboard_tell_of_it(start):
     world = start()
     finish(world)
@@ -165,6 +166,7 @@ def test_a_killed_server_takes_the_job_back_to_the_last_cut(start):
     assert world.launcher.starts[("ps", 0)] == 1
 
 
+@pytest.mark.slow
 def test_all_servers_killed_at_once(start):
     world = start(batch_size=2)
     world.batch_seconds = 0.002
@@ -196,6 +198,7 @@ def test_a_killed_master_goes_on_from_its_ledger(start):
     assert lost.recovery_seconds < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [("worker", 0), ("ps", 0)])
 def test_master_and_another_killed_at_once(start, victim):
     world = start(batch_size=2)
@@ -208,6 +211,7 @@ def test_master_and_another_killed_at_once(start, victim):
     assert_nothing_lost(world, finish(world))
 
 
+@pytest.mark.slow
 def test_a_master_killed_again_and_again(start):
     world = start(batch_size=2)
     world.batch_seconds = 0.003
@@ -235,6 +239,7 @@ def test_everything_killed_at_once_is_resumed(start):
     assert view.members[0].restarts == 0
 
 
+@pytest.mark.slow
 def test_resumed_under_another_number_of_servers(start):
     world = start(batch_size=2)
     world.batch_seconds = 0.002
@@ -262,6 +267,7 @@ def test_a_lost_ledger_is_made_up_for_by_the_cuts(start):
     assert_nothing_lost(world, finish(world))
 
 
+@pytest.mark.slow
 def test_a_damaged_ledger_is_set_aside_and_made_up_for_by_the_cuts(start):
     world = start(batch_size=2)
     world.batch_seconds = 0.002
@@ -292,6 +298,7 @@ def test_a_cut_that_fails_leaves_the_one_before_and_training_goes_on(start):
     assert_nothing_lost(world, finish(world))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_while_a_cut_is_taken(start):
     world = start(batch_size=2)
     world.batch_seconds = 0.002
@@ -310,6 +317,7 @@ def test_a_server_that_dies_while_a_cut_is_taken(start):
     assert_nothing_lost(world, finish(world))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
 def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
     world = start(batch_size=2, epochs=2)
@@ -359,6 +367,7 @@ def test_a_stopped_job_takes_a_cut_and_goes_on_later(start):
     assert_nothing_lost(world, view)
 
 
+@pytest.mark.slow
 def test_workers_come_and_go_while_it_trains(start):
     world = start(num_rows=8000, batch_size=2, workers=1)
     world.batch_seconds = 0.001
@@ -479,6 +488,7 @@ def test_a_folder_without_a_job_is_told(tmp_path):
         read_status(tmp_path)
 
 
+@pytest.mark.slow
 def test_old_cuts_are_deleted(start):
     world = start(num_rows=8000, batch_size=2, checkpoint_seconds=0.05)
     finish(world)

@@ -1,0 +1,377 @@
+"""The executor where its surroundings fail: ledger, launcher, machine."""
+
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from ctr_pipeline.distributed.coordination.events import (
+    Announce,
+    CannotGoOn,
+    CutTaken,
+    DecideEpoch,
+    DropCuts,
+    End,
+    EpochDecided,
+    EpochTotals,
+    Fail,
+    Persist,
+    ProcessesSeen,
+    RestoreCut,
+    RestoreDone,
+    StartMember,
+    StopMember,
+    TakeCut,
+    Tick,
+)
+from ctr_pipeline.distributed.coordination.job import JobStatus
+from ctr_pipeline.distributed.coordination.messages import (
+    HeartbeatReply,
+    HeartbeatRequest,
+    Member,
+    MemberStats,
+)
+from ctr_pipeline.distributed.master.cuts import RestoredCut
+from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
+from ctr_pipeline.distributed.master.ledger.store import LedgerLostError, LedgerUnavailableError
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import TrainingError
+
+HEARTBEAT = HeartbeatRequest(Member("worker", 0, "w"), 3, (), MemberStats())
+REPLY = HeartbeatReply("go_on", 3, (), (), ())
+
+
+class ScriptedJob:
+    """Answers every call with the actions that the test put in line."""
+
+    def __init__(self):
+        self.actions = []
+        self.events = []
+        self.generation = 3
+        self.ps_addresses = ("a:1", "b:2")
+        self.last_cut = 0
+        self.error = None
+
+    def handle(self, event, now):
+        self.events.append(event)
+        if self.error is not None:
+            raise self.error
+        return self._pop()
+
+    def heartbeat(self, request, now):
+        return REPLY, self._pop()
+
+    def _pop(self):
+        actions, self.actions = self.actions, []
+        return actions
+
+    def status(self):
+        return JobStatus(
+            phase="training",
+            reason="",
+            traceback="",
+            generation=self.generation,
+            epoch=0,
+            tasks_done=0,
+            tasks_total=1,
+            epochs=(EpochTotals(0, 10, 0, 0, 6.0, 1.0),),
+            step=7,
+            trained=10,
+            repeated=0,
+            dropped=0,
+            dropped_tasks=(),
+            history=(),
+            best_epoch=None,
+            last_cut=self.last_cut,
+            best_cut=0,
+            cut_age_seconds=0.0,
+            members=(),
+            target_workers=1,
+            refused_reports=0,
+            final_scores=(),
+        )
+
+
+class ScriptedStore:
+    """Keeps what is committed; fails as often as it is told to."""
+
+    def __init__(self):
+        self.records = {}
+        self.durable = []
+        self.failures = []
+        self.committed = threading.Event()
+
+    def commit(self, records, *, durable):
+        if self.failures:
+            raise self.failures.pop(0)
+        self.records.update(records)
+        self.durable.append((dict(records), durable))
+        self.committed.set()
+
+
+class ScriptedLauncher:
+    def __init__(self):
+        self.calls = []
+        self.failures = 0
+        self.processes = ()
+        self.called = threading.Condition()
+
+    def _note(self, call):
+        with self.called:
+            if self.failures:
+                self.failures -= 1
+                raise PeerUnavailable("no answer")
+            self.calls.append(call)
+            self.called.notify_all()
+
+    def start(self, role, index):
+        self._note(("start", role, index))
+
+    def stop(self, role, index, *, grace_seconds):
+        self._note(("stop", role, index, grace_seconds))
+
+    def observe(self):
+        with self.called:
+            if self.failures:
+                self.failures -= 1
+                raise PeerUnavailable("no answer")
+        return self.processes
+
+
+class ScriptedCuts:
+    def __init__(self):
+        self.taken, self.restored, self.kept = [], [], []
+        self.step = 0
+
+    def take(self, action, addresses, history, *, abandoned, fence):
+        fence()
+        self.taken.append((action.cut, addresses, abandoned()))
+        return CutTaken(action.cut, 0.0)
+
+    def restore(self, action, addresses, *, abandoned):
+        self.restored.append((action.cut, addresses))
+        return RestoreDone(action.generation, action.cut, {}), RestoredCut(action.cut, 5, 99.0)
+
+    def keep_only(self, cuts):
+        self.kept.append(cuts)
+
+
+class ScriptedRecorder:
+    def __init__(self):
+        self.rolled_back = []
+        self.progress = []
+
+    def roll_back(self, step, history):
+        self.rolled_back.append((step, history))
+
+    def note_progress(self, step, **values):
+        self.progress.append((step, values))
+
+    def end_epoch(self, history):
+        pass
+
+
+class Stage:
+    def __init__(self, launched=True):
+        self.job, self.store = ScriptedJob(), ScriptedStore()
+        self.launcher = ScriptedLauncher() if launched else None
+        self.cuts, self.recorder = ScriptedCuts(), ScriptedRecorder()
+        self.decide = lambda action: EpochDecided(0, {}, False, 0, "")
+        self.executor = JobExecutor(
+            self.job,
+            self.store,
+            launcher=self.launcher,
+            cuts=self.cuts,
+            recorder=self.recorder,
+            decide_epoch=self._decide,
+            wall_clock=lambda: 1000.0,
+        )
+
+    def _decide(self, action):
+        return self.decide(action)
+
+    def perform(self, *actions):
+        self.job.actions = list(actions)
+        self.executor.submit(Tick())
+
+    def wait_for(self, condition):
+        give_up = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < give_up
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def stage():
+    found = Stage()
+    yield found
+    found.executor.close()
+
+
+def test_what_must_be_durable_is_so_before_the_answer(stage):
+    stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
+    assert stage.executor.heartbeat(HEARTBEAT) == REPLY
+    assert stage.store.durable == [({"head": {"n": 1}}, True)]
+
+
+def test_nobody_is_answered_while_the_ledger_cannot_be_written(stage):
+    unavailable = LedgerUnavailableError("etcd does not answer")
+    stage.store.failures = [unavailable] * 3
+    stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
+    assert stage.executor.heartbeat(HEARTBEAT) == REPLY
+    assert stage.store.records["head"] == {"n": 1}
+    (event,) = stage.executor.events
+    assert event.what == "the ledger could not be written"
+    assert event.recovery_seconds > 0
+
+
+def test_a_master_that_lost_its_ledger_answers_nobody_ever_again(stage):
+    stage.store.failures = [LedgerLostError("another master has it")]
+    stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
+    outcomes = []
+
+    def ask():
+        try:
+            outcomes.append(stage.executor.heartbeat(HEARTBEAT))
+        except MasterGoneError as error:
+            outcomes.append(error)
+
+    callers = [threading.Thread(target=ask) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    assert stage.executor.wait(20)
+    assert isinstance(stage.executor.death, LedgerLostError)
+    assert outcomes == []
+    stage.executor.release()
+    for caller in callers:
+        caller.join(20)
+    assert [type(outcome) for outcome in outcomes] == [MasterGoneError] * 3
+    assert stage.store.durable == []
+
+
+def test_a_mistake_of_the_machine_ends_this_master(stage):
+    stage.job.error = KeyError("head")
+    gone = threading.Event()
+
+    def ask():
+        with suppress(MasterGoneError):
+            stage.perform()
+            return
+        gone.set()
+
+    caller = threading.Thread(target=ask)
+    caller.start()
+    assert stage.executor.wait(20)
+    assert isinstance(stage.executor.death, KeyError)
+    assert not gone.is_set()
+    stage.executor.release()
+    caller.join(20)
+    assert gone.is_set()
+
+
+def test_members_are_started_and_stopped_in_order(stage):
+    stage.perform(StartMember("ps", 0), StartMember("worker", 1), StopMember("ps", 0, 2.5))
+    stage.wait_for(lambda: len(stage.launcher.calls) == 3)
+    assert stage.launcher.calls == [
+        ("start", "ps", 0),
+        ("start", "worker", 1),
+        ("stop", "ps", 0, 2.5),
+    ]
+
+
+def test_a_launcher_that_does_not_answer_is_asked_again(stage):
+    stage.launcher.failures = 5
+    stage.perform(StartMember("ps", 0))
+    stage.wait_for(lambda: stage.launcher.calls == [("start", "ps", 0)])
+    assert stage.executor.death is None
+
+
+def test_processes_are_looked_at_again_and_again(stage):
+    stage.wait_for(lambda: stage.job.events.count(ProcessesSeen(())) >= 2)
+
+
+def test_without_a_launcher_people_are_asked(caplog):
+    stage = Stage(launched=False)
+    stage.perform(StartMember("worker", 1))
+    stage.wait_for(lambda: "please start worker 1" in caplog.text)
+    stage.executor.close()
+
+
+def test_a_cut_is_taken_fenced_and_told(stage):
+    stage.perform(TakeCut(4, 3, 0, True, 0, 55, 0, {}))
+    stage.wait_for(lambda: CutTaken(4, 0.0) in stage.job.events)
+    assert stage.cuts.taken == [(4, ("a:1", "b:2"), False)]
+    # The fence is a durable commit: only the holder of the ledger may go on.
+    assert ({}, True) in stage.store.durable
+    newest = stage.executor.newest_cut
+    assert (newest.cut, newest.step, newest.taken_at) == (4, 55, 1000.0)
+
+
+def test_a_cut_of_an_older_generation_is_void(stage):
+    stage.perform(TakeCut(4, 2, 0, True, 0, 55, 0, {}))
+    stage.wait_for(lambda: stage.cuts.taken)
+    assert stage.cuts.taken == [(4, ("a:1", "b:2"), True)]
+
+
+def test_history_and_events_roll_back_to_what_the_machine_made_of_a_restore(stage):
+    stage.job.last_cut = 2
+    stage.perform(RestoreCut(2, 3))
+    stage.wait_for(lambda: stage.recorder.rolled_back)
+    assert stage.recorder.rolled_back == [(7, [])]
+    assert stage.executor.newest_cut.cut == 2
+    assert RestoreDone(3, 2, {}) in stage.job.events
+
+
+def test_the_best_cut_at_the_end_is_not_the_newest(stage):
+    stage.job.last_cut = 9
+    stage.perform(RestoreCut(2, 3))
+    stage.wait_for(lambda: stage.recorder.rolled_back)
+    assert stage.executor.newest_cut.cut == 0
+
+
+def test_cuts_are_dropped_after_what_came_before(stage):
+    stage.perform(TakeCut(4, 3, 0, True, 0, 55, 0, {}), DropCuts((4, 3)))
+    stage.wait_for(lambda: stage.cuts.kept)
+    assert stage.cuts.kept == [(4, 3)]
+
+
+def test_an_epoch_that_cannot_be_decided_fails_the_job_with_the_reason(stage):
+    def decide(_):
+        raise TrainingError("the loss of epoch 1 is nan")
+
+    stage.decide = decide
+    stage.perform(DecideEpoch(EpochTotals(0, 1, 0, 0, 1.0, 1.0), None, ()))
+    stage.wait_for(lambda: CannotGoOn("the loss of epoch 1 is nan") in stage.job.events)
+    assert stage.executor.death is None
+
+
+def test_what_is_announced_is_kept_for_the_next_master(stage):
+    stage.perform(Announce("a worker died", "another is started", 1.5), Fail("no", "Trace"))
+    (first, second) = stage.executor.events
+    assert (first.time, first.what, first.done) == (1000.0, "a worker died", "another is started")
+    assert first.recovery_seconds == 1.5
+    assert second.what == "the job failed: no"
+    kept = stage.store.records["master/events"]["events"]
+    assert [entry["what"] for entry in kept] == ["a worker died", "the job failed: no"]
+
+
+def test_events_are_bounded(stage):
+    for number in range(300):
+        stage.perform(Announce(f"event {number}", ""))
+    assert len(stage.executor.events) == 200
+    assert stage.executor.events[-1].what == "event 299"
+
+
+def test_the_end_is_told(stage):
+    assert not stage.executor.wait(0.0)
+    stage.perform(End("finished"))
+    assert stage.executor.wait(0.0)
+    assert stage.executor.ended == "finished"
+
+
+def test_progress_goes_to_tensorboard(stage):
+    stage.executor.tick()
+    ((step, values),) = stage.recorder.progress
+    assert step == 7
+    assert values["train_logloss"] == pytest.approx(0.6)

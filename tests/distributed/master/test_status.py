@@ -1,0 +1,129 @@
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from ctr_pipeline.distributed.coordination.events import EpochTotals, SplitTotals
+from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.messages import MemberStats, ScoreSummary
+from ctr_pipeline.distributed.master.status import (
+    NO_CUT,
+    JobEvent,
+    JobView,
+    MemberView,
+    NewestCut,
+    measure_split,
+    view_job,
+)
+from ctr_pipeline.distributed.rpc.control import decode, encode
+from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.training.history import EpochRecord
+
+RECORD = EpochRecord(0, 94, 0.6, 0.55, 0.71, 1.01, 1.0, 1500, 2.5)
+WORKER = MemberStatus(
+    "worker", 0, "w", "running", "", "", "here", 17, 2, 0.4, 1, "killed", MemberStats(rss_bytes=5)
+)
+GONE = replace(WORKER, index=1, incarnation="", state="ended", silent_seconds=0.0)
+STATUS = JobStatus(
+    phase="training",
+    reason="",
+    traceback="",
+    generation=3,
+    epoch=1,
+    tasks_done=2,
+    tasks_total=5,
+    epochs=(EpochTotals(0, 1500, 10, 0, 900.0, 2.5), EpochTotals(1, 400, 0, 0, 220.0, 0.5)),
+    step=120,
+    trained=1900,
+    repeated=10,
+    dropped=0,
+    dropped_tasks=(),
+    history=(asdict(RECORD),),
+    best_epoch=0,
+    last_cut=4,
+    best_cut=3,
+    cut_age_seconds=7.0,
+    members=(WORKER, GONE),
+    target_workers=2,
+    refused_reports=1,
+    final_scores=(),
+)
+CUT = NewestCut(4, 110, 990.0)
+MASTER = MemberView("master", 0, 9, "here", "h:1", "h:2", "running", 0, 0.0, 0, "", MemberStats())
+
+
+def view(status=STATUS, master=MASTER, newest_cut=CUT):
+    return view_job(
+        status,
+        job="job-1",
+        epochs=3,
+        records_per_epoch=1500,
+        newest_cut=newest_cut,
+        unix_time=1000.0,
+        samples_per_second=123.0,
+        events=(JobEvent(1.0, "x", "y", None),),
+        master=master,
+    )
+
+
+def test_a_job_is_told_as_it_is():
+    found = view()
+    assert (found.records.total, found.records.trained, found.records.repeated) == (4500, 1900, 10)
+    assert found.train_logloss == pytest.approx(220.0 / 400)
+    assert found.auc == 0.71
+    assert found.history == (RECORD,)
+    assert (found.checkpoint.cut, found.checkpoint.step) == (4, 110)
+    assert found.checkpoint.age_seconds == 10.0
+    assert found.checkpoint.best_cut == 3
+    assert [member.role for member in found.members] == ["master", "worker", "worker"]
+    assert [member.last_seen_seconds for member in found.members] == [0.0, 0.4, None]
+
+
+def test_it_survives_the_wire_bit_for_bit():
+    found = view()
+    assert decode(JobView, encode(found)) == found
+
+
+def test_before_anything_is_known():
+    status = replace(STATUS, epochs=(), history=(), last_cut=0, best_epoch=None, trained=0)
+    found = view(status, newest_cut=NO_CUT)
+    assert found.checkpoint is None
+    assert found.auc is None
+    assert found.train_logloss is None
+
+
+def test_what_a_ledger_cannot_know_is_not_told():
+    found = view(master=None)
+    assert not found.answering
+    assert {member.state for member in found.members} == {"unknown"}
+    assert {member.last_seen_seconds for member in found.members} == {None}
+
+
+def totals(labels, logits):
+    counted = ScoreHistogram.of(labels, logits)
+    summary = ScoreSummary(
+        counted.sparse_positives,
+        counted.sparse_negatives,
+        counted.loss_sum,
+        counted.probability_sum,
+    )
+    return SplitTotals("test", len(labels), summary)
+
+
+def test_metrics_of_a_split_are_within_their_bound():
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 2, 5000)
+    logits = (labels + random.normal(0, 1, 5000)).astype(np.float32)
+    found = measure_split(totals(labels, logits))
+    assert abs(found.auc - roc_auc_score(labels, logits)) <= found.auc_error_bound + 1e-12
+    probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    assert found.logloss == pytest.approx(log_loss(labels, probabilities), abs=1e-9)
+
+
+def test_a_split_of_one_class_has_no_auc():
+    found = measure_split(totals(np.zeros(10, int), np.zeros(10, np.float32)))
+    assert found.auc is None
+    assert found.calibration is None
+    assert found.logloss == pytest.approx(math.log(2))
