@@ -540,6 +540,7 @@ class Job:
             case _:
                 assert_never(event)
         self._advance()
+        self._start_and_stop_members()
         return self._flush()
 
     def register(self, request: RegisterRequest, now: float) -> tuple[str, list[Action]]:
@@ -627,7 +628,6 @@ class Job:
                 self._advance_scoring()
             elif self._phase == "stopping":
                 self._advance_stop()
-        self._start_and_stop_members()
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
@@ -1076,7 +1076,8 @@ class Job:
         if board is None:
             return False
         task = board.tasks[lease.key]
-        return task.holder == incarnation and task.attempt == lease.attempt
+        # Of a task that is done nothing is revoked: it is the worker's to be told so.
+        return task.attempt == lease.attempt and (task.holder == incarnation or task.is_done)
 
     def _active_workers(self) -> tuple[str, ...]:
         board = self._ledger.board

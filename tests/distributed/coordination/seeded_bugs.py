@@ -1,0 +1,331 @@
+"""Bugs to be put in one at a time: each is one that systems of this kind have had.
+
+A property test that finds none of these would find no other either.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import job_world
+from job_world import Server, World
+
+from ctr_pipeline.distributed.coordination import job as job_module
+from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.ledger import Ledger
+from ctr_pipeline.distributed.coordination.members import MemberState
+from ctr_pipeline.distributed.coordination.messages import LeaseReply
+from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard
+
+Patch = Callable[..., None]
+"""`monkeypatch.setattr`."""
+
+
+def reports_of_old_attempts_count(patch: Patch) -> None:
+    original = Job._take_in_report
+
+    def take_in(self, member, report, generation):
+        board = self._board_of(report.key)
+        if board is not None:
+            report = replace(report, attempt=board.tasks[report.key].attempt)
+        original(self, member, report, generation)
+
+    patch(Job, "_take_in_report", take_in)
+
+
+def reports_of_old_generations_count(patch: Patch) -> None:
+    original = Job._take_in_report
+
+    def take_in(self, member, report, generation):
+        original(self, member, report, self._generation)
+
+    patch(Job, "_take_in_report", take_in)
+
+
+def servers_rolled_back_without_ledger(patch: Patch) -> None:
+    patch(Job, "_roll_ledger_back", lambda self, frozen: None)
+
+
+def ledger_rolled_back_without_servers(patch: Patch) -> None:
+    patch(
+        Server, "restore", lambda self, generation, chain: setattr(self, "generation", generation)
+    )
+
+
+def ledger_frozen_after_the_snapshots(patch: Patch) -> None:
+    original = World.__init__
+
+    def begin(self, **arguments):
+        original(self, **arguments)
+        self.freeze_late = True
+
+    patch(World, "__init__", begin)
+
+
+def batches_applied_again(patch: Patch) -> None:
+    patch(Server, "applies_once", False)
+
+
+def marks_not_restored(patch: Patch) -> None:
+    patch(Server, "restores_marks", False)
+
+
+def servers_take_old_generations(patch: Patch) -> None:
+    patch(Server, "fences_generations", False)
+
+
+def rounds_keep_superseded_pushes(patch: Patch) -> None:
+    patch(Server, "withdraws_superseded", False)
+
+
+def generation_stays_at_rollback(patch: Patch) -> None:
+    def stuck(self, value):
+        self.__dict__["stuck"] = min(value, 1)
+
+    patch(Job, "_generation", property(lambda self: self.__dict__["stuck"], stuck), raising=False)
+
+
+def masks_replaced(patch: Patch) -> None:
+    original = Task.count
+
+    def count(self, report):
+        if report.key.kind == "train":
+            self.done_mask &= report.done_mask
+        return original(self, report)
+
+    patch(Task, "count", count)
+
+
+def masks_lost_with_the_worker(patch: Patch) -> None:
+    original = TaskBoard.release
+
+    def release(self, key):
+        original(self, key)
+        self.tasks[key].done_mask = 0
+
+    patch(TaskBoard, "release", release)
+
+
+def done_tasks_leased_again(patch: Patch) -> None:
+    original = TaskBoard.settle
+
+    def settle(self, key):
+        if key in self._held and key.kind == "train" and key.task == 1:
+            self.release(key)
+        else:
+            original(self, key)
+
+    patch(TaskBoard, "settle", settle)
+
+
+def lost_leases_forgotten(patch: Patch) -> None:
+    patch(Job, "_lost_leases", staticmethod(lambda member, board, request: []))
+    patch(Job, "_check_tasks", lambda self: None)
+
+
+def standstill_never_seen(patch: Patch) -> None:
+    patch(Job, "_check_tasks", lambda self: None)
+
+
+def silence_never_heard(patch: Patch) -> None:
+    patch(Job, "_check_members", lambda self: None)
+
+
+def leases_of_the_dead_kept(patch: Patch) -> None:
+    original = TaskBoard.held_by
+    patch(Job, "_check_tasks", lambda self: None)
+
+    def lose(self, member, why):
+        held_by = TaskBoard.held_by
+        if member.role == "worker":
+            TaskBoard.held_by = lambda self, incarnation: []  # type: ignore[method-assign]
+        try:
+            lose_original(self, member, why)
+        finally:
+            TaskBoard.held_by = held_by  # type: ignore[method-assign]
+
+    lose_original = Job._lose
+    patch(TaskBoard, "held_by", original)
+    patch(Job, "_lose", lose)
+
+
+def deaths_count_as_failures(patch: Patch) -> None:
+    original = Job._lose
+
+    def lose(self, member, why):
+        for board in self._boards():
+            for _, task in board.held_by(member.incarnation):
+                task.failures += 1
+        original(self, member, why)
+
+    patch(Job, "_lose", lose)
+
+
+def unknown_workers_told_the_end(patch: Patch) -> None:
+    original = Job.lease
+
+    def lease(self, request, now):
+        reply, actions = original(self, request, now)
+        if request.generation != self.generation:
+            reply = LeaseReply("end", self.generation, (), 0.0)
+        return reply, actions
+
+    patch(Job, "lease", lease)
+
+
+def attempts_forgotten_by_a_new_master(patch: Patch) -> None:
+    original = Job._head_json
+    patch(Job, "_head_json", lambda self: {**original(self), "attempt": 0})
+
+
+def leases_not_durable(patch: Patch) -> None:
+    original = Job._lease
+
+    def lease(self, board, member, stolen):
+        durable = self._dirty_durable
+        key = original(self, board, member, stolen)
+        self._dirty_durable = durable
+        return key
+
+    patch(Job, "_lease", lease)
+
+
+def ends_of_tasks_not_durable(patch: Patch) -> None:
+    original = Job._finish_task
+
+    def finish(self, member, board, report):
+        durable = self._dirty_durable
+        original(self, member, board, report)
+        self._dirty_durable = durable
+
+    patch(Job, "_finish_task", finish)
+
+
+def numbers_of_cuts_forgotten(patch: Patch) -> None:
+    original = Job._head_json
+    patch(Job, "_head_json", lambda self: {**original(self), "next_cut": 1})
+
+
+def deltas_after_a_failed_cut(patch: Patch) -> None:
+    original = job_module.decide_full
+
+    def decide(parent, *, chain_intact, full_every):
+        return original(parent, chain_intact=True, full_every=full_every)
+
+    patch(job_module, "decide_full", decide)
+
+
+def any_cut_ends_the_epoch(patch: Patch) -> None:
+    original = Job._take_in_cut
+
+    def take_in(self, event):
+        if self._phase == "cutting":
+            self._pending_ends_epoch = True
+        original(self, event)
+
+    patch(Job, "_take_in_cut", take_in)
+
+
+def best_cut_not_pinned(patch: Patch) -> None:
+    original = job_module.cuts_to_keep
+    patch(
+        job_module,
+        "cuts_to_keep",
+        lambda cuts, keep, pinned: tuple(original(cuts, keep, set()))[-1:],
+    )
+
+
+def last_epoch_scored_as_the_best(patch: Patch) -> None:
+    original = Job._end_training
+
+    def end(self, reason):
+        self._ledger.epoch_cuts[0] = max(self._cuts)
+        original(self, reason)
+
+    patch(Job, "_end_training", end)
+
+
+def epochs_overlap(patch: Patch) -> None:
+    is_over = TaskBoard.is_over
+
+    def nearly(self):
+        assert is_over.fget is not None
+        return is_over.fget(self) or (self.num_over == self.num_tasks - 1 and not self.num_todo)
+
+    patch(TaskBoard, "is_over", property(nearly))
+
+
+def rolled_back_records_not_repeated(patch: Patch) -> None:
+    patch(Ledger, "trained_by_epoch", lambda self: {})
+
+
+def repeats_counted_with_every_report(patch: Patch) -> None:
+    original = Job._take_in_progress
+
+    def take_in(self, member, task, report, new):
+        original(self, member, task, replace(report, repeated_mask=report.done_mask), new)
+
+    patch(Job, "_take_in_progress", take_in)
+
+
+def rounds_wait_for_workers_without_work(patch: Patch) -> None:
+    def everyone(self):
+        return tuple(
+            f"{member.role}-{member.index}-{number}"
+            for member in self._workers()
+            for number in range(9)
+        )
+
+    patch(Job, "_active_workers", everyone)
+
+
+def old_processes_come_back(patch: Patch) -> None:
+    def give_up(self, incarnation):
+        if incarnation == self.incarnation:
+            self.incarnation = self.address = ""
+            self.is_active = False
+
+    patch(MemberState, "give_up", give_up)
+
+
+def leaps_of_the_clock_believed(patch: Patch) -> None:
+    settings = job_world.make_settings
+    patch(
+        job_world,
+        "make_settings",
+        lambda **changes: settings(most_clock_step_seconds=float("inf"), **changes),
+    )
+
+
+SEEDED_BUGS: tuple[Callable[[Patch], None], ...] = (
+    reports_of_old_attempts_count,
+    reports_of_old_generations_count,
+    servers_rolled_back_without_ledger,
+    ledger_rolled_back_without_servers,
+    ledger_frozen_after_the_snapshots,
+    batches_applied_again,
+    marks_not_restored,
+    servers_take_old_generations,
+    rounds_keep_superseded_pushes,
+    generation_stays_at_rollback,
+    masks_replaced,
+    masks_lost_with_the_worker,
+    done_tasks_leased_again,
+    lost_leases_forgotten,
+    standstill_never_seen,
+    silence_never_heard,
+    leases_of_the_dead_kept,
+    deaths_count_as_failures,
+    unknown_workers_told_the_end,
+    attempts_forgotten_by_a_new_master,
+    leases_not_durable,
+    ends_of_tasks_not_durable,
+    numbers_of_cuts_forgotten,
+    deltas_after_a_failed_cut,
+    any_cut_ends_the_epoch,
+    best_cut_not_pinned,
+    last_epoch_scored_as_the_best,
+    epochs_overlap,
+    rolled_back_records_not_repeated,
+    repeats_counted_with_every_report,
+    rounds_wait_for_workers_without_work,
+)

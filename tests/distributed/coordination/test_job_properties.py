@@ -1,0 +1,30 @@
+"""Whatever happens, and in whatever order: nothing counted is lost, nothing applied twice."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from job_machine import JobMachine
+from seeded_bugs import SEEDED_BUGS
+
+SETTINGS = settings(
+    max_examples=150,
+    stateful_step_count=30,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+
+
+def test_any_interleaving_of_failures_ends_well():
+    run_state_machine_as_test(JobMachine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("seed_bug", SEEDED_BUGS, ids=lambda bug: bug.__name__)
+def test_a_seeded_bug_is_found(seed_bug, monkeypatch):
+    seed_bug(monkeypatch.setattr)
+    # The first failure is enough: nobody has to read a small example of it.
+    until_found = settings(SETTINGS, phases=(Phase.generate,))
+    with pytest.raises((AssertionError, LookupError, RuntimeError)):
+        run_state_machine_as_test(JobMachine, settings=until_found)
