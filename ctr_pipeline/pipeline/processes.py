@@ -22,13 +22,14 @@ from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.errors import Interrupted, TrainingError
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
-from ctr_pipeline.pipeline.job_control import ENDED_STATES, Job, ask_master
+from ctr_pipeline.pipeline.job_control import Job, ask_master
 from ctr_pipeline.pipeline.job_progress import JobProgress
 from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec
 from ctr_pipeline.pipeline.members import CommandLines
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 
 if TYPE_CHECKING:
@@ -74,12 +75,13 @@ def trained_in_processes(
             spec, compiled = _prepare(loaded, run, encoding, resume=resume)
             launcher.start("master", 0)
             view = _follow(run, launcher, progress)
-            progress.say(f"Training ended: {view.reason}")
+            state = _state_of(loaded, view, encoding)
+            progress.say(f"Training ended: {state.finished}")
         with _served(
-            loaded, run, encoding, spec=spec, compiled=compiled, access=access, view=view
+            loaded, run, encoding.plan, spec, compiled, access=access, view=view, state=state
         ) as model:
             yield model
-            _finish(run)
+            _finish(run, launcher)
 
 
 def _prepare(
@@ -103,12 +105,13 @@ def _prepare(
 def _served(
     loaded: LoadedConfig,
     run: RunFolder,
-    encoding: Encoding,
-    *,
+    plan: PreprocessingPlan,
     spec: "JobSpec",
     compiled: "CompiledModel",
+    *,
     access: Access,
     view: JobView,
+    state: "TrainingState",
 ) -> Iterator["TrainedModel"]:
     """The model as the parameter servers hold it."""
     from ctr_pipeline.distributed.worker.ps_client import PsClient
@@ -118,7 +121,7 @@ def _served(
     from ctr_pipeline.pipeline.training_stage import TrainedModel
     from ctr_pipeline.training.scoring import Scorer
 
-    config, plan = loaded.config, encoding.plan
+    config = loaded.config
     client = PsClient(spec, access)
     try:
         client.route(view.generation, _server_addresses(view, spec))
@@ -132,7 +135,7 @@ def _served(
             rows=rows,
             dense=dense,
             scorer=Scorer(compiled, lookup, dense),
-            state=_state_of(view, encoding),
+            state=state,
             scores=ScoreFiles(run.scores),
             runtime=describe_job(view),
         )
@@ -145,15 +148,18 @@ def _server_addresses(view: JobView, spec: "JobSpec") -> tuple[str, ...]:
     return tuple(addresses.get(index, "") for index in range(spec.num_parameter_servers))
 
 
-def _state_of(view: JobView, encoding: Encoding) -> "TrainingState":
+def _state_of(loaded: LoadedConfig, view: JobView, encoding: Encoding) -> "TrainingState":
+    from ctr_pipeline.training.stopping import decide_stop
     from ctr_pipeline.training.trainer import TrainingState
 
+    train = loaded.config.train
+    decision = decide_stop(view.history, train.early_stopping, train.epochs)
     best = next((one for one in view.history if one.epoch == view.best_epoch), None)
     return TrainingState(
         step=best.step if best else view.step,
         history=list(view.history),
         best_step=best.step if best else None,
-        finished=view.reason,
+        finished=decision.reason,
         rows_fingerprint=encoding.fingerprint,
         plan_fingerprint=plan_fingerprint(encoding.plan),
     )
@@ -236,15 +242,12 @@ def _failed(reason: str, details: str, run: RunFolder) -> TrainingError:
     )
 
 
-def _finish(run: RunFolder) -> None:
-    """Lets members leave; the launcher ends those that stay."""
-    job, until = Job(run.path), time.monotonic() + _FINISH_SECONDS
-    _tell(job, "Finish")
+def _finish(run: RunFolder, launcher: LocalLauncher) -> None:
+    """Lets members leave, the master last; the launcher ends those that stay."""
+    _tell(Job(run.path), "Finish")
+    until = time.monotonic() + _FINISH_SECONDS
     while time.monotonic() < until:
-        try:
-            if ask_master(job, "Status", Empty(), JobView).state in ENDED_STATES:
-                return
-        except PeerUnavailable:
+        if not any(one.running for one in launcher.observe() if one.role == "master"):
             return
         time.sleep(_POLL_SECONDS / 5)
 

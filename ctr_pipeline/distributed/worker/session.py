@@ -401,9 +401,11 @@ class Session:
                 self._book.clear()
             else:
                 self._book.acknowledge(reports)
-                self._book.revoke(reply.revoked)
-                if reply.revoked:
-                    _LOGGER.warning("Leases revoked: %s", ", ".join(map(str, reply.revoked)))
+                # What has just been reported as done is not ours any more either.
+                lost = set(reply.revoked) & set(self._book.held())
+                self._book.revoke(lost)
+                if lost:
+                    _LOGGER.warning("Leases revoked: %s", ", ".join(map(str, lost)))
                 self._move_to(Route(reply.generation, reply.ps_addresses))
                 if reply.directive == "leave" and not self._leaving:
                     _LOGGER.info("The master says to leave")
