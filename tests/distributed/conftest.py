@@ -20,7 +20,7 @@ from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.server import RpcServer
 
-ACCESS = Access(token="token-of-the-tests", tls=None)
+ACCESS = Access(token="token-of-the-tests", tls=None)  # noqa: S106
 ASYNC = UpdateRule("async", 1, 0, False)
 
 

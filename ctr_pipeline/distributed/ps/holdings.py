@@ -76,15 +76,20 @@ class Cut:
     Args:
         snapshot: Of the rows, begun; None if there are no tables.
         dense: The range.
-        marks: What both hold.
+        applied: What both hold.
     """
 
     def __init__(
-        self, snapshot: RowSnapshot | None, dense: DenseCopy, marks: tuple[TaskMarks, ...]
+        self, snapshot: RowSnapshot | None, dense: DenseCopy, applied: AppliedBatches
     ) -> None:
         self.snapshot = snapshot
         self.dense = dense
-        self.marks = marks
+        self._applied = applied
+
+    @property
+    def marks(self) -> tuple[TaskMarks, ...]:
+        """Batches that it holds."""
+        return self._applied.to_messages()
 
 
 class Holdings:
@@ -234,7 +239,7 @@ class Holdings:
         if snapshot is not None and self._store is not None:
             knows_changes = request.parent > 0 and self._store.rows.delta_after == request.parent
             snapshot.begin(full=request.full or not knows_changes)
-        return Cut(snapshot, self._given_dense().copy(), self.applied.to_messages())
+        return Cut(snapshot, self._given_dense().copy(), self.applied.copy())
 
     def write_cut(self, request: SnapshotRequest, cut: Cut) -> tuple[LoggedFile, ...]:
         """Writes the files of a cut, durably; updates may go on.

@@ -55,7 +55,9 @@ class AppliedBatches:
 
     def __init__(self, units: Units) -> None:
         self.units = units
-        self._masks: dict[_TaskOfEpoch, _MaskArray] = {}
+        # Of tasks whose marks are alike everywhere, as almost all are, and of the others by unit.
+        self._masks: dict[_TaskOfEpoch, int] = {}
+        self._masks_by_unit: dict[_TaskOfEpoch, _MaskArray] = {}
         self._attempts: dict[_TaskOfEpoch, int] = {}
         self._epoch = 0
 
@@ -68,9 +70,8 @@ class AppliedBatches:
             server: Which of them.
             request: Names the servers that took the cut and their marks.
         """
-        num_sources = len(request.marks)
         first, last = dense_ranges(spec, spec.num_parameter_servers)[server]
-        ranges = dense_ranges(spec, num_sources) if num_sources else ()
+        ranges = dense_ranges(spec, max(len(request.marks), 1))
         cuts = {first, last, *(place for bounds in ranges for place in bounds)}
         for marks in request.marks:
             for mark in marks:
@@ -79,22 +80,15 @@ class AppliedBatches:
         edges = sorted(place for place in cuts if first <= place <= last)
         pieces = tuple(pairwise(edges)) or ((first, last),)
         applied = cls(Units(owned_partitions(spec, server), pieces))
-        if not num_sources:
-            return applied
-        named = {files.partition: files.marks_of for files in request.partitions}
-        sources = [
-            named.get(partition, owner_of(partition, num_sources))
-            for partition in applied.units.partitions
-        ]
-        for begin, _ in pieces:
-            # An empty piece takes anyone's marks: there is nothing to apply to it.
-            holders = [number for number, (low, high) in enumerate(ranges) if low <= begin < high]
-            sources.append(holders[0] if holders else 0)
-        for unit, source in enumerate(sources):
-            for mark in request.marks[source]:
+        for unit, source in enumerate(applied._sources(request, ranges)):
+            for mark in request.marks[source] if request.marks else ():
                 if applied._covers(mark.scope, unit):
-                    applied._masks_of((mark.epoch, mark.task))[unit] |= np.uint64(mark.mask)
-        applied._begin_epoch(max((epoch for epoch, _ in applied._masks), default=0))
+                    masks = applied._make_masks_by_unit((mark.epoch, mark.task))
+                    masks[unit] |= np.uint64(mark.mask)
+        for task in list(applied._masks_by_unit):
+            applied._unite(task)
+        epochs = [epoch for epoch, _ in (*applied._masks, *applied._masks_by_unit)]
+        applied._begin_epoch(max(epochs, default=0))
         return applied
 
     def begin(self, batch: BatchId) -> bool:
@@ -109,9 +103,11 @@ class AppliedBatches:
 
     def missing_units(self, batch: BatchId) -> BoolArray:
         """Which units do not have the batch yet, bool [units]."""
-        masks = self._masks.get((batch.epoch, batch.task))
+        task = (batch.epoch, batch.task)
+        masks = self._masks_by_unit.get(task)
         if masks is None:
-            return np.ones(len(self.units), np.bool_)
+            is_missing = not self._masks.get(task, 0) >> batch.batch & 1
+            return np.full(len(self.units), is_missing)
         missing: BoolArray = (masks >> np.uint64(batch.batch)) & np.uint64(1) == 0
         return missing
 
@@ -134,24 +130,50 @@ class AppliedBatches:
 
     def mark(self, batch: BatchId) -> None:
         """Notes that all units have the batch now."""
-        self._masks_of((batch.epoch, batch.task))[:] |= np.uint64(1 << batch.batch)
+        task = (batch.epoch, batch.task)
+        masks = self._masks_by_unit.get(task)
+        if masks is None:
+            self._masks[task] = self._masks.get(task, 0) | 1 << batch.batch
+        else:
+            masks |= np.uint64(1 << batch.batch)
+            self._unite(task)
+
+    def copy(self) -> "AppliedBatches":
+        """The marks as they are now."""
+        found = AppliedBatches(self.units)
+        found._masks = dict(self._masks)
+        found._masks_by_unit = {task: masks.copy() for task, masks in self._masks_by_unit.items()}
+        found._epoch = self._epoch
+        return found
 
     def to_messages(self) -> tuple[TaskMarks, ...]:
         """The marks as they stand in a cut."""
-        return tuple(
-            TaskMarks(epoch, task, mask, scope)
-            for (epoch, task), masks in sorted(self._masks.items())
+        alike = [TaskMarks(*task, mask, None) for task, mask in self._masks.items() if mask]
+        others = [
+            TaskMarks(*task, mask, scope)
+            for task, masks in self._masks_by_unit.items()
             for mask, scope in self._scopes(masks)
             if mask
-        )
+        ]
+        return tuple(sorted((*alike, *others), key=lambda mark: (mark.epoch, mark.task)))
 
-    def _scopes(self, masks: _MaskArray) -> Iterable[tuple[int, MarkScope | None]]:
-        distinct = np.unique(masks)
-        if len(distinct) == 1:
-            return [(int(distinct[0]), None)]
+    def _sources(
+        self, request: RestoreRequest, ranges: tuple[tuple[int, int], ...]
+    ) -> Iterable[int]:
+        """Of each unit, the server that it comes from."""
+        named = {files.partition: files.marks_of for files in request.partitions}
+        for partition in self.units.partitions:
+            # One without rows has no files; its owner was the one that the job's rule says.
+            yield named.get(partition, owner_of(partition, len(ranges)))
+        for begin, _ in self.units.pieces:
+            holders = [number for number, (low, high) in enumerate(ranges) if low <= begin < high]
+            # An empty piece takes anyone's marks: there is nothing to apply to it.
+            yield holders[0] if holders else 0
+
+    def _scopes(self, masks: _MaskArray) -> Iterable[tuple[int, MarkScope]]:
+        """Each distinct mask with the units that have it."""
         num_partitions = len(self.units.partitions)
-        found = []
-        for mask in distinct:
+        for mask in np.unique(masks):
             chosen = [int(unit) for unit in np.flatnonzero(masks == mask)]
             scope = MarkScope(
                 partitions=tuple(
@@ -163,8 +185,7 @@ class AppliedBatches:
                     if unit >= num_partitions
                 ),
             )
-            found.append((int(mask), scope))
-        return found
+            yield int(mask), scope
 
     def _covers(self, scope: MarkScope | None, unit: int) -> bool:
         if scope is None:
@@ -174,14 +195,24 @@ class AppliedBatches:
         begin, _ = self.units.pieces[unit - len(self.units.partitions)]
         return any(low <= begin < high for low, high in scope.dense)
 
-    def _masks_of(self, task: _TaskOfEpoch) -> _MaskArray:
-        if task not in self._masks:
-            self._masks[task] = np.zeros(len(self.units), np.uint64)
-        return self._masks[task]
+    def _make_masks_by_unit(self, task: _TaskOfEpoch) -> _MaskArray:
+        if task not in self._masks_by_unit:
+            self._masks_by_unit[task] = np.zeros(len(self.units), np.uint64)
+        return self._masks_by_unit[task]
+
+    def _unite(self, task: _TaskOfEpoch) -> None:
+        """Keeps one mask for all units, once they are alike."""
+        masks = self._masks_by_unit[task]
+        if (masks == masks[0]).all():
+            self._masks[task] = int(masks[0])
+            del self._masks_by_unit[task]
 
     def _begin_epoch(self, epoch: int) -> None:
         self._epoch = epoch
-        self._masks = {task: masks for task, masks in self._masks.items() if task[0] >= epoch}
+        self._masks = {task: mask for task, mask in self._masks.items() if task[0] >= epoch}
+        self._masks_by_unit = {
+            task: masks for task, masks in self._masks_by_unit.items() if task[0] >= epoch
+        }
         self._attempts = {
             task: attempt for task, attempt in self._attempts.items() if task[0] >= epoch
         }

@@ -115,10 +115,11 @@ class PsCalls:
         self._patience = patience
         self._clock = clock
         self._seed = seed
-        # Waiting for the network takes no processor: a pull and a push of each server at once.
-        self._pool = ThreadPoolExecutor(2 * num_servers, thread_name_prefix="ps-calls")
+        # Waiting for the network takes no processor: two pulls and a push of each at once.
+        self._pool = ThreadPoolExecutor(3 * num_servers, thread_name_prefix="ps-calls")
         self._routed = threading.Condition()
         self._route = _Route(-1, ("",) * num_servers, (None,) * num_servers)
+        self._newest_generation = -1
         self._closed = False
         self._count_lock = threading.Lock()
         self.bytes_sent = 0
@@ -212,7 +213,7 @@ class PsCalls:
                 else:
                     self._count(len(data), len(answer))
                     reply = _decoded(server, decode, answer)
-                    if _says_something(reply, generation):
+                    if self._says_something(reply, generation):
                         return reply, num_tries
                     problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
             self._pause(next(pauses), deadline, generation, problem)
@@ -239,7 +240,7 @@ class PsCalls:
                     for answer in answers:
                         self._count(0, len(answer))
                         part = _decoded(server, RowsPart.decode, answer)
-                        if not _says_something(part, generation):
+                        if not self._says_something(part, generation):
                             problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
                             break
                         if len(part.keys):
@@ -253,6 +254,17 @@ class PsCalls:
                     problem = error
             self._pause(next(pauses), deadline, generation, problem)
 
+    def _says_something(self, reply: PsReply, generation: int) -> bool:
+        if reply.status is Status.ROLLED_BACK:
+            with self._routed:
+                # Calls to other servers need not wait until these are back to know it too.
+                self._newest_generation = max(self._newest_generation, reply.generation)
+                self._routed.notify_all()
+            raise RolledBack(max(reply.generation, generation + 1))
+        if reply.status is Status.SUPERSEDED:
+            raise Superseded("a later attempt at the task has begun")
+        return reply.status is not Status.NOT_READY
+
     def _count(self, num_sent: int, num_received: int) -> None:
         with self._count_lock:
             self.bytes_sent += num_sent
@@ -260,23 +272,27 @@ class PsCalls:
 
     def _transport_to(self, server: int, generation: int) -> PsTransport | None:
         with self._routed:
-            if self._route.generation != generation:
-                raise RolledBack(self._route.generation)
+            newest = max(self._route.generation, self._newest_generation)
+            if newest != generation:
+                raise RolledBack(newest)
             return self._route.transports[server]
 
     def _pause(
         self, seconds: float, deadline: float, generation: int, problem: PeerUnavailable
     ) -> None:
-        """Waits before another try, or until there is another route; raises after the deadline."""
+        """Waits before another try, or until something is known; raises after the deadline."""
         with self._routed:
             remaining = deadline - self._clock()
             if remaining <= 0 or self._closed:
                 raise problem
             route = self._route
-            if route.generation == generation:
-                self._routed.wait_for(
-                    lambda: self._route is not route or self._closed, min(seconds, remaining)
+
+            def is_over() -> bool:
+                return (
+                    self._route is not route or self._newest_generation > generation or self._closed
                 )
+
+            self._routed.wait_for(is_over, min(seconds, remaining))
 
     def _pauses(self, server: int) -> Iterator[float]:
         seed = (self._seed + server) & 0xFFFF
@@ -293,11 +309,3 @@ def _decoded(server: int, decode: Callable[[bytes], T], answer: bytes) -> T:
         return decode(answer)
     except MalformedMessage as error:
         raise malformed(server, str(error)) from None
-
-
-def _says_something(reply: PsReply, generation: int) -> bool:
-    if reply.status is Status.ROLLED_BACK:
-        raise RolledBack(max(reply.generation, generation + 1))
-    if reply.status is Status.SUPERSEDED:
-        raise Superseded("a later attempt at the task has begun")
-    return reply.status is not Status.NOT_READY

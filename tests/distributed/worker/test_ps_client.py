@@ -260,6 +260,17 @@ def test_a_rollback_is_told_by_the_servers(start):
         world.pull(world.prepare()).wait()
 
 
+def test_a_rollback_that_one_server_tells_ends_calls_to_others(start):
+    world = start(2, deadline_seconds=1000.0)
+    pull = world.pull(world.prepare())
+    pull.wait()
+    world.cores[0].restore(RestoreRequest(1, 0, (), (), ()))
+    # Server 1 is the one that died: it says nothing until it is back.
+    world.wire.fate = lambda server, _method, _number: "lost" if server == 1 else None
+    with pytest.raises(RolledBack):
+        world.push(pull)
+
+
 def test_a_new_route_ends_calls_of_the_old_generation_at_once(start):
     world = start(1, deadline_seconds=1000.0)
     prepared = world.prepare()
