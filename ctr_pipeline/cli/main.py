@@ -116,15 +116,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    set_up_libraries()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # Known before parsing, so that a usage error is told as JSON too.
+    session = Session(as_json="--json" in given)
+    return exit_code_of(lambda: _invoke(given, session), session)
+
+
+def set_up_libraries() -> None:
+    """Tells libraries that are imported later how to behave, unless the user has."""
     # TensorFlow's own chatter is about its build, not about the user's work.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     # gRPC's own log says less than our messages about the same.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    # Known before parsing, so that a usage error is told as JSON too.
-    session = Session(as_json="--json" in given)
-    return exit_code_of(lambda: _invoke(given, session), session)
 
 
 def _invoke(arguments: list[str], session: Session) -> int:

@@ -1,17 +1,15 @@
 """The process that workers are forked from; the launcher starts it as a module."""
 
-import os
 import sys
 
 from ctr_pipeline.cli.failures import exit_code_of
-from ctr_pipeline.cli.main import main
+from ctr_pipeline.cli.main import main, set_up_libraries
 from ctr_pipeline.cli.session import Session
 
 
 def serve() -> int:
     """Serves until the launcher ends; returns the exit code."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    set_up_libraries()
     session = Session()
     session.start_logging()
 

@@ -189,11 +189,11 @@ class LocalLauncher:
 
     def close(self, *, grace_seconds: float = 5.0) -> None:
         """Ends every member, those that do not listen by force, and the launcher itself."""
+        if self._thread.is_alive():
+            self._ask(lambda: self._stop_all(grace_seconds))
+            self._thread.join()
+        # Last, so that a master which takes its leave does not find its launcher gone.
         self._server.stop(0)
-        if not self._thread.is_alive():
-            return
-        self._ask(lambda: self._stop_all(grace_seconds))
-        self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -293,8 +293,6 @@ class LocalLauncher:
         earlier = self._processes.get(key)
         if self._ending or (earlier is not None and earlier.running):
             return
-        if key == _MASTER:
-            self._kept[key] = _Kept(ends=self._kept[key].ends if key in self._kept else Ends())
         process = self._new_process(key)
         if key[0] == "worker" and self._nursery is not None:
             # It is asked for a worker once it is ready; until then the worker waits.
@@ -304,6 +302,9 @@ class LocalLauncher:
         else:
             self._spawn(process, self._commands.member(process.start))
         self._processes[key] = process
+        if key == _MASTER:
+            kept = self._kept.setdefault(key, _Kept())
+            kept.wanted, kept.gave_up = True, ""
 
     def _new_process(self, key: _Key) -> _Process:
         role, index = key
@@ -487,13 +488,15 @@ class LocalLauncher:
                 self._give_up_on_nursery(process)
         for key, kept in list(self._kept.items()):
             if kept.restart_at is not None and kept.restart_at <= now:
-                # Again later, should there be no room for a process just now.
-                kept.restart_at = now + _ROOM_SECONDS
-                if key == _NURSERY:
-                    self._start_nursery()
-                else:
-                    self._start(key)
                 kept.restart_at = None
+                try:
+                    if key == _NURSERY:
+                        self._start_nursery()
+                    else:
+                        self._start(key)
+                except OSError as error:
+                    _LOGGER.warning("%s is started again later: %s", key[0], error)
+                    kept.restart_at = now + _ROOM_SECONDS
 
     def _waiting(self) -> list[_Process]:
         """Members that the nursery is to bear."""

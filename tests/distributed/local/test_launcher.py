@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from launched import SLEEP, Scripts, is_alive, wait_until
 
 from ctr_pipeline.distributed.local.client import RemoteLauncher
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.local.processes import spawn
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 
@@ -256,6 +258,47 @@ class TestMaster:
         launcher.stop("master", 0, grace_seconds=5)
         ended(launcher, "master")
         assert launcher._ask(lambda: launcher._kept[("master", 0)].restart_at) is None
+
+
+class TestNoRoom:
+    """The system allows no more processes."""
+
+    @pytest.fixture
+    def room(self, monkeypatch):
+        class Room:
+            is_there = True
+
+        def spawn_if_there_is_room(*arguments, **keywords):
+            if not Room.is_there:
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            return spawn(*arguments, **keywords)
+
+        target = "ctr_pipeline.distributed.local.launcher"
+        monkeypatch.setattr(f"{target}.spawn", spawn_if_there_is_room)
+        monkeypatch.setattr(f"{target}._ROOM_SECONDS", 0.02)
+        return Room
+
+    def test_is_told_to_who_asks_and_asking_again_helps(self, launch, room):
+        launcher = launch(Scripts(ps=SLEEP))
+        remote = RemoteLauncher(launcher.address, ACCESS)
+        room.is_there = False
+        with pytest.raises(CallRefused, match="Resource temporarily unavailable") as caught:
+            remote.start("ps", 0)
+        assert caught.value.code == "not_started"
+        assert launcher.observe() == ()
+        room.is_there = True
+        remote.start("ps", 0)
+        assert state_of(launcher, "ps").running
+        remote.close()
+
+    def test_a_master_comes_back_as_soon_as_there_is_some(self, launch, room):
+        launcher = launch(Scripts(master=SLEEP))
+        launcher.start("master", 0)
+        room.is_there = False
+        os.kill(state_of(launcher, "master").pid, signal.SIGKILL)
+        assert ended(launcher, "master").reason == "killed"
+        room.is_there = True
+        wait_until(lambda: state_of(launcher, "master").running)
 
 
 class TestService:
