@@ -61,8 +61,8 @@ class Size:
     checkpoint_seconds: float
 
 
-FULL = Size(rows=1_000_000, epochs=8, checkpoint_seconds=15.0)
-QUICK = Size(rows=200_000, epochs=4, checkpoint_seconds=5.0)
+FULL = Size(rows=1_000_000, epochs=12, checkpoint_seconds=15.0)
+QUICK = Size(rows=400_000, epochs=4, checkpoint_seconds=4.0)
 
 
 @dataclass
@@ -134,7 +134,8 @@ def make_config(
         },
         "train": {
             "epochs": size.epochs,
-            "batch_size": 1024,
+            # 64 batches are a task, and workers are to hold some whenever a fault strikes.
+            "batch_size": 512,
             "seed": seed,
             "early_stopping": None,
             "checkpoint_seconds": size.checkpoint_seconds,
@@ -151,8 +152,10 @@ def make_config(
     return config
 
 
-def run_case(fault: Fault | None, rows: Path, size: Size, *, seed: int, folder: Path) -> Outcome:
-    """One run with one fault, or with none."""
+def run_case(
+    fault: Fault | None, rows: Path, size: Size, *, seed: int, folder: Path, command: str = "run"
+) -> Outcome:
+    """One run with one fault, or with none; `train` ends before the export."""
     outcome = Outcome(fault.name if fault else "undisturbed", seed)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -169,8 +172,8 @@ def run_case(fault: Fault | None, rows: Path, size: Size, *, seed: int, folder: 
         run = stack.enter_context(
             WatchedRun(folder, config, program=program if is_proxied else CTRPIPE)
         )
-        chaos = Disturbance(run, random.Random(seed * 1000 + len(outcome.fault)))  # noqa: S311
-        run.start("run")
+        chaos = Disturbance(run, random.Random(f"{outcome.fault} {seed}"), command)  # noqa: S311
+        run.start(command)
         try:
             if fault is not None:
                 fault.strike(chaos)
@@ -213,7 +216,7 @@ def _judge(outcome: Outcome, fault: Fault | None, chaos: Disturbance) -> None:
     outcome.state = view.state
     outcome.trained, outcome.repeated = view.records.trained, view.records.repeated
     outcome.expected = view.records.total
-    outcome.restarts = sum(member.restarts for member in view.members)
+    outcome.restarts = sum(run.restarts.values())
     outcome.strikes = [strike.what for strike in chaos.strikes]
     outcome.events = [f"{event.what}: {event.done}" for event in view.events]
     outcome.training_seconds = run.training_seconds()
@@ -231,7 +234,9 @@ def _judge(outcome: Outcome, fault: Fault | None, chaos: Disturbance) -> None:
         problems.append(f"{outcome.trained:,} records counted, {outcome.expected:,} expected")
     if view.records.dropped:
         problems.append(f"{view.records.dropped:,} records were dropped")
+    outcome.auc = next((one.auc for one in view.final_metrics if one.split == "test"), None)
     with contextlib.suppress(OSError, KeyError):
+        # Exact, from the predictions; a run that ends before the export has the master's.
         outcome.auc = float(run.metrics()["test"]["auc"])
     if outcome.auc is None:
         problems.append("there is no test AUC")
@@ -328,6 +333,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="The first seed.")
     parser.add_argument("--rows", type=int, help="Sample rows.")
     parser.add_argument("--epochs", type=int, help="Passes over them.")
+    parser.add_argument(
+        "--command", choices=("run", "train"), default="run", help="train: without the export."
+    )
     parser.add_argument("--quick", action="store_true", help="Small runs, one repeat.")
     parser.add_argument("--list", action="store_true", help="Name the faults and end.")
     parser.add_argument("--keep", type=Path, help="Keep the runs' folders there.")
@@ -355,7 +363,9 @@ def main() -> int:
             for fault in (None, *wanted):
                 name = fault.name if fault else "undisturbed"
                 with case_folder(arguments.keep, f"{name}-{seed}") as folder:
-                    outcome = run_case(fault, rows, size, seed=seed, folder=folder)
+                    outcome = run_case(
+                        fault, rows, size, seed=seed, folder=folder, command=arguments.command
+                    )
                 show_outcome(outcome)
                 outcomes.append(outcome)
     aucs = [one.auc for one in outcomes if one.fault == "undisturbed" and one.auc is not None]

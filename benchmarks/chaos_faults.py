@@ -48,6 +48,7 @@ class Disturbance:
     Attributes:
         run: The run.
         dice: Of this fault in this run.
+        command: That started the run.
         strikes: So far.
         problems: What did not hold.
         resumed: The run was started again with `--resume`.
@@ -55,6 +56,7 @@ class Disturbance:
 
     run: WatchedRun
     dice: random.Random
+    command: str = "run"
     strikes: list[Strike] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     resumed: bool = False
@@ -71,7 +73,13 @@ class Disturbance:
         run.wait_for(f"{fraction:.0%} of the job", reached, 600.0)
         # Not at the moment of a report, which is when its progress was seen.
         time.sleep(self.dice.uniform(0.0, 0.5))
-        run.wait_for("running steps", run.is_training, 60.0)
+        run.wait_for("running steps", self.has_work_for_all, 60.0)
+
+    def has_work_for_all(self) -> bool:
+        """Steps are running, and the epoch has tasks left for every worker."""
+        view = self.run.now
+        workers = sum(member.role == "worker" for member in view.members)
+        return self.run.is_training() and view.tasks_total - view.tasks_done > 2 * workers
 
     def require_at_work(self, role: Role, index: int) -> MemberView:
         """The member, if it is in the middle of something.
@@ -389,7 +397,7 @@ def suspend_everything(chaos: Disturbance) -> None:
     """A suspended machine: every clock leaps by twenty seconds for everyone at once."""
     chaos.wait_for_moment()
     chaos.require_at_work("worker", 0)
-    restarts = sum(member.restarts for member in chaos.run.now.members)
+    restarts = sum(chaos.run.restarts.values())
     processes = chaos.run.processes()
     for process in processes:
         process.suspend()
@@ -398,7 +406,7 @@ def suspend_everything(chaos: Disturbance) -> None:
     for process in processes:
         process.resume()
     chaos.run.wait_for("running steps", chaos.run.is_training, 60.0)
-    found = sum(member.restarts for member in chaos.run.now.members)
+    found = sum(chaos.run.restarts.values())
     chaos.expect(found == restarts, f"{found - restarts} members restarted after the suspension")
 
 
@@ -436,7 +444,7 @@ def send_garbage_everywhere(chaos: Disturbance) -> None:
     from proxy import send_garbage
 
     chaos.wait_for_moment()
-    restarts = sum(member.restarts for member in chaos.run.now.members)
+    restarts = sum(chaos.run.restarts.values())
     pids = {process.pid for process in chaos.run.processes()}
     ports = sorted(
         {
@@ -456,7 +464,7 @@ def send_garbage_everywhere(chaos: Disturbance) -> None:
             send_garbage(f"127.0.0.1:{port}", data, timeout_seconds=2.0)
     chaos.strike(f"garbage to {len(ports)} ports")
     chaos.run.wait_for("running steps", chaos.run.is_training, 30.0)
-    found = sum(member.restarts for member in chaos.run.now.members)
+    found = sum(chaos.run.restarts.values())
     chaos.expect(found == restarts, "garbage ended a member")
 
 
@@ -628,7 +636,7 @@ def _indices(chaos: Disturbance, role: Role) -> list[int]:
 
 
 def _restarts(chaos: Disturbance, role: Role) -> int:
-    return sum(member.restarts for member in chaos.run.now.members if member.role == role)
+    return sum(count for (one, _), count in chaos.run.restarts.items() if one == role)
 
 
 def _kill_together(chaos: Disturbance, *members: tuple[Role, int]) -> None:
@@ -642,7 +650,7 @@ def _kill_together(chaos: Disturbance, *members: tuple[Role, int]) -> None:
 
 
 def _resume(chaos: Disturbance) -> None:
-    chaos.run.start("run", "--resume")
+    chaos.run.start(chaos.command, "--resume")
     chaos.resumed = True
     chaos.run.wait_for("running steps", chaos.run.is_training, 120.0)
 

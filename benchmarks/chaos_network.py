@@ -61,7 +61,7 @@ def disturb_network(
 
 
 def _restarts(chaos: Disturbance) -> int:
-    return sum(member.restarts for member in chaos.run.now.members)
+    return sum(chaos.run.restarts.values())
 
 
 def _fault(

@@ -94,6 +94,7 @@ class WatchedRun:
         self._ended = threading.Event()
         self.moments: list[Moment] = []
         self.view: JobView | None = None
+        self.restarts: dict[tuple[Role, int], int] = {}
         self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def __enter__(self) -> "WatchedRun":
@@ -209,6 +210,9 @@ class WatchedRun:
                 self._note(Moment(time.monotonic(), "", *self._last_counts()))
                 continue
             self.view = view
+            for member in view.members:
+                place = (member.role, member.index)
+                self.restarts[place] = max(member.restarts, self.restarts.get(place, 0))
             self._note(
                 Moment(
                     time.monotonic(),
