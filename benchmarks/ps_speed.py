@@ -3,21 +3,21 @@
 Zipf-like ids, 26 tables, rows of a linear weight (Adagrad) and a vector of 16 (Adam), dense
 parameters of a DeepFM. Servers are processes of their own. Prints a Markdown table of medians.
 
-    python benchmarks/ps_speed.py [--servers 1 2] [--batch 4096] [--steps 60] [--dense 300000]
+    python benchmarks/ps_speed.py [--servers 1 2 4] [--batch 4096] [--steps 100] [--dense 300000]
 
-`wall` is what a worker waits; `worker` and `servers` are the processor time that both sides spend
-on one batch. All rows exist beforehand.
+Pull and push are what a worker waits for, one after the other and alone; in a run the pull of the
+next batch hides behind the step. Cores' milliseconds are what both sides spend on one batch.
 """
 
 import argparse
 import multiprocessing
-import os
-import platform
 import statistics
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
+from machine import describe_machine, print_machine, print_table, write_results
 from store_speed import SEGMENTS, zipf_batches
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
@@ -32,6 +32,7 @@ from ctr_pipeline.distributed.coordination.spec import (
     UpdateRule,
 )
 from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.program import row_threads, warm_up
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.server import RpcServer
@@ -79,7 +80,8 @@ def job_spec(num_servers: int, num_ids: int, num_dense: int) -> JobSpec:
 
 def serve(spec: JobSpec, index: int, channel: Connection) -> None:
     """A server in a process of its own, until the channel says stop; answers with its seconds."""
-    core = PsCore(spec, index)
+    warm_up(spec)
+    core = PsCore(spec, index, threads=row_threads(spec))
     core.restore(RestoreRequest(0, 0, (), (), ()))
     server = RpcServer(
         SERVICE, ps_methods(core, lambda: None), address="127.0.0.1:0", access=ACCESS
@@ -145,52 +147,41 @@ class Worker:
         return (pulled - started) * 1e3, (pushed - pulled) * 1e3
 
 
-def main() -> None:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--batches", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--ids", type=int, default=100_000)
-    parser.add_argument("--dense", type=int, default=300_000)
-    arguments = parser.parse_args()
-    rng = np.random.default_rng(1)
-    batches = zipf_batches(rng, arguments.batches, arguments.batch, FIELDS, arguments.ids)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, milliseconds\n")
-    print("| servers | unique keys | pull wall | push wall | worker | servers |")
-    print("|--:|--:|--:|--:|--:|--:|")
+def measure(
+    num_servers: int, batches: list[np.ndarray], *, steps: int, num_ids: int, num_dense: int
+) -> dict[str, float]:
+    """Milliseconds with so many servers."""
+    spec = job_spec(num_servers, num_ids, num_dense)
     context = multiprocessing.get_context("spawn")
-    for num_servers in arguments.servers:
-        spec = job_spec(num_servers, arguments.ids, arguments.dense)
-        channels, processes = [], []
-        for index in range(num_servers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(spec, index, theirs), daemon=True)
-            process.start()
-            channels.append(ours)
-            processes.append(process)
-        addresses = [channel.recv() for channel in channels]
-        client = PsClient(spec, ACCESS)
-        client.route(0, addresses)
-        client.init_dense(np.zeros(arguments.dense, np.float32))
-        worker = Worker(client, batches, arguments.dense, width=17)
-        for _ in batches:
-            worker.step()
-        servers_before, worker_before = seconds_of(channels), time.process_time()
-        times = [worker.step() for _ in range(arguments.steps)]
-        worker_ms = (time.process_time() - worker_before) * 1e3 / arguments.steps
-        servers_ms = (seconds_of(channels) - servers_before) * 1e3 / arguments.steps
-        unique = statistics.mean(keys.batch.num_unique for keys in worker.prepared)
-        pull_ms, push_ms = (statistics.median(column) for column in zip(*times, strict=True))
-        print(
-            f"| {num_servers} | {unique:.0f} | {pull_ms:.1f} | {push_ms:.1f} "
-            f"| {worker_ms:.1f} | {servers_ms:.1f} |"
-        )
-        client.close()
-        for channel, process in zip(channels, processes, strict=True):
-            channel.send("stop")
-            process.join(5)
+    channels, processes = [], []
+    for index in range(num_servers):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(spec, index, theirs), daemon=True)
+        process.start()
+        channels.append(ours)
+        processes.append(process)
+    client = PsClient(spec, ACCESS)
+    client.route(0, [channel.recv() for channel in channels])
+    client.init_dense(np.zeros(num_dense, np.float32))
+    worker = Worker(client, batches, num_dense, width=sum(part.dim for part in SEGMENTS))
+    for _ in batches:
+        worker.step()
+    servers_before, worker_before = seconds_of(channels), time.process_time()
+    times = [worker.step() for _ in range(steps)]
+    worker_seconds = time.process_time() - worker_before
+    servers_seconds = seconds_of(channels) - servers_before
+    client.close()
+    for channel, process in zip(channels, processes, strict=True):
+        channel.send("stop")
+        process.join(5)
+    pull_ms, push_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    return {
+        "keys": statistics.mean(keys.batch.num_unique for keys in worker.prepared),
+        "pull_ms": pull_ms,
+        "push_ms": push_ms,
+        "worker_ms": worker_seconds * 1e3 / steps,
+        "servers_ms": servers_seconds * 1e3 / steps,
+    }
 
 
 def seconds_of(channels: list[Connection]) -> float:
@@ -198,6 +189,39 @@ def seconds_of(channels: list[Connection]) -> float:
     for channel in channels:
         channel.send("seconds")
     return sum(float(channel.recv()) for channel in channels)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--servers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--batches", type=int, default=20, help="different ones, used in turns")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--ids", type=int, default=100_000, help="of each table")
+    parser.add_argument("--dense", type=int, default=300_000)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    machine = describe_machine()
+    print_machine(machine)
+    num_batches, steps = (4, 8) if options.quick else (options.batches, options.steps)
+    rng = np.random.default_rng(1)
+    batches = zipf_batches(rng, num_batches, options.batch, FIELDS, options.ids)
+    results = {
+        str(number): measure(
+            number, batches, steps=steps, num_ids=options.ids, num_dense=options.dense
+        )
+        for number in options.servers
+    }
+    print_table(
+        ["servers", "keys", "pull, ms", "push, ms", "worker's core, ms", "servers' cores, ms"],
+        [
+            [number, f"{figures['keys']:.0f}", *(f"{figures[n]:.1f}" for n in list(figures)[1:])]
+            for number, figures in results.items()
+        ],
+    )
+    write_results(options.json, benchmark="ps_speed", machine=machine, results=results)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def run_ps(
             remedy="Set runtime.parameter_servers and start the job again",
         )
     over = threading.Event()
-    core = PsCore(spec, index, threads=_row_threads(spec))
+    core = PsCore(spec, index, threads=row_threads(spec))
     warm_up(spec)
     release_compiler_pages()
     server = RpcServer(
@@ -175,8 +175,8 @@ def _talk(session: PsSession, over: threading.Event, terminated: threading.Event
             remaining -= pause
 
 
-def _row_threads(spec: JobSpec) -> int:
-    """The cores of this machine, shared with the job's other servers as if all were here."""
+def row_threads(spec: JobSpec) -> int:
+    """That work on rows: cores of this machine, divided as if all servers were here."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(_MOST_ROW_THREADS, cores // spec.num_parameter_servers))
 
