@@ -26,6 +26,7 @@ from ctr_pipeline.errors import CheckpointError
 
 EVENTS_RECORD = "master/events"
 START_RECORD = "master/start"
+FENCE_RECORD = "master/fence"
 _OWN_RECORDS = "master/"
 """Records of the ledger that the job machine does not know begin so."""
 

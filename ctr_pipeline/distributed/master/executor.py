@@ -14,6 +14,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
+from ctr_pipeline import interruption
 from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
@@ -45,7 +46,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterRequest,
 )
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
-from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD
+from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD, FENCE_RECORD
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.lanes import Lane
 from ctr_pipeline.distributed.master.ledger.store import LedgerStore, LedgerUnavailableError
@@ -140,15 +141,15 @@ class JobExecutor:
 
     def register(self, request: RegisterRequest) -> str:
         """Takes in a member: why it is refused, empty if it is not."""
-        return self._ask(lambda now: self._job.register(request, now))
+        return self._answer(lambda now: self._job.register(request, now))
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Takes in progress."""
-        return self._ask(lambda now: self._job.heartbeat(request, now))
+        return self._answer(lambda now: self._job.heartbeat(request, now))
 
     def lease(self, request: LeaseRequest) -> LeaseReply:
         """Gives out work."""
-        return self._ask(lambda now: self._job.lease(request, now))
+        return self._answer(lambda now: self._job.lease(request, now))
 
     def submit(self, event: Event) -> None:
         """Takes in what happened."""
@@ -265,8 +266,20 @@ class JobExecutor:
         if self._observer is not None:
             self._observer.join(_CLOSE_SECONDS)
 
+    def _answer(self, question: Callable[[float], tuple[T, list[Action]]]) -> T:
+        """The answer to a member; from a master that ends it hears nothing, as if it were gone."""
+        try:
+            return self._ask(question)
+        except MasterGoneError:
+            self._released.wait()
+            raise
+
     def _ask(self, question: Callable[[float], tuple[T, list[Action]]]) -> T:
-        """Asks the machine and does what it says before the answer is given."""
+        """Asks the machine and does what it says before the answer is given.
+
+        Raises:
+            MasterGoneError: This master ends; `death` may say why.
+        """
         with self._lock:
             if self._death is None and not self._closing.is_set():
                 try:
@@ -276,8 +289,6 @@ class JobExecutor:
                     self._die(error)
                 else:
                     return answer
-        # Callers hear nothing, as if this process were gone, and turn to the next one.
-        self._released.wait()
         raise MasterGoneError
 
     def _die(self, error: Exception) -> None:
@@ -329,7 +340,7 @@ class JobExecutor:
                     _LOGGER.warning(
                         "the ledger cannot be written, so nobody is answered: %s", error
                     )
-                if self._closing.wait(_LEDGER_AGAIN_SECONDS):
+                if self._closing.wait(_LEDGER_AGAIN_SECONDS) or interruption.requested():
                     raise
             else:
                 break
@@ -375,7 +386,8 @@ class JobExecutor:
             self.ps_addresses,
             history,
             abandoned=lambda: self._is_void(action.generation),
-            fence=lambda: self._store.commit({}, durable=True),
+            # A real record: a store may think nothing of an empty commit.
+            fence=lambda: self._store.commit({FENCE_RECORD: {"cut": action.cut}}, durable=True),
         )
         if isinstance(outcome, CutTaken):
             self._newest_cut = NewestCut(action.cut, action.step, self._wall_clock())

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Self
@@ -27,7 +27,7 @@ from ctr_pipeline.distributed.master.beginning import (
     read_start,
 )
 from ctr_pipeline.distributed.master.cuts import CutKeeper
-from ctr_pipeline.distributed.master.executor import JobExecutor
+from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.metrics import MetricsServer
 from ctr_pipeline.distributed.master.recording import Recorder
@@ -181,25 +181,31 @@ class Master:
             stack.callback(executor.release)
             stack.callback(lambda: server.stop(0.0 if executor.death else _GRACE_SECONDS))
             servicer.know_server(server, address, metrics.address)
-            # What the machine makes of the ledger of an earlier start is durable before this start
-            # is noted: a master that dies in between does the same once more.
-            executor.tick()
-            executor.note({START_RECORD: asdict(start)}, durable=True)
-            if before is not None and self._is_restart:
-                executor.announce(
-                    "the master was lost",
-                    "another one has read its ledger and goes on",
-                    max(0.0, time.time() - before.alive_at),
+            with suppress(MasterGoneError):
+                self._take_over(start)
+                save_endpoint(
+                    self._job_folder,
+                    Endpoint(address, metrics.address, socket.gethostname(), os.getpid()),
                 )
-            save_endpoint(
-                self._job_folder,
-                Endpoint(address, metrics.address, socket.gethostname(), os.getpid()),
-            )
-            _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
-            _live(executor, start)
+                _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
+                _live(executor, start)
         if executor.death is not None:
             raise executor.death
         return 1 if executor.ended == "failed" else 0
+
+    def _take_over(self, start: MasterStart) -> None:
+        """Begins to act, and says so if there was a master before."""
+        before, executor = self._before, self.executor
+        # What the machine makes of the ledger of an earlier start is durable before this start is
+        # noted: a master that dies in between does the same once more.
+        executor.tick()
+        executor.note({START_RECORD: asdict(start)}, durable=True)
+        if before is not None and self._is_restart:
+            executor.announce(
+                "the master was lost",
+                "another one has read its ledger and goes on",
+                max(0.0, time.time() - before.alive_at),
+            )
 
     def _serve(self, servicer: MasterServicer) -> tuple[RpcServer, str]:
         """Serves where the master before did, so that members find this one at once."""

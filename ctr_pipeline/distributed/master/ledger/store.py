@@ -55,6 +55,8 @@ class LedgerUnavailableError(LedgerError):
     records are whole values.
     """
 
+    exit_code = 75
+
 
 class LedgerStore(Protocol):
     """Records of one job, held by one master at a time.
