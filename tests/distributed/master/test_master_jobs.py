@@ -16,7 +16,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterRequest,
     ScaleRequest,
 )
-from ctr_pipeline.distributed.master.ledger.store import LedgerError
+from ctr_pipeline.distributed.master.ledger.store import LedgerError, LedgerLostError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.reading import read_status
@@ -461,6 +461,24 @@ def test_a_second_master_is_refused_by_the_ledger(start, monkeypatch):
     with pytest.raises(LedgerError, match="another master works on this run"):
         Master(world.run_folder, "127.0.0.1:0", world.launcher)
     finish(world)
+
+
+def test_a_master_that_lost_its_ledger_ends_at_once_and_the_next_one_goes_on(start):
+    world = start(batch_size=2)
+    world.batch_seconds = 0.002
+    world.wait_for(lambda view: view.records.trained > 100)
+
+    def lost(records, *, durable):
+        raise LedgerLostError("another master has it")
+
+    world.master.store.commit = lost
+    outcome = world.join_master(20)
+    assert isinstance(outcome, LedgerLostError)
+    # The launcher starts it again: it is no error that only a person can mend.
+    assert outcome.exit_code == 75
+    world.start_master()
+    world.batch_seconds = 0.0
+    assert_nothing_lost(world, finish(world))
 
 
 def test_the_ledger_of_another_config_is_refused(start):
