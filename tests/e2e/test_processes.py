@@ -1,0 +1,262 @@
+"""A run of several processes ends as a run of one, and so it does when its members are killed."""
+
+import json
+import os
+import signal
+
+import pytest
+from watched_run import WatchedRun
+
+from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.sampling import write_criteo_sample
+from ctr_pipeline.training.history import load_history
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
+
+NUM_ROWS = 20_000
+# 250 steps and four tasks an epoch.
+NUM_TRAINING_ROWS = 16_000
+BATCH_SIZE = 64
+PATIENCE_SECONDS = 300.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "train.txt"
+    write_criteo_sample(path, num_rows=NUM_ROWS, seed=1, progress=SilentProgress())
+    return path
+
+
+def config_of(data, *, epochs=2, mode="processes", train=None, **runtime):
+    members = {"workers": {"min": 1, "max": 1}, **runtime} if mode == "processes" else {}
+    return {
+        "name": "members",
+        "data": {
+            "train": str(data),
+            "format": "tsv",
+            "columns": ["label", "I1..I13", "C1..C26"],
+            "key_columns": ["C1"],
+        },
+        "features": [
+            {
+                "columns": "I1..I6",
+                "number": ["log", "standardize"],
+                "id": {"bucketize": {"quantiles": 10}},
+            },
+            {"columns": "C1..C10", "id": {"vocabulary": {"min_count": 2}}},
+        ],
+        "model": {"name": "deepfm", "embedding_dim": 4, "hidden_units": [16]},
+        "train": {
+            "epochs": epochs,
+            "batch_size": BATCH_SIZE,
+            "early_stopping": None,
+            "deterministic": True,
+            "seed": 3,
+            "checkpoint_seconds": 3,
+            **(train or {}),
+        },
+        "export": {"parity_rows": 50},
+        "runtime": {"mode": mode, **members},
+    }
+
+
+def finish(run, command="run", *arguments):
+    run.start(command, *arguments)
+    code = run.wait(PATIENCE_SECONDS)
+    assert code == 0, run.tail(40)
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    """What one process makes of it."""
+    with WatchedRun(tmp_path_factory.mktemp("alone"), config_of(data, mode="local")) as run:
+        finish(run)
+    return run
+
+
+def assert_same_epochs(found, expected, *, losses=True):
+    """The same epochs with the same results; times may differ."""
+    assert [one.epoch for one in found] == [one.epoch for one in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.step == theirs.step
+        assert mine.num_rows == theirs.num_rows
+        for name in ("valid_logloss", "valid_auc", "valid_calibration", "learning_rate_factor"):
+            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=1e-6), name
+        if losses:
+            assert mine.train_logloss == pytest.approx(theirs.train_logloss, abs=1e-6)
+
+
+def assert_all_counted(view, epochs):
+    assert view.state == "finished"
+    assert view.records.total == epochs * NUM_TRAINING_ROWS
+    assert view.records.trained == view.records.total
+    assert view.records.dropped == 0
+    assert view.dropped_tasks == ()
+
+
+@pytest.mark.parametrize(
+    ("update", "num_servers", "more"),
+    [("async", 1, {}), ("sync", 1, {}), ("async", 3, {}), ("sync", 3, {"tls": "auto"})],
+)
+def test_members_train_what_one_process_trains(data, alone, tmp_path, update, num_servers, more):
+    config = config_of(data, update=update, parameter_servers=num_servers, **more)
+    with WatchedRun(tmp_path, config) as run:
+        finish(run)
+        assert run.processes() == []
+    ours, theirs = run.metrics(), alone.metrics()
+    for split in ("valid", "test"):
+        for name in ("auc", "logloss", "calibration", "mean_probability"):
+            assert ours[split][name] == pytest.approx(theirs[split][name], abs=1e-6), (split, name)
+    for name in ("epochs", "best_epoch", "steps", "stopped_because", "embedding_rows"):
+        assert ours["training"][name] == theirs["training"][name]
+    assert_same_epochs(
+        load_history(run.output / "history.csv"), load_history(alone.output / "history.csv")
+    )
+    assert_all_counted(run.final_view(), epochs=2)
+
+    # It was the parameter servers that held the rows, and nobody else.
+    members = ours["runtime"]["members"]
+    servers = [one for one in members if one["role"] == "ps"]
+    assert [one["index"] for one in servers] == list(range(num_servers))
+    pids = {one["pid"] for one in members}
+    assert len(pids) == num_servers + 2
+    assert pids.isdisjoint({os.getpid(), run.pid})
+    assert sum(one["rows_held"] for one in servers) == theirs["training"]["embedding_rows"]
+    assert all(one["rows_held"] > 0 for one in servers)
+    # Each step sends at least the gradient of the dense parameters.
+    least = 500 * 4 * ours["training"]["dense_parameters"]
+    assert sum(one["bytes_received"] for one in servers) > least
+    assert ours["runtime"]["records"]["repeated"] == 0
+
+
+def test_what_a_job_trained_serves_every_other_command(data, tmp_path):
+    config = config_of(data, epochs=1, parameter_servers=2)
+    with WatchedRun(tmp_path, config) as run:
+        finish(run)
+        metrics = run.metrics()["test"]
+        path = str(run.config_path)
+        evaluated = json.loads(run.call("evaluate", path, "--json", timeout_seconds=120))
+        for name in ("auc", "logloss", "num_rows"):
+            assert evaluated[name] == pytest.approx(metrics[name], abs=1e-9)
+        rows = tmp_path / "few.txt"
+        rows.write_text("\n".join(data.read_text().splitlines()[:50]) + "\n")
+        output = tmp_path / "few.csv"
+        run.call("predict", path, "--data", str(rows), "--output", str(output), timeout_seconds=120)
+        assert len(output.read_text().splitlines()) == 51
+        run.call("export", path, timeout_seconds=240)
+        assert run.metrics()["test"]["auc"] == pytest.approx(metrics["auc"], abs=1e-9)
+
+
+# A run that can be disturbed: long enough for a member to come back and go on.
+LONG = 8
+
+
+@pytest.fixture(scope="module")
+def long_alone(data, tmp_path_factory):
+    """Epochs of one process over the same rows."""
+    config = config_of(data, epochs=LONG, mode="local")
+    with WatchedRun(tmp_path_factory.mktemp("long"), config) as run:
+        finish(run, "train")
+    return load_history(run.output / "history.csv")
+
+
+def kill(run, role, index=0):
+    """Kills a member in the middle of steps; gives its pid."""
+    run.wait_for("running steps", run.is_training, PATIENCE_SECONDS)
+    run.wait_for("some of it", lambda: run.now.records.trained > 1.5 * NUM_TRAINING_ROWS)
+    member = run.member_view(role, index)
+    assert run.now.state == "training"
+    os.kill(member.pid, signal.SIGKILL)
+    return member.pid
+
+
+@pytest.mark.parametrize("role", ["worker", "ps", "master"])
+def test_a_killed_member_comes_back_and_nothing_is_lost(data, long_alone, tmp_path, role):
+    config = config_of(data, epochs=LONG, parameter_servers=2)
+    with WatchedRun(tmp_path, config) as run:
+        run.start("train")
+        killed = kill(run, role)
+        run.wait_for(
+            "another one in its place",
+            lambda: (
+                run.member_view(role).pid not in {0, killed} and run.member_view(role).restarts == 1
+            ),
+            PATIENCE_SECONDS,
+        )
+        assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
+        assert run.processes() == []
+    view = run.final_view()
+    assert_all_counted(view, LONG)
+    assert view.generation == (2 if role == "ps" else 1)
+    # What was lost with a server is trained again; a worker loses less than a second, a master
+    # nothing.
+    assert view.records.repeated <= (3 if role == "ps" else 1) * NUM_TRAINING_ROWS
+    if role == "master":
+        assert view.records.repeated == 0
+    # Every batch was applied once, in the same order: not one bit differs from one process. The
+    # loss of a batch that is trained twice may be that of the second time.
+    found = load_history(run.output / "history.csv")
+    assert_same_epochs(found, long_alone, losses=role == "master")
+
+
+def test_a_stopped_run_is_resumed_with_other_members(data, long_alone, tmp_path):
+    config = config_of(data, epochs=LONG, parameter_servers=1)
+    with WatchedRun(tmp_path, config) as run:
+        run.start("train")
+        run.wait_for("running steps", run.is_training, PATIENCE_SECONDS)
+        run.wait_for("some of it", lambda: run.now.records.trained > 2.5 * NUM_TRAINING_ROWS)
+        os.kill(run.pid, signal.SIGINT)
+        assert run.wait(PATIENCE_SECONDS) == 130, run.tail(40)
+        assert run.processes() == []
+        stopped = run.final_view()
+        assert stopped.state == "stopped"
+        assert 0 < stopped.records.trained < stopped.records.total
+
+        text = run.config_path.read_text()
+        assert "parameter_servers: 1" in text
+        run.config_path.write_text(text.replace("parameter_servers: 1", "parameter_servers: 3"))
+        finish(run, "train", "--resume")
+        assert run.processes() == []
+    view = run.final_view()
+    assert_all_counted(view, LONG)
+    assert view.records.repeated == 0
+    assert sum(one.role == "ps" for one in view.members) == 3
+    assert_same_epochs(load_history(run.output / "history.csv"), long_alone)
+
+    # It is refused with another model, and in the other mode.
+    for line, other, words in (
+        ("embedding_dim: 4", "embedding_dim: 5", "model.embedding_dim differs"),
+        ("mode: processes", "mode: local", "was trained with runtime.mode: processes"),
+    ):
+        run.config_path.write_text(text.replace(line, other))
+        with pytest.raises(RuntimeError, match=words):
+            run.call("train", str(run.config_path), "--resume", timeout_seconds=120)
+
+
+BROKEN = """
+import keras
+
+
+class Broken(keras.layers.Layer):
+    def call(self, x, training=None):
+        if training:
+            raise RuntimeError("nobody has written this layer yet")
+        return x
+
+
+def build_model(inputs, options):
+    return keras.ops.sum(Broken()(inputs.linear_BF), axis=1)
+"""
+
+
+def test_a_bug_in_the_users_model_is_shown_as_it_is(data, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    config = config_of(data)
+    config["model"] = {"name": "custom", "file": str(tmp_path / "broken.py"), "embedding_dim": 4}
+    with WatchedRun(tmp_path, config) as run:
+        run.start("train")
+        assert run.wait(PATIENCE_SECONDS) == 1
+        assert run.processes() == []
+    assert "nobody has written this layer yet" in (run.output / "run.log").read_text()
+    assert "nobody has written this layer yet" in (run.output / "logs/worker-0.log").read_text()
+    assert "a bug in ctrpipe" not in run.tail(40)
