@@ -70,9 +70,9 @@ class TestBirth:
         launcher.start("worker", 4)
         state = born(launcher, 4)
         log = tmp_path / "logs" / "worker-4.log"
-        text = wait_until(lambda: log.exists() and log.read_text())
+        wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
         expected = f"loaded [{pid_of_nursery(launcher)}] ['worker', '4', '{state.incarnation}']\n"
-        assert text == expected
+        assert log.read_text() == expected
 
     def test_it_is_the_launcher_s_own_child_in_a_session_of_its_own(self, launch):
         launcher = launch(Scripts(nursery=nursery()))
@@ -105,7 +105,7 @@ class TestBirth:
         for index in range(2):
             launcher.start("worker", index)
         logs = [tmp_path / "logs" / f"worker-{index}.log" for index in range(2)]
-        wait_until(lambda: all(log.exists() and log.read_text() for log in logs))
+        wait_until(lambda: all(log.exists() and "\n" in log.read_text() for log in logs))
         assert logs[0].read_text() != logs[1].read_text()
 
     def test_stop_reaches_it(self, launch):
