@@ -1,7 +1,8 @@
 """Which statistics the features of a plan need; a pure function of the features.
 
 Everything is derived from the *value counts* of a column, that is from one
-`GROUP BY value` over what the parts of the training rows say of it. What is planned here is what to derive from them.
+`GROUP BY value` over what the parts of the training rows say of it. What is planned here is what
+to derive from them.
 """
 
 from collections.abc import Sequence

@@ -7,10 +7,10 @@
 - `master`: the ledger of tasks, members, cuts, validation, status. Never on the gradient path.
 - `local`: the launcher that makes members processes of this machine.
 
-A *task* is 64 batches of an epoch's permutation. A *lease* gives it to one worker under an *attempt*
-number; reports of older attempts are refused. A *generation* counts rollbacks; parameter servers
-refuse everything of an older one. A *cut* is a consistent checkpoint: the ledger is frozen first,
-then every parameter server snapshots itself together with the *marks* of the batches it applied, so
-the snapshots hold whatever the frozen ledger counts, and a batch that they hold beyond it is not
-applied again when it is trained again.
+A *task* is 64 batches of an epoch's permutation. A *lease* gives it to one worker under an
+*attempt* number; reports of older attempts are refused. A *generation* counts rollbacks; parameter
+servers refuse everything of an older one. A *cut* is a consistent checkpoint: the ledger is frozen
+first, then every parameter server snapshots itself together with the *marks* of the batches that it
+applied. So the snapshots hold whatever the frozen ledger counts, and a batch that they hold beyond
+it is not applied again when it is trained again.
 """
