@@ -155,7 +155,17 @@ def make_config(
 def run_case(
     fault: Fault | None, rows: Path, size: Size, *, seed: int, folder: Path, command: str = "run"
 ) -> Outcome:
-    """One run with one fault, or with none; `train` ends before the export."""
+    """One run with one fault, or with none.
+
+    Args:
+        fault: Which.
+        rows: Sample rows; what the first run makes of them is kept beside them for the others.
+        size: How large.
+        seed: Of training and of the fault.
+        folder: For the run.
+        command: `run`, or `train`, which ends before the export.
+    """
+    prepared = rows.with_suffix(".prepared")
     outcome = Outcome(fault.name if fault else "undisturbed", seed)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -173,7 +183,10 @@ def run_case(
             WatchedRun(folder, config, program=program if is_proxied else CTRPIPE)
         )
         chaos = Disturbance(run, random.Random(f"{outcome.fault} {seed}"), command)  # noqa: S311
-        run.start(command)
+        is_usual = not fault or not fault.config
+        if prepared.exists() and is_usual:
+            run.adopt_preparation(prepared)
+        run.start(command, "--overwrite")
         try:
             if fault is not None:
                 fault.strike(chaos)
@@ -184,6 +197,8 @@ def run_case(
             outcome.problems.append(f"{type(error).__name__}: {error}")
         except Exception:  # noqa: BLE001  a case that fails is no reason to lose the others
             outcome.problems.append(traceback.format_exc(limit=-3))
+        if not prepared.exists() and is_usual and outcome.exit_code == 0:
+            run.keep_preparation(prepared)
         outcome.problems += chaos.problems
         _judge(outcome, fault, chaos)
         outcome.seconds = time.monotonic() - began

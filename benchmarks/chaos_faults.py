@@ -207,25 +207,46 @@ def kill_workers_again_and_again(chaos: Disturbance) -> None:
 
 
 def suspend_worker(chaos: Disturbance) -> None:
-    """Silent for longer than its lease, then back: what it reports then is refused."""
+    """Silent for longer than its lease: its tasks go to others, it is replaced."""
     chaos.wait_for_moment()
     member = chaos.signal("worker", 0, STOP)
-    before = chaos.run.now.refused_reports
-    chaos.run.wait_for(
-        "the loss of a silent worker's tasks",
+    chaos.wait_for_event("worker 0", "not heard")
+    chaos.wait_until_replaced(member)
+
+
+def wake_up_zombie(chaos: Disturbance) -> None:
+    """A worker of another host is silent for longer than its lease, then goes on as if nothing was.
+
+    It was started by hand in the place of another one, so that nobody can kill it: only fencing
+    keeps what it reports from counting.
+    """
+    run = chaos.run
+    run.wait_for("training", run.is_training, 120.0)
+    config = str(run.output / "config.resolved.yaml")
+    stranger = run.member("worker", "--config", config, "--index", "1")
+    chaos.wait_for_moment()
+    run.wait_for(
+        "tasks for the worker started by hand",
         lambda: (
-            chaos.run.member_view("worker", 0).state != "running"
-            or chaos.run.member_view("worker", 0).pid != member.pid
+            run.member_view("worker", 1).pid == stranger.pid
+            and run.member_view("worker", 1).leases
+            and chaos.has_work_for_all()
         ),
         60.0,
     )
+    chaos.signal("worker", 1, STOP)
+    chaos.wait_for_event("worker 1", "not heard")
+    run.wait_for(
+        "another worker in its place",
+        lambda: run.member_view("worker", 1).pid not in {0, stranger.pid},
+        60.0,
+    )
     time.sleep(chaos.dice.uniform(0.5, 2.0))
-    with contextlib.suppress(MissedError):
-        # It may have been killed for its silence meanwhile: then nobody reports late.
-        chaos.run.send(member.pid, GO_ON)
-        chaos.strike("SIGCONT to it")
-    chaos.wait_until_replaced(member) if not psutil.pid_exists(member.pid) else None
-    del before
+    run.send(stranger.pid, GO_ON)
+    chaos.strike("SIGCONT to it")
+    stranger.wait(60.0)
+    log = (run.folder / "worker-1.log").read_text(encoding="utf-8", errors="replace")
+    chaos.expect("given up" in log or "void" in log, "the late worker was not told why")
 
 
 def squeeze_worker(chaos: Disturbance) -> None:
@@ -698,9 +719,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers, is_core=True),
     Fault("worker_killed_every_20s", "a worker `kill -9` every 20 s", kill_workers_again_and_again),
     Fault(
-        "worker_suspended",
-        "worker SIGSTOP beyond its lease, then SIGCONT",
+        "worker_hung",
+        "worker SIGSTOP for good",
         suspend_worker,
+    ),
+    Fault(
+        "worker_zombie",
+        "worker SIGSTOP beyond its lease, then SIGCONT",
+        wake_up_zombie,
         is_core=True,
     ),
     Fault("worker_out_of_memory", "worker out of memory", squeeze_worker, needs_root=True),

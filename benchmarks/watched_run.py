@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,14 @@ from ctr_pipeline.pipeline.job_control import Job, ask_master, read_status
 MARK = "CTRPIPE_WATCHED_RUN"
 CTRPIPE = (sys.executable, "-m", "ctr_pipeline")
 _WATCH_SECONDS = 0.1
+_PREPARED = (
+    "cache",
+    "statistics.json",
+    "vocabularies",
+    "features.json",
+    "preprocessing.json",
+    "config.resolved.yaml",
+)
 _TRAINING = frozenset({"training", "cutting", "restoring", "waiting"})
 
 
@@ -132,6 +141,20 @@ class WatchedRun:
     def log(self) -> Path:
         """What the user's terminal would show."""
         return self.folder / "terminal.log"
+
+    def adopt_preparation(self, prepared: Path) -> None:
+        """Begins with data read, counted and encoded by an earlier run of the same rows."""
+        shutil.copytree(prepared, self.output)
+
+    def keep_preparation(self, prepared: Path) -> None:
+        """Copies what a later run of the same rows need not do again."""
+        prepared.mkdir(parents=True)
+        for name in _PREPARED:
+            path = self.output / name
+            if path.is_dir():
+                shutil.copytree(path, prepared / name)
+            else:
+                shutil.copy2(path, prepared / name)
 
     def start(self, command: str = "run", *arguments: str) -> None:
         """Starts `ctrpipe COMMAND config.yaml ARGUMENTS`."""

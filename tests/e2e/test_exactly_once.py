@@ -1,0 +1,141 @@
+"""A model that counts: what the ledger says was trained is what the parameter servers hold.
+
+The logit is zero whatever the weights are, so that the gradient of an example is 0.5 - label for
+each of its ids and does not depend on what was trained before. With SGD, a learning rate of one and
+no L2 the linear weight of an id ends as minus the sum of that over the records that were applied,
+a multiple of a half, exact in float32. One record applied twice, or lost, or applied by one server
+and not by the other, shows in a weight.
+"""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from chaos_faults import Disturbance
+from watched_run import WatchedRun
+
+from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.progress import SilentProgress
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+NUM_FIELDS = 4
+NUM_IDS = 20_000
+BATCH_SIZE = 256
+NUM_ROWS = 2_500_000
+MODEL = '''
+import keras
+
+
+class Silent(keras.layers.Layer):
+    """Zero, with the gradient of a sum."""
+
+    def call(self, x):
+        total = keras.ops.sum(x, axis=1)
+        return total - keras.ops.stop_gradient(total)
+
+
+def build_model(inputs, options):
+    ones = keras.ops.ones_like(inputs.linear_BF[:, :1])
+    bias = keras.layers.Dense(1, use_bias=False)(ones)
+    return Silent()(inputs.linear_BF) + Silent()(bias)
+'''
+
+
+def make_config(folder: Path, **runtime: object) -> dict[str, object]:
+    dice = np.random.default_rng(5)
+    # Few ids are frequent, most are rare, as with real columns.
+    ids = (NUM_IDS * dice.random((NUM_ROWS, NUM_FIELDS)) ** 3).astype(np.int32)
+    columns = {f"c{field}": ids[:, field] for field in range(NUM_FIELDS)}
+    labels = (dice.random(NUM_ROWS) < 0.3).astype(np.int8)
+    pq.write_table(pa.table({"label": labels, **columns}), folder / "rows.parquet")
+    (folder / "counting.py").write_text(MODEL, encoding="utf-8")
+    segment = {"optimizer": {"name": "sgd", "learning_rate": 1.0}, "reduction": "sum"}
+    silent = {"l2": {"strength": 0.0}, "initial_range": 0.0}
+    return {
+        "name": "counting",
+        "data": {
+            "train": str(folder / "rows.parquet"),
+            "label": "label",
+            "split": {"valid": 0.01, "test": 0.01, "by": "order"},
+        },
+        "features": [
+            {
+                "columns": f"c0..c{NUM_FIELDS - 1}",
+                "id": {"round_identity": {"num_buckets": NUM_IDS}},
+            }
+        ],
+        "model": {"name": "custom", "file": str(folder / "counting.py"), "embedding_dim": 1},
+        "train": {
+            "epochs": 1,
+            "batch_size": BATCH_SIZE,
+            "optimizer": {"name": "sgd", "learning_rate": 1.0},
+            "embeddings": {"linear": {**segment, **silent}, "vector": {**segment, **silent}},
+            "early_stopping": None,
+            "checkpoint_seconds": 4,
+        },
+        "runtime": {
+            "mode": "processes",
+            "parameter_servers": 2,
+            "workers": {"min": 1, "max": 2},
+            **runtime,
+        },
+    }
+
+
+def expected_weights(run: WatchedRun) -> np.ndarray:
+    """By field and id, from the encoded rows."""
+    (folder,) = {path.parent for path in run.output.glob("cache/**/train*/rows.bin")}
+    weights = np.zeros((NUM_FIELDS, NUM_IDS))
+    with EncodedReader(folder) as reader:
+        rows = reader.read_range(0, reader.meta.num_rows)
+    for field in range(NUM_FIELDS):
+        ids = rows.ids_BF[:, field]
+        weights[field] = -np.bincount(ids, 0.5 - rows.labels_B, minlength=NUM_IDS)
+    return weights
+
+
+def trained_weights(run: WatchedRun) -> np.ndarray:
+    """By field and id, as the run's newest cut holds them; never trained ones are zero."""
+    from ctr_pipeline.pipeline.training_stage import open_trained
+    from ctr_pipeline.pipeline.workspace import RunFolder
+
+    loaded = load_config(run.config_path)
+    model = open_trained(loaded, RunFolder(run.output), SilentProgress())
+    weights = np.zeros((NUM_FIELDS, NUM_IDS))
+    for block in model.rows.iterate_rows(1 << 16):
+        weights[block.keys >> 44, block.keys & ((1 << 44) - 1)] = block.values[:, 0]
+    return weights
+
+
+def disturb(chaos: Disturbance) -> None:
+    """Each kind of member dies, the parameter servers twice, at random moments of one run."""
+    for role, index in (("worker", 0), ("ps", 1), ("master", 0), ("ps", 0), ("worker", 1)):
+        trained = chaos.run.now.records.trained
+        total = chaos.run.now.records.total
+        chaos.wait_for_moment(trained / total + 0.03, trained / total + 0.1)
+        member = chaos.signal(role, index, 9)
+        chaos.wait_until_replaced(member)
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_every_record_is_in_the_model_exactly_once(tmp_path, update):
+    runtime = {"update": update, "grads_to_wait": 2} if update == "sync" else {}
+    with WatchedRun(tmp_path, make_config(tmp_path, **runtime)) as run:
+        run.start("train")
+        run.wait_for("training", run.is_training, 120.0)
+        chaos = Disturbance(run, random.Random(11))
+        disturb(chaos)
+        assert run.wait(300.0) == 0, run.tail(40)
+        view = run.final_view()
+        assert view.records.trained == view.records.total
+        assert view.records.dropped == 0
+        assert view.generation >= 2
+        expected, found = expected_weights(run), trained_weights(run)
+    assert np.abs(expected).max() > 100
+    wrong = np.argwhere(found != expected)
+    assert len(wrong) == 0, (len(wrong), wrong[:5], (found - expected)[tuple(wrong[:5].T)])
