@@ -352,7 +352,7 @@ class JobExecutor:
         event = JobEvent(self._wall_clock(), what, done, recovery_seconds)
         self._events.append(event)
         took = "" if recovery_seconds is None else f" ({recovery_seconds:.1f} s)"
-        _LOGGER.warning("%s%s%s", what, f": {done}" if done else "", took)
+        _LOGGER.info("%s%s%s", what, f": {done}" if done else "", took)
         kept = {"events": [asdict(entry) for entry in self._events]}
         self._commit({EVENTS_RECORD: kept}, durable=False)
 

@@ -43,6 +43,9 @@ class NewestCut:
     taken_at: float
 
 
+OVER = frozenset({"finished", "stopped", "failed"})
+"""States that a job does not leave by itself."""
+
 NO_CUT = NewestCut(0, 0, 0.0)
 
 
@@ -228,7 +231,10 @@ def view_job(
             max(0.0, unix_time - newest_cut.taken_at),
             status.best_cut,
         )
-    members = tuple(_view_member(member, answering=master is not None) for member in status.members)
+    members = tuple(
+        _view_member(member, answering=master is not None, is_over=status.phase in OVER)
+        for member in status.members
+    )
     return JobView(
         job=job,
         state=status.phase,
@@ -282,8 +288,10 @@ def measure_split(totals: SplitTotals) -> SplitMetrics:
     )
 
 
-def _view_member(member: MemberStatus, *, answering: bool) -> MemberView:
+def _view_member(member: MemberStatus, *, answering: bool, is_over: bool) -> MemberView:
     is_heard = answering and bool(member.incarnation)
+    # Without a master nobody knows how its members are, unless it saw them leave.
+    unheard = "left" if is_over else "unknown"
     return MemberView(
         role=member.role,
         index=member.index,
@@ -291,7 +299,7 @@ def _view_member(member: MemberStatus, *, answering: bool) -> MemberView:
         host=member.host,
         address=member.address,
         metrics_address=member.metrics_address,
-        state=member.state if answering else "unknown",
+        state=member.state if answering else unheard,
         restarts=member.restarts,
         last_seen_seconds=member.silent_seconds if is_heard else None,
         leases=member.leases,

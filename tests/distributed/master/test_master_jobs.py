@@ -359,7 +359,7 @@ def test_a_stopped_job_takes_a_cut_and_goes_on_later(start):
     assert stopped.records.trained > 100
     # All that was counted is in the cut, but for what was reported while it was taken.
     assert 0 <= stopped.step - stopped.checkpoint.step < 200
-    assert {member.state for member in stopped.members} == {"unknown"}
+    assert {member.state for member in stopped.members} == {"left"}
     world.access = Access.create(world.run_folder / "job", tls=False)
     world.start_master()
     world.batch_seconds = 0.0

@@ -42,3 +42,24 @@ def test_a_step_is_written_once_and_nothing_before_the_first_batch(tmp_path):
     recorder.note_progress(10, train_logloss=0.7, samples_per_second=10.0)
     recorder.close()
     assert scalars(tmp_path / "events", "train/logloss") == [10]
+
+
+def test_what_cannot_be_written_is_said_and_left_out(tmp_path, monkeypatch, caplog):
+    recorder = Recorder(tmp_path / "history.csv", tmp_path / "events")
+    recorder.note_progress(10, train_logloss=0.7, samples_per_second=10.0)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("ctr_pipeline.training.events.EventLog.scalars", full)
+        broken.setattr("ctr_pipeline.distributed.master.recording.save_history", full)
+        recorder.note_progress(20, train_logloss=0.6, samples_per_second=10.0)
+        recorder.note_progress(30, train_logloss=0.6, samples_per_second=10.0)
+        recorder.end_epoch([FIRST])
+    assert caplog.text.count("No space left on device") == 1
+    recorder.note_progress(120, train_logloss=0.5, samples_per_second=10.0)
+    recorder.roll_back(120, [FIRST])
+    recorder.close()
+    assert epochs(tmp_path / "history.csv") == [0]
+    assert scalars(tmp_path / "events", "train/logloss") == [10, 120]
