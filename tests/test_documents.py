@@ -11,7 +11,13 @@ import yaml
 from ctr_pipeline.config.loader import config_from_mapping
 
 ROOT = Path(__file__).parent.parent
-PAPERS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+PAPERS = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "RUNBOOK.md",
+    "benchmarks/README.md",
+]
 TEXTS = {paper: (ROOT / paper).read_text(encoding="utf-8") for paper in PAPERS}
 
 # Paths of the repository as the papers write them; run folders and the user's own files are not.
