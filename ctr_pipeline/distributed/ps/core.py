@@ -333,7 +333,6 @@ class PsCore:
                 _LOGGER.warning("cut %d cannot be restored: %s", request.cut, error)
                 return RestoreReply(str(error), 0)
             with self._lock:
-                self._last_cut = None
                 if request.generation < self._announced:
                     return _too_old(self._announced)
                 self._served = request.generation

@@ -206,6 +206,20 @@ def test_a_rollback_ends_waiting_pushes(start):
     assert (core.num_waiting, core.version) == (0, 0)
 
 
+def test_a_rollback_between_a_round_and_its_answers_is_told(start):
+    core = start(UpdateRule("sync", 2, 0, False), active=["a", "b"])
+    call = pushing(core, "a", 0)
+    waits(core, 1)
+    # The round is applied and a restore begins before the waiting call gets the lock again: it must
+    # not read what is being replaced.
+    with core._lock:
+        core._active_workers = frozenset()
+        core._close_complete_round()
+        core._announced, core._served = 1, -1
+    reply = call.result()
+    assert (reply.status, reply.generation, len(reply.dense)) == (Status.ROLLED_BACK, 1, 0)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), min_size=2, max_size=4),
 )

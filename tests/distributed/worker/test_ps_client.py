@@ -425,6 +425,22 @@ def test_a_stale_push_is_computed_again_from_new_values(start, access):
     other.close()
 
 
+def test_gradients_are_as_old_as_the_dense_values_they_were_computed_with(start, access):
+    world = start(1, rule=UpdateRule("sync", 1, 0, False))
+    prepared = world.prepare()
+    world.client.dense(world.pull(prepared, 0))
+    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other.route(0, ("0",))
+    world.push(world.pull(prepared, 1, client=other), 1, client=other)
+    # Rows of now, dense values of before the other's push.
+    mixed = world.pull(prepared, 2, dense=False)
+    mixed.wait()
+    assert mixed.versions == [1]
+    assert world.push(mixed, 2).verdict == "stale"
+    assert world.push(world.pull(prepared, 2), 2).verdict == "applied"
+    other.close()
+
+
 def test_a_push_that_is_stale_on_one_server_counts_once_on_all(start, access):
     world = start(2, rule=UpdateRule("sync", 1, 0, False))
     prepared = world.prepare()
