@@ -28,6 +28,7 @@ Int64Array = npt.NDArray[np.int64]
 _MAGIC = b"CTRP"
 _HEADER = struct.Struct("<4sBBBBqqqqqqqqQdqqIIQQQ")
 _ALIGNMENT = 8
+_LONGEST_AXIS = (1 << 31) - 1
 _NO_VERSION = -1
 _FLAG_CREATE = 1
 _FLAG_BATCH = 2
@@ -104,7 +105,8 @@ class _Arrays:
         kind = np.dtype(dtype)
         # Python's integers do not overflow, so that no length can be told to look like another.
         num_bytes = math.prod(shape) * kind.itemsize
-        if num_bytes > len(self._data) - self._place:
+        # No bytes are announced by any length times 0; NumPy has a limit for these too.
+        if num_bytes > len(self._data) - self._place or max(shape) > _LONGEST_AXIS:
             raise MalformedMessage(
                 f"an array of {list(shape)} is announced, {len(self._data)} bytes were sent"
             )

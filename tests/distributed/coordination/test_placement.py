@@ -2,7 +2,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.placement import (
@@ -39,6 +39,7 @@ SPEC = JobSpec(
 
 
 @given(st.integers(1, 100), st.integers(1, 12))
+@settings(deadline=None)
 def test_each_partition_has_one_owner(num_partitions, num_servers):
     spec = replace(SPEC, num_partitions=num_partitions, num_parameter_servers=num_servers)
     owned = [owned_partitions(spec, server) for server in range(num_servers)]
@@ -49,6 +50,7 @@ def test_each_partition_has_one_owner(num_partitions, num_servers):
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))
+@settings(deadline=None)
 def test_ranges_follow_each_other_and_are_of_near_equal_length(num_dense, num_servers):
     ranges = dense_ranges(replace(SPEC, num_dense=num_dense), num_servers)
     assert ranges[0][0] == 0

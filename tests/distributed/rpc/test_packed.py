@@ -187,6 +187,14 @@ def test_counts_that_would_overflow_are_malformed(count):
         PushRequest.decode(bytes(sent))
 
 
+@pytest.mark.parametrize("count", [2**31, 2**62, 2**64 - 1])
+def test_rows_without_values_cannot_be_so_many(count):
+    sent = bytearray(PushReply(Status.DONE, 0, 0, floats(0), floats(0, 0)).encode())
+    sent[120:128] = count.to_bytes(8, "little")
+    with pytest.raises(MalformedMessage, match="announced"):
+        PushReply.decode(bytes(sent))
+
+
 @given(messages(), st.sampled_from(KINDS))
 @settings(deadline=None)
 def test_a_message_of_another_kind_is_malformed(message, kind):
