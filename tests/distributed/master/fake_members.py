@@ -29,6 +29,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeaseReply,
     LeaseRequest,
     LoggedFile,
+    MarkScope,
     Member,
     MemberStats,
     RegisterReply,
@@ -157,7 +158,8 @@ class FakeServer:
         self.member = Member("ps", index, incarnation)
         self.generation = -1
         self.counts: dict[int, Counter] = {}
-        self.marks: dict[tuple[int, int], int] = {}
+        # By partition: after a restore under another number of servers they may differ.
+        self.marks: dict[int, dict[tuple[int, int], int]] = {}
         self.attempts: dict[tuple[int, int], int] = {}
         self.changed: dict[int, set] = {}
         self.delta_after = 0
@@ -190,13 +192,16 @@ class FakeServer:
             if attempt < self.attempts.get(key, 0):
                 raise RolledBackError
             self.attempts[key] = attempt
-            if self.marks.get(key, 0) >> batch & 1:
-                return True
-            self.marks[key] = self.marks.get(key, 0) | 1 << batch
+            repeated = False
             for partition, counts in self.counts.items():
+                marks = self.marks[partition]
+                if marks.get(key, 0) >> batch & 1:
+                    repeated = True
+                    continue
+                marks[key] = marks.get(key, 0) | 1 << batch
                 counts[(epoch, task, batch)] += 1
                 self.changed[partition].add((epoch, task, batch))
-            return False
+            return repeated
 
     def snapshot(self, request: SnapshotRequest) -> SnapshotReply:
         def refused(why):
@@ -218,7 +223,11 @@ class FakeServer:
                 }
                 for partition, counts in self.counts.items()
             }
-            marks = tuple(TaskMarks(e, t, mask) for (e, t), mask in self.marks.items())
+            marks = tuple(
+                TaskMarks(epoch, task, mask, MarkScope((partition,), ()))
+                for partition, of_partition in self.marks.items()
+                for (epoch, task), mask in of_partition.items()
+            )
             self.changed = {partition: set() for partition in self.counts}
             self.delta_after = request.cut
         kind = "base" if full else "delta"
@@ -244,7 +253,7 @@ class FakeServer:
             servers = self._world.spec.num_parameter_servers
             owned = range(self.member.index, NUM_PARTITIONS, servers)
             counts = {partition: Counter() for partition in owned}
-            marks: dict[tuple[int, int], int] = {}
+            marks = {partition: {} for partition in owned}
             for entry in request.partitions:
                 if entry.partition not in counts:
                     continue
@@ -255,8 +264,8 @@ class FakeServer:
                     for epoch, task, batch, count in json.loads(content):
                         counts[entry.partition][(epoch, task, batch)] = count
                 for mark in request.marks[entry.marks_of]:
-                    key = (mark.epoch, mark.task)
-                    marks[key] = marks.get(key, 0) | mark.mask
+                    if entry.partition in mark.scope.partitions:
+                        marks[entry.partition][(mark.epoch, mark.task)] = mark.mask
             self.counts, self.marks, self.attempts = counts, marks, {}
             self.changed = {partition: set() for partition in counts}
             self.delta_after = request.cut
