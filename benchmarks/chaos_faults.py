@@ -23,6 +23,7 @@ from watched_run import MissedError, OverdueError, WatchedRun, wait_until_gone
 from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.distributed.master.status import MemberView
 
+_AT_WORK_SECONDS = 10.0
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -82,19 +83,27 @@ class Disturbance:
         return self.run.is_training() and view.tasks_total - view.tasks_done > 2 * workers
 
     def require_at_work(self, role: Role, index: int) -> MemberView:
-        """The member, if it is in the middle of something.
+        """The member, as soon as it is in the middle of something.
 
         Raises:
-            MissedError: It is idle or gone.
+            MissedError: It stays idle, or is gone.
         """
+        give_up = time.monotonic() + _AT_WORK_SECONDS
+        while why := self._why_not_at_work(role, index):
+            if time.monotonic() > give_up or self.run.has_ended:
+                raise MissedError(f"{role} {index}: {why}")
+            time.sleep(0.01)
+        return self.run.member_view(role, index)
+
+    def _why_not_at_work(self, role: Role, index: int) -> str:
         member = self.run.member_view(role, index)
         if not self.run.is_training():
-            raise MissedError(f"{role} {index}: no steps are running")
+            return "no steps are running"
         if role != "master" and member.state != "running":
-            raise MissedError(f"{role} {index} is {member.state}")
+            return f"it is {member.state}"
         if role == "worker" and member.leases == 0:
-            raise MissedError(f"worker {index} holds no task")
-        return member
+            return "it holds no task"
+        return ""
 
     def strike(self, what: str) -> None:
         """Notes a blow that has been dealt."""
@@ -221,7 +230,7 @@ def wake_up_zombie(chaos: Disturbance) -> None:
     keeps what it reports from counting.
     """
     run = chaos.run
-    run.wait_for("training", run.is_training, 120.0)
+    run.wait_for("the job", (run.output / "job" / "spec.json").exists, 120.0)
     config = str(run.output / "config.resolved.yaml")
     stranger = run.member("worker", "--config", config, "--index", "1")
     chaos.wait_for_moment()

@@ -7,6 +7,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import chaos_faults
 import pytest
 from chaos import FULL, Outcome, make_config, natural_error, tabulate
 from chaos_faults import FAULTS, Disturbance
@@ -128,6 +129,11 @@ def test_waiting_ends_in_time(run):
             run.wait_for("something", lambda: False, 0.1)
         with pytest.raises(OverdueError, match="goes on after"):
             run.wait(0.1)
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch):
+    monkeypatch.setattr(chaos_faults, "_AT_WORK_SECONDS", 0.05)
 
 
 def training(run, *, running=True, leases=1):
