@@ -7,8 +7,10 @@ After each call of the machine it compares. Nothing of the machine's code comput
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from ctr_pipeline.distributed.coordination.events import (
@@ -181,7 +183,7 @@ class Server:
     epoch: int = 0
     paused: bool = False
     registered: bool = False
-    round: Round = Round()
+    round: Round = field(default_factory=Round)
     active: frozenset[int] | None = None
     waiting: dict[BatchId, str] = field(default_factory=dict)
     # Seeded bugs switch these off.
@@ -382,7 +384,7 @@ class World:
         actions: list[Action],
         *,
         rolls_back: bool = False,
-        may_count: dict[Batch, bool] | None = None,
+        may_count: Mapping[Batch, bool] = MappingProxyType({}),
     ) -> None:
         """Compares what is counted now with what may be, then performs the actions.
 
@@ -401,7 +403,7 @@ class World:
         else:
             assert not lost, f"{lost} are no longer counted"
         for batch in new:
-            assert may_count is not None and batch in may_count, f"{batch} counted by itself"
+            assert batch in may_count, f"{batch} counted by itself"
             self.oracle.repeated += rows_of_batch(batch) if may_count[batch] else 0
         self.oracle.counted = after
         self.perform(actions)
@@ -504,8 +506,9 @@ class World:
 
     def drop_cuts(self, keep: tuple[int, ...]) -> None:
         needed: set[int] = set()
-        for number in keep:
-            assert number in self.cuts, "a cut is kept that is not there"
+        for kept in keep:
+            assert kept in self.cuts, "a cut is kept that is not there"
+            number = kept
             while number:
                 needed.add(number)
                 number = self.cuts[number].action.parent
@@ -661,9 +664,9 @@ class World:
             return
         for report in request.reports:
             lease = worker.leases.get(HeldLease(report.key, report.attempt))
-            if lease is not None and (lease.finished or lease.failure):
-                if report.finished or report.failure:
-                    del worker.leases[HeldLease(report.key, report.attempt)]
+            ends = report.finished or report.failure
+            if ends and lease is not None:
+                del worker.leases[HeldLease(report.key, report.attempt)]
         for held in reply.revoked:
             worker.leases.pop(held, None)
         if reply.generation != worker.generation:
@@ -814,7 +817,7 @@ class World:
 
     def fail_task(self, index: int) -> None:
         """A worker cannot do its first task."""
-        for held, lease in self.workers[index].leases.items():
+        for lease in self.workers[index].leases.values():
             if not lease.finished and not lease.failure:
                 lease.failure = "ValueError: bad row"
                 return
@@ -921,7 +924,7 @@ class World:
         for place, server in enumerate(self.servers):
             server.restore(action.generation, self.chain_of(cut, place) if cut else [])
         frozen = json.loads(cut.frozen) if cut else {}
-        rolls_back = action.generation == self.job.generation and not self.job._training_over
+        rolls_back = action.generation == self.job.generation and not self.job._head.training_over
         self.tell(RestoreDone(action.generation, action.cut, frozen))
         if rolls_back:
             expected = cut.counted if cut else set()
@@ -984,13 +987,21 @@ class World:
                 self.heartbeat(index)
             self.observe()
 
+    def recover(self) -> None:
+        """Whoever hangs goes on, until there is training to do or nothing more happens."""
+        for member in (*self.servers, *self.workers):
+            member.paused = False
+        for worker in self.workers:
+            worker.stalled = False
+        for _ in range(12):
+            if self.job.phase in {"training", "trained"}:
+                break
+            self.live(1)
+
     def register_if_needed(self, role: str, index: int) -> None:
-        if role == "worker" and self.workers[index].incarnation:
-            if not self.workers[index].registered:
-                self.register(role, index)
-        elif role == "ps" and self.servers[index].incarnation:
-            if not self.servers[index].registered:
-                self.register(role, index)
+        member = self.workers[index] if role == "worker" else self.servers[index]
+        if member.incarnation and not member.registered:
+            self.register(role, index)
 
     def finish(self) -> None:
         """Members stay alive from now on: the job must come to its end."""

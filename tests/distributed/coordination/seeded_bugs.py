@@ -6,14 +6,13 @@ A property test that finds none of these would find no other either.
 from collections.abc import Callable
 from dataclasses import replace
 
-import job_world
 from job_world import Server, World
 
 from ctr_pipeline.distributed.coordination import job as job_module
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.ledger import Ledger
-from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import LeaseReply
+from ctr_pipeline.distributed.coordination.records import JobHead
 from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard
 
 Patch = Callable[..., None]
@@ -36,7 +35,7 @@ def reports_of_old_generations_count(patch: Patch) -> None:
     original = Job._take_in_report
 
     def take_in(self, member, report, generation):
-        original(self, member, report, self._generation)
+        original(self, member, report, self.generation)
 
     patch(Job, "_take_in_report", take_in)
 
@@ -81,7 +80,8 @@ def generation_stays_at_rollback(patch: Patch) -> None:
     def stuck(self, value):
         self.__dict__["stuck"] = min(value, 1)
 
-    patch(Job, "_generation", property(lambda self: self.__dict__["stuck"], stuck), raising=False)
+    number = property(lambda self: self.__dict__["stuck"], stuck)
+    patch(JobHead, "generation", number)
 
 
 def masks_replaced(patch: Patch) -> None:
@@ -118,7 +118,7 @@ def done_tasks_leased_again(patch: Patch) -> None:
 
 
 def lost_leases_forgotten(patch: Patch) -> None:
-    patch(Job, "_lost_leases", staticmethod(lambda member, board, request: []))
+    patch(job_module, "lost_leases", lambda queue, known: [])
     patch(Job, "_check_tasks", lambda self: None)
 
 
@@ -173,17 +173,17 @@ def unknown_workers_told_the_end(patch: Patch) -> None:
 
 
 def attempts_forgotten_by_a_new_master(patch: Patch) -> None:
-    original = Job._head_json
-    patch(Job, "_head_json", lambda self: {**original(self), "attempt": 0})
+    original = JobHead.to_json
+    patch(JobHead, "to_json", lambda self: {**original(self), "attempt": 0})
 
 
 def leases_not_durable(patch: Patch) -> None:
     original = Job._lease
 
     def lease(self, board, member, stolen):
-        durable = self._dirty_durable
+        durable = self._records._is_durable
         key = original(self, board, member, stolen)
-        self._dirty_durable = durable
+        self._records._is_durable = durable
         return key
 
     patch(Job, "_lease", lease)
@@ -193,16 +193,16 @@ def ends_of_tasks_not_durable(patch: Patch) -> None:
     original = Job._finish_task
 
     def finish(self, member, board, report):
-        durable = self._dirty_durable
+        durable = self._records._is_durable
         original(self, member, board, report)
-        self._dirty_durable = durable
+        self._records._is_durable = durable
 
     patch(Job, "_finish_task", finish)
 
 
 def numbers_of_cuts_forgotten(patch: Patch) -> None:
-    original = Job._head_json
-    patch(Job, "_head_json", lambda self: {**original(self), "next_cut": 1})
+    original = JobHead.to_json
+    patch(JobHead, "to_json", lambda self: {**original(self), "next_cut": 1})
 
 
 def deltas_after_a_failed_cut(patch: Patch) -> None:
@@ -218,7 +218,7 @@ def any_cut_ends_the_epoch(patch: Patch) -> None:
     original = Job._take_in_cut
 
     def take_in(self, event):
-        if self._phase == "cutting":
+        if self.phase == "cutting":
             self._pending_ends_epoch = True
         original(self, event)
 
@@ -276,24 +276,6 @@ def rounds_wait_for_workers_without_work(patch: Patch) -> None:
         )
 
     patch(Job, "_active_workers", everyone)
-
-
-def old_processes_come_back(patch: Patch) -> None:
-    def give_up(self, incarnation):
-        if incarnation == self.incarnation:
-            self.incarnation = self.address = ""
-            self.is_active = False
-
-    patch(MemberState, "give_up", give_up)
-
-
-def leaps_of_the_clock_believed(patch: Patch) -> None:
-    settings = job_world.make_settings
-    patch(
-        job_world,
-        "make_settings",
-        lambda **changes: settings(most_clock_step_seconds=float("inf"), **changes),
-    )
 
 
 SEEDED_BUGS: tuple[Callable[[Patch], None], ...] = (

@@ -7,8 +7,8 @@ from job_machine import JobMachine
 from seeded_bugs import SEEDED_BUGS
 
 SETTINGS = settings(
-    max_examples=150,
-    stateful_step_count=30,
+    max_examples=100,
+    stateful_step_count=16,
     derandomize=True,
     database=None,
     deadline=None,
@@ -25,6 +25,6 @@ def test_any_interleaving_of_failures_ends_well():
 def test_a_seeded_bug_is_found(seed_bug, monkeypatch):
     seed_bug(monkeypatch.setattr)
     # The first failure is enough: nobody has to read a small example of it.
-    until_found = settings(SETTINGS, phases=(Phase.generate,))
+    until_found = settings(SETTINGS, max_examples=400, phases=(Phase.generate,))
     with pytest.raises((AssertionError, LookupError, RuntimeError)):
         run_state_machine_as_test(JobMachine, settings=until_found)

@@ -1,0 +1,70 @@
+"""What a job is told before it starts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What a job is told before it starts.
+
+    Attributes:
+        num_parameter_servers: Parameter servers, all needed.
+        min_workers: Training starts when so many have registered.
+        max_workers: Wanted.
+        standby_workers: Started beyond the wanted ones, given work only in place of a lost one.
+        num_epochs: Most epochs.
+        plan_epoch: The tasks of an epoch; pure.
+        valid: Scored after every epoch; None skips it.
+        final_splits: Scored under the best cut at the end, with files of scores.
+        scores_folder: Where those files go: `<split>-<task>.f32`.
+        checkpoint_seconds: Between cuts.
+        keep_checkpoints: Cuts kept, beside the best.
+        full_every: One cut in so many holds all rows.
+        heartbeat_seconds: Between heartbeats of a member.
+        lease_seconds: Work that a worker holds at least, by its measured speed.
+        worker_silence_seconds: A worker without a heartbeat for so long is hung.
+        server_silence_seconds: A parameter server without a heartbeat for so long is hung.
+        start_seconds: A started member that has not registered for so long is hung.
+        task_timeout_floor_seconds: No task is taken back sooner for being slow.
+        task_timeout_factor: A task is taken back after so many times the usual time.
+        max_task_failures: A task that failed so often is beyond its budget.
+        max_dropped_tasks: Tasks beyond their budget that are dropped, by name, instead of
+            failing the job.
+        max_start_failures: A job fails after so many errors of members in a row without progress.
+        leave_seconds: For members to leave at the end before they are stopped.
+        most_clock_step_seconds: More than this between two calls counts as this.
+    """
+
+    num_parameter_servers: int
+    min_workers: int
+    max_workers: int
+    num_epochs: int
+    plan_epoch: Callable[[int], EpochPlan]
+    standby_workers: int = 0
+    valid: ScoredSplit | None = None
+    final_splits: tuple[ScoredSplit, ...] = ()
+    scores_folder: str = ""
+    checkpoint_seconds: float = 30.0
+    keep_checkpoints: int = 2
+    full_every: int = 10
+    heartbeat_seconds: float = 1.0
+    lease_seconds: float = 5.0
+    worker_silence_seconds: float = 10.0
+    server_silence_seconds: float = 10.0
+    start_seconds: float = 120.0
+    task_timeout_floor_seconds: float = 60.0
+    task_timeout_factor: float = 3.0
+    max_task_failures: int = 3
+    max_dropped_tasks: int = 0
+    max_start_failures: int = 3
+    leave_seconds: float = 10.0
+    most_clock_step_seconds: float = 2.0
+
+    def splits_to_score(self, *, final: bool) -> tuple[ScoredSplit, ...]:
+        """What is scored at the end, or after every epoch."""
+        if final:
+            return self.final_splits
+        return () if self.valid is None else (self.valid,)
