@@ -53,16 +53,18 @@ class Size:
     Attributes:
         rows: Sample rows, of which eight tenths train.
         epochs: Passes over them.
+        batch_size: 64 batches are a task, and workers are to hold some whenever a fault strikes.
         checkpoint_seconds: Between cuts.
     """
 
     rows: int
     epochs: int
+    batch_size: int
     checkpoint_seconds: float
 
 
-FULL = Size(rows=1_000_000, epochs=12, checkpoint_seconds=15.0)
-QUICK = Size(rows=400_000, epochs=4, checkpoint_seconds=4.0)
+FULL = Size(rows=1_000_000, epochs=12, batch_size=512, checkpoint_seconds=15.0)
+QUICK = Size(rows=200_000, epochs=6, batch_size=256, checkpoint_seconds=4.0)
 
 
 @dataclass
@@ -134,8 +136,7 @@ def make_config(
         },
         "train": {
             "epochs": size.epochs,
-            # 64 batches are a task, and workers are to hold some whenever a fault strikes.
-            "batch_size": 512,
+            "batch_size": size.batch_size,
             "seed": seed,
             "early_stopping": None,
             "checkpoint_seconds": size.checkpoint_seconds,

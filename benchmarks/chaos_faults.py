@@ -725,7 +725,7 @@ def _slowed(chaos: Disturbance, role: Role, index: int, *, fraction: float) -> I
 
 FAULTS: tuple[Fault, ...] = (
     Fault("worker_killed", "worker `kill -9`", kill_worker, most_stall_seconds=2.0, is_core=True),
-    Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers, is_core=True),
+    Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers),
     Fault("worker_killed_every_20s", "a worker `kill -9` every 20 s", kill_workers_again_and_again),
     Fault(
         "worker_hung",
@@ -745,7 +745,6 @@ FAULTS: tuple[Fault, ...] = (
         crash_loop,
         config={"model": {"name": "custom", "file": "buggy_model.py"}},
         ends=1,
-        is_core=True,
     ),
     Fault(
         "worker_slow", "slow worker", slow_down_worker, runtime={"workers": {"min": 1, "max": 3}}
@@ -773,7 +772,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "everything_killed", "everything `kill -9`, then --resume", kill_everything, is_core=True
     ),
-    Fault("launcher_killed", "launcher `kill -9`, then --resume", kill_launcher, is_core=True),
+    Fault("launcher_killed", "launcher `kill -9`, then --resume", kill_launcher),
     Fault("machine_suspended", "everything SIGSTOP for 20 s", suspend_everything),
     Fault(
         "scaled",
