@@ -5,6 +5,7 @@ Axes: B batch, F fields, D embedding dimension, N numbers, P dense parameters.
 
 import contextlib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from ctr_pipeline.dataset.order import mix
 from ctr_pipeline.errors import ModelError
 
 Floats = NDArray[np.float32]
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_WRAPPED = re.compile(r"Exception encountered when calling [^\n]*\n\s*\n\s*([^\n]+)")
 
 
 @dataclass(frozen=True)
@@ -152,10 +156,12 @@ class CompiledModel:
         """Calls a compiled function.
 
         Raises:
-            ModelError: A custom model does what cannot be compiled.
+            ModelError: A custom model fails, or does what cannot be compiled.
         """
         try:
             return function(*arguments, **options)
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(str(error.message).partition("\n")[0]) from error
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             if self._model.name != "custom":
                 raise
@@ -165,6 +171,14 @@ class CompiledModel:
                 place="model.file",
                 remedy="Make it of Keras layers and keras.ops that XLA can compile, without Python "
                 "functions inside",
+            ) from error
+        except Exception as error:
+            if self._model.name != "custom":
+                raise
+            raise ModelError(
+                f"the model fails when it is called ({_innermost_reason(error)})",
+                place="model.file",
+                remedy="The log holds the traceback",
             ) from error
 
     def _seed_states(self, dropout_seed: int) -> NDArray[np.uint32]:
@@ -218,6 +232,15 @@ class CompiledModel:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
         inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)
         return self._call(parameters_P, seeds, inputs, training=False)
+
+
+def _innermost_reason(error: Exception) -> str:
+    """What the user's own code said, out of what Keras and TensorFlow wrap around it."""
+    text = _COLOURS.sub("", str(error))
+    wrapped = _WRAPPED.findall(text)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = wrapped[-1].strip() if wrapped else (lines[-1] if lines else type(error).__name__)
+    return reason[:300]
 
 
 def _inputs(linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, draw_rows, new_model
 
 from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.training.compiled import CompiledModel
@@ -192,3 +193,31 @@ def test_parameters_of_another_model_are_refused(compiled):
 def test_equal_seeds_give_equal_initial_parameters(compiled):
     again = CompiledModel(new_model(), batch_size=BATCH_SIZE)
     assert np.array_equal(again.initial_parameters(), compiled.initial_parameters())
+
+
+class Failing(keras.layers.Layer):
+    """Fails once it is to train."""
+
+    def call(self, x, training=None):
+        if training:
+            raise RuntimeError("nobody has written this layer yet")
+        return x
+
+
+def custom_model(name):
+    inputs = {
+        "embeddings": keras.Input((2, 3), name="embeddings"),
+        "linear": keras.Input((2,), name="linear"),
+        "numbers": keras.Input((1,), name="numbers"),
+    }
+    logit = keras.layers.Dense(1)(Failing()(inputs["linear"]))
+    return keras.Model(inputs, keras.ops.squeeze(logit, -1), name=name)
+
+
+def test_a_failure_of_the_users_own_code_is_told_as_such():
+    shape = {"num_fields": 2, "embedding_dim": 3, "num_numbers": 1}
+    with pytest.raises(ModelError, match=r"\(nobody has written this layer yet\)") as caught:
+        CompiledModel(custom_model("custom"), batch_size=4).warm_up(**shape)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(RuntimeError):
+        CompiledModel(custom_model("deepfm"), batch_size=4).warm_up(**shape)

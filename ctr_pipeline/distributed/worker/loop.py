@@ -291,7 +291,8 @@ class WorkerLoop:
                 self._train(batch, following)
             else:
                 self._score(batch)
-        except (RolledBack, _Leaving):
+        except (RolledBack, _Leaving, MemoryError):
+            # Not the task's fault, whatever ends us.
             raise
         except Superseded:
             _LOGGER.warning("Another worker has %s now", batch.task.key)
@@ -415,6 +416,7 @@ class WorkerLoop:
 
     def _give_up(self, task: LeasedTask, error: Exception) -> None:
         """Tells the master why a task cannot be done, then lets the error end the worker."""
+        _LOGGER.error("%s cannot be done", task.key, exc_info=error)
         self._session.fail(task, "".join(traceback.format_exception(error)))
         if not self._session.flush(_FLUSH_SECONDS):
             _LOGGER.warning("The master did not hear of the failure")

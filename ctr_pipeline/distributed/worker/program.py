@@ -96,7 +96,13 @@ def run_worker(
     """
     job_folder = run_folder / "job"
     access = Access.load(job_folder)
-    model = build()
+    try:
+        model = build()
+    except CtrPipelineError as error:
+        if error.__cause__ is not None:
+            # Where in the user's own file it went wrong.
+            _LOGGER.error("The model cannot be made", exc_info=error)
+        raise
     figures = _Figures()
 
     def connect() -> RpcClient:

@@ -239,18 +239,14 @@ def test_a_rollback_that_the_master_tells_of_does_the_same(make_world):
 
 def test_a_task_that_another_worker_has_is_let_go(make_world):
     world = make_world(training_tasks(0, 2))
-    world.client.faults["push"].extend([None] * 5 + [Superseded("attempt 2 has begun")])
-    # The lease stays with the other worker, who is no part of this test.
-    world.master.leased.clear()
-    original = world.master._heartbeat
 
-    def heartbeat(request):
-        for report in request.reports:
-            if report.key.task == 0:
-                world.master.leased.pop(report.key, None)
-        return original(request)
+    def supersede():
+        if world.client.pushes == 6:
+            # The other worker is no part of this test.
+            world.master.leased.pop(TaskKey("train", 0, 0, "train"))
+            raise Superseded("attempt 2 has begun")
 
-    world.master._heartbeat = heartbeat
+    world.client.on_push = supersede
     world.run()
     places = [place for place, _ in world.client.applied]
     assert [place for place in places if place[1] == 0] == [(0, 0, batch) for batch in range(5)]
