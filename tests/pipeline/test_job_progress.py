@@ -1,0 +1,154 @@
+from dataclasses import replace
+
+from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView, RecordCounts
+from ctr_pipeline.pipeline.job_progress import JobProgress
+from ctr_pipeline.progress import SilentProgress, SilentTask
+from ctr_pipeline.training.history import EpochRecord
+
+RECORD = EpochRecord(0, 10, 0.5, 0.49, 0.71, 1.0, 1.0, 1000, 2.0)
+
+
+class Told(SilentProgress):
+    """Remembers everything."""
+
+    def __init__(self):
+        self.said, self.tasks, self.lines = [], [], ()
+
+    def say(self, text):
+        self.said.append(text)
+
+    def board(self, lines):
+        self.lines = tuple(lines)
+
+    def task(self, name, *, total, unit="rows"):
+        task = ToldTask(name, total)
+        self.tasks.append(task)
+        return task
+
+
+class ToldTask(SilentTask):
+    def __init__(self, name, total):
+        self.name, self.total, self.done, self.ended, self.notes = name, total, 0, False, []
+
+    def advance(self, amount):
+        assert amount >= 0
+        self.done += amount
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def __exit__(self, *_):
+        self.ended = True
+
+
+def member(role, index=0, state="running", restarts=0, **stats):
+    return MemberView(
+        role=role,
+        index=index,
+        pid=1,
+        host="here",
+        address="",
+        metrics_address="",
+        state=state,
+        restarts=restarts,
+        last_seen_seconds=0.1,
+        leases=0,
+        last_end="",
+        stats=MemberStats(**stats),
+    )
+
+
+def view(state="training", *, epoch=0, trained=0, history=(), events=(), members=(), **changes):
+    shown = JobView(
+        job="job",
+        state=state,
+        reason="",
+        traceback="",
+        answering=True,
+        generation=1,
+        epoch=epoch,
+        epochs=2,
+        step=0,
+        tasks_done=0,
+        tasks_total=4,
+        records=RecordCounts(total=2000, trained=trained, repeated=0, dropped=0),
+        samples_per_second=0.0,
+        train_logloss=0.5 if trained else None,
+        checkpoint=None,
+        auc=None,
+        history=history,
+        best_epoch=None,
+        workers_wanted=1,
+        members=members,
+        events=events,
+        dropped_tasks=(),
+        refused_reports=0,
+        final_metrics=(),
+    )
+    return replace(shown, **changes)
+
+
+def show(*views):
+    told = Told()
+    with JobProgress(told) as progress:
+        for one in views:
+            progress.show(one)
+            boards = told.lines
+    assert told.lines == ()
+    return told, boards
+
+
+def test_epochs_are_bars_with_validation_between_them():
+    told, _ = show(
+        view("waiting"),
+        view(trained=300),
+        view("cutting", trained=1000),
+        view("validating", trained=1000, tasks_done=3),
+        view(epoch=1, trained=1500, history=(RECORD,)),
+        view("trained", epoch=1, trained=2000, history=(RECORD, replace(RECORD, epoch=1))),
+    )
+    assert [(task.name, task.done, task.total) for task in told.tasks] == [
+        ("Training, epoch 1 of 2", 1000, 1000),
+        ("Validation", 3, None),
+        ("Training, epoch 2 of 2", 500, 1000),
+    ]
+    assert all(task.ended for task in told.tasks)
+    assert told.said == [
+        "Starting parameter servers and workers",
+        "Epoch 1: train logloss 0.5000, validation logloss 0.4900, AUC 0.7100",
+        "Epoch 2: train logloss 0.5000, validation logloss 0.4900, AUC 0.7100",
+    ]
+
+
+def test_a_rollback_halts_the_bar_until_records_are_trained_again():
+    told, _ = show(view(trained=600), view("restoring"), view(trained=200), view(trained=700))
+    assert [task.done for task in told.tasks] == [700]
+
+
+def test_events_are_said_once_and_old_ones_of_a_resumed_job_not_at_all():
+    old = JobEvent(1.0, "the job was stopped", "", None)
+    new = JobEvent(2.0, "worker 0 was killed", "another one is started", 1.26)
+    told, _ = show(
+        view(events=(old,), history=(RECORD,)),
+        view(events=(old, new), history=(RECORD,)),
+        view(events=(old, new), history=(RECORD,)),
+    )
+    assert told.said == ["Worker 0 was killed: another one is started (1.3 s)"]
+
+
+def test_every_member_has_a_line():
+    _, lines = show(
+        view(
+            members=(
+                member("master"),
+                member("ps", rows_held=1234, rss_bytes=200 * 2**20),
+                member("worker", 1, samples_per_second=5678.9, restarts=2),
+            )
+        )
+    )
+    assert [line.split() for line in lines] == [
+        ["master-0", "running"],
+        ["ps-0", "running", "1,234", "rows", "held", "200", "MiB"],
+        ["worker-1", "running", "5,679", "rows/s", "2", "restarts"],
+    ]
