@@ -1079,8 +1079,8 @@ class Job:
             # In synchronous mode one that hangs holds up all the others. The first to stand still
             # is ended; the others get their time again.
             _, first = min(still, key=lambda entry: entry[0])
-            for _, member in still:
-                board.held_by(member.incarnation)[0][1].progress_at = self._clock.seconds
+            for _, task in board.held():
+                task.progress_at = self._clock.seconds
             self._end_standstill(first, board, kind)
 
     def _patience_for(self, task: Task, kind: TaskKind) -> float:

@@ -1,0 +1,1074 @@
+"""Single decisions of the machine; `test_job_properties` mixes them all."""
+
+import json
+
+import pytest
+
+from ctr_pipeline.distributed.coordination.events import (
+    Announce,
+    CannotGoOn,
+    CutFailed,
+    CutTaken,
+    DecideEpoch,
+    DropCuts,
+    End,
+    EpochDecided,
+    Fail,
+    FinishAsked,
+    Persist,
+    ProcessesSeen,
+    RestoreCut,
+    RestoreDone,
+    RestoreFailed,
+    ScaleAsked,
+    StartMember,
+    StopAsked,
+    StopMember,
+    TakeCut,
+    Tick,
+)
+from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.launching import ProcessState
+from ctr_pipeline.distributed.coordination.messages import (
+    BatchLoss,
+    HeartbeatRequest,
+    HeldLease,
+    LeaseRequest,
+    Member,
+    MemberStats,
+    RegisterRequest,
+    ScoreSummary,
+    TaskReport,
+)
+from ctr_pipeline.distributed.coordination.settings import JobSettings
+from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+
+SCORES = ScoreSummary(((3, 4),), ((1, 6),), 2.0, 1.0)
+
+
+def plan_epoch(epoch):
+    """Six tasks of four batches of 8 records."""
+    return EpochPlan(epoch, num_tasks=6, rows_per_task=32, batch_size=8, other_rows=())
+
+
+class Bench:
+    """A job with its actions performed at once, its members made of words, and a clock in hand."""
+
+    def __init__(self, *, records=None, resume=False, **changes):
+        values = {
+            "num_parameter_servers": 1,
+            "min_workers": 1,
+            "max_workers": 2,
+            "num_epochs": 2,
+            "plan_epoch": plan_epoch,
+            "valid": ScoredSplit("valid", 10, 10),
+            "final_splits": (ScoredSplit("test", 10, 10),),
+            "scores_folder": "scores",
+            "checkpoint_seconds": 30.0,
+            "most_clock_step_seconds": 1e9,
+        }
+        self.settings = JobSettings(**{**values, **changes})
+        self.now = 0.0
+        self.disk = {}
+        self.cuts = {}
+        self.log = []
+        self.holds = set()
+        self.best_epoch, self.stops = 0, False
+        if records is None:
+            self.job = Job.begin(self.settings, self.now)
+        else:
+            self.job = Job.from_ledger(self.settings, records, self.now, resume=resume)
+
+    def do(self, actions):
+        for action in actions:
+            self.log.append(action)
+            if isinstance(action, Persist):
+                for name, record in action.records.items():
+                    self.disk.pop(name, None)
+                    if record is not None:
+                        self.disk[name] = json.loads(json.dumps(record))
+        for action in actions:
+            if type(action) in self.holds:
+                continue
+            if isinstance(action, RestoreCut):
+                self.restore(action)
+            elif isinstance(action, TakeCut):
+                self.cuts[action.cut] = json.loads(json.dumps(action.frozen))
+                self.tell(CutTaken(action.cut))
+            elif isinstance(action, DecideEpoch):
+                epoch = action.totals.epoch
+                record = {"epoch": epoch}
+                self.tell(EpochDecided(epoch, record, self.stops, self.best_epoch, "the end"))
+
+    def restore(self, action):
+        frozen = self.cuts[action.cut] if action.cut else {}
+        self.tell(RestoreDone(action.generation, action.cut, frozen))
+
+    def tell(self, event, *, after=0.0):
+        self.now += after
+        self.do(self.job.handle(event, self.now))
+
+    def register(self, role, index, incarnation):
+        address = f"127.0.0.1:{index}" if role == "ps" else ""
+        request = RegisterRequest(
+            Member(role, index, incarnation), 1, "host", address, "", 1, "config"
+        )
+        refused, actions = self.job.register(request, self.now)
+        self.do(actions)
+        return refused
+
+    def heartbeat(self, role, index, incarnation, *reports, held=(), generation=None, rss=0):
+        request = HeartbeatRequest(
+            Member(role, index, incarnation),
+            self.job.generation if generation is None else generation,
+            reports,
+            MemberStats(rss_bytes=rss),
+            held,
+        )
+        reply, actions = self.job.heartbeat(request, self.now)
+        self.do(actions)
+        return reply
+
+    def lease(self, index, incarnation, most=9, held=()):
+        request = LeaseRequest(
+            Member("worker", index, incarnation), self.job.generation, most, held
+        )
+        reply, actions = self.job.lease(request, self.now)
+        self.do(actions)
+        return reply
+
+    def begin_training(self, *workers):
+        self.tell(Tick())
+        self.register("ps", 0, "p")
+        for index, name in enumerate(workers):
+            self.register("worker", index, name)
+        assert self.job.phase == "training"
+
+    def report(self, task, mask, *, seconds=1.0, repeated=0, failure="", finished=None):
+        losses = tuple(BatchLoss(batch, 1.0) for batch in range(4) if mask >> batch & 1)
+        return TaskReport(
+            task.key,
+            task.attempt,
+            mask,
+            repeated,
+            losses,
+            mask == 15 if finished is None else finished,
+            failure,
+            seconds,
+            SCORES if task.key.kind == "score" else None,
+        )
+
+    def train_all(self, index=0, name="w", most_tasks=99):
+        """A worker takes and finishes tasks, as long as there are any."""
+        for _ in range(most_tasks):
+            reply = self.lease(index, name, most=1)
+            if reply.verdict != "tasks":
+                return
+            self.heartbeat("worker", index, name, self.report(reply.tasks[0], 15, finished=True))
+
+    def see(self, role, index, incarnation, reason=None, *, traceback="", code=-9):
+        state = ProcessState(
+            role, index, incarnation, 1, reason is None, code, reason, traceback, 0
+        )
+        self.tell(ProcessesSeen((state,)))
+
+    def all_of(self, kind):
+        return [action for action in self.log if isinstance(action, kind)]
+
+    def told(self):
+        return "\n".join(f"{one.what}: {one.done}" for one in self.all_of(Announce))
+
+
+# Beginning.
+
+
+def test_a_job_starts_all_its_members_at_once_and_asks_again_in_vain_only_later():
+    bench = Bench(num_parameter_servers=2, max_workers=2, standby_workers=1)
+    wanted = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1), ("worker", 2)]
+    bench.tell(Tick())
+    assert [(one.role, one.index) for one in bench.all_of(StartMember)] == wanted
+    bench.tell(Tick(), after=1.0)
+    assert len(bench.all_of(StartMember)) == 5
+    bench.tell(Tick(), after=5.0)
+    assert len(bench.all_of(StartMember)) == 10
+
+
+def test_training_begins_with_the_first_workers_and_all_servers():
+    bench = Bench(num_parameter_servers=2, min_workers=2, max_workers=4)
+    bench.register("ps", 0, "p0")
+    bench.register("worker", 0, "a")
+    assert bench.job.phase == "waiting"
+    bench.register("ps", 1, "p1")
+    assert bench.all_of(RestoreCut) == [RestoreCut(0, 1)]
+    assert bench.job.phase == "waiting"
+    bench.register("worker", 3, "d")
+    assert bench.job.phase == "training"
+    assert bench.job.ps_addresses == ("127.0.0.1:0", "127.0.0.1:1")
+
+
+def test_who_joins_later_works_at_once():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.register("worker", 1, "b")
+    assert bench.lease(1, "b").verdict == "tasks"
+
+
+@pytest.mark.parametrize(
+    ("role", "index", "why"),
+    [("master", 0, "does not register"), ("ps", 1, "has 1 parameter servers")],
+)
+def test_who_has_no_place_is_refused(role, index, why):
+    assert why in Bench().register(role, index, "x")
+
+
+def test_an_unknown_process_is_asked_to_register():
+    bench = Bench()
+    bench.begin_training("a")
+    assert bench.heartbeat("worker", 1, "b").directive == "register_again"
+    assert bench.lease(1, "b").verdict == "wait"
+
+
+def test_a_worker_of_another_generation_waits():
+    bench = Bench()
+    bench.begin_training("a")
+    request = LeaseRequest(Member("worker", 0, "a"), bench.job.generation - 1, 1)
+    assert bench.job.lease(request, 0.0)[0].verdict == "wait"
+
+
+# Leases.
+
+
+def test_a_fast_worker_gets_work_for_some_seconds_and_a_slow_one_a_task():
+    bench = Bench(lease_seconds=5.0)
+    bench.begin_training("fast", "slow")
+    for index, name, seconds in ((0, "fast", 2.0), (1, "slow", 64.0)):
+        (task,) = bench.lease(index, name).tasks
+        bench.heartbeat("worker", index, name, bench.report(task, 15, seconds=seconds))
+    # 16 records/s: 80 records, so 3 tasks of 32, but its share of the 4 left is 2.
+    assert len(bench.lease(0, "fast").tasks) == 2
+    assert len(bench.lease(1, "slow").tasks) == 1
+
+
+def test_a_lease_whose_reply_was_lost_is_given_again():
+    bench = Bench()
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a").tasks
+    assert bench.lease(0, "a", held=()).tasks == (task,)
+    held = (HeldLease(task.key, task.attempt),)
+    assert bench.lease(0, "a", held=held).verdict == "wait"
+
+
+def test_an_idle_worker_takes_over_what_a_busy_one_has_not_begun():
+    bench = Bench(lease_seconds=1e6)
+    bench.begin_training("a", "b")
+    (first,) = bench.lease(0, "a", most=1).tasks
+    bench.heartbeat("worker", 0, "a", bench.report(first, 15))
+    own = bench.lease(0, "a").tasks
+    bench.train_all(1, "b")
+    stolen = bench.job.status().epochs[0]
+    assert stolen.trained == (6 - 1) * 32
+    # What it has begun stays with it.
+    revoked = bench.heartbeat(
+        "worker", 0, "a", held=tuple(HeldLease(task.key, task.attempt) for task in own)
+    ).revoked
+    assert [lease.key for lease in revoked] == [task.key for task in own[1:]]
+
+
+def test_the_end_of_a_task_is_no_revocation():
+    bench = Bench()
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a").tasks
+    held = (HeldLease(task.key, task.attempt),)
+    assert bench.heartbeat("worker", 0, "a", bench.report(task, 15), held=held).revoked == ()
+
+
+def test_rounds_wait_for_workers_with_leases_only():
+    bench = Bench()
+    bench.begin_training("a", "b")
+    assert bench.heartbeat("ps", 0, "p").active_workers == ()
+    bench.lease(1, "b")
+    assert bench.heartbeat("ps", 0, "p").active_workers == ("b",)
+
+
+def test_progress_need_not_be_durable_but_leases_and_ends_are():
+    bench = Bench()
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a").tasks
+    assert bench.all_of(Persist)[-1].durable
+    bench.heartbeat("worker", 0, "a", bench.report(task, 3))
+    assert not bench.all_of(Persist)[-1].durable
+    bench.heartbeat("worker", 0, "a", bench.report(task, 15))
+    assert bench.all_of(Persist)[-1].durable
+
+
+# Failures of tasks.
+
+
+def fail_task(bench, times, index=0, name="a"):
+    for _ in range(times):
+        (task,) = bench.lease(index, name, most=1).tasks
+        failure = "Traceback\n  in step\nValueError: bad row"
+        bench.heartbeat("worker", index, name, bench.report(task, 1, failure=failure))
+
+
+def test_a_task_beyond_its_budget_fails_the_job_with_its_traceback():
+    bench = Bench(max_task_failures=3)
+    bench.begin_training("a")
+    fail_task(bench, 2)
+    assert bench.job.phase == "training"
+    fail_task(bench, 1)
+    (failure,) = bench.all_of(Fail)
+    assert failure.reason == (
+        "task 0 of epoch 1 (32 records) failed 3 times, the last time: ValueError: bad row"
+    )
+    assert failure.traceback.startswith("Traceback")
+    assert bench.job.status().reason == failure.reason
+
+
+def test_a_task_may_be_dropped_by_name():
+    bench = Bench(max_task_failures=2, max_dropped_tasks=1)
+    bench.begin_training("a")
+    fail_task(bench, 2)
+    status = bench.job.status()
+    assert status.dropped_tasks == ("task 0 of epoch 1 (32 records): ValueError: bad row",)
+    # One batch of it was done.
+    assert (status.trained, status.dropped) == (8, 24)
+    bench.train_all(0, "a")
+    epoch = bench.job.status().epochs[0]
+    assert (epoch.trained, epoch.dropped) == (6 * 32 - 24, 24)
+
+
+def test_one_drop_too_many_fails_the_job():
+    bench = Bench(max_task_failures=1, max_dropped_tasks=1)
+    bench.begin_training("a")
+    fail_task(bench, 1)
+    fail_task(bench, 1)
+    assert bench.job.phase == "failed"
+
+
+def test_deaths_of_workers_use_up_no_budget():
+    bench = Bench(max_task_failures=1)
+    bench.begin_training("w0")
+    for number in range(20):
+        assert bench.lease(0, f"w{number}").tasks[0].key.task == 0
+        bench.see("worker", 0, f"w{number}", "killed")
+        bench.register("worker", 0, f"w{number + 1}")
+    assert bench.job.phase == "training"
+
+
+def test_a_failure_that_is_reported_twice_counts_once():
+    bench = Bench(max_task_failures=2)
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    report = bench.report(task, 0, failure="ValueError")
+    bench.heartbeat("worker", 0, "a", report)
+    bench.heartbeat("worker", 0, "a", report)
+    assert bench.job.phase == "training"
+
+
+def test_a_task_that_is_said_to_be_finished_and_is_not_goes_out_again():
+    bench = Bench()
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 7, finished=True))
+    (again,) = bench.lease(0, "a", most=1).tasks
+    assert (again.key, again.done_mask) == (task.key, 7)
+    assert again.attempt > task.attempt
+
+
+# Silence, standstill, slowness.
+
+
+def keep_alive(bench, seconds, *names):
+    for _ in range(int(seconds)):
+        bench.heartbeat("ps", 0, "p")
+        for index, name in enumerate(names):
+            bench.heartbeat("worker", index, name)
+        bench.tell(Tick(), after=1.0)
+
+
+def test_a_silent_worker_is_ended_and_started_again_and_its_work_goes_to_others():
+    bench = Bench(worker_silence_seconds=10.0, server_silence_seconds=100.0)
+    bench.begin_training("a", "b")
+    bench.see("worker", 0, "a")
+    (task,) = bench.lease(0, "a").tasks
+    bench.tell(Tick(), after=10.0)
+    bench.heartbeat("worker", 1, "b")
+    assert not bench.all_of(StopMember)
+    bench.tell(Tick(), after=0.5)
+    assert bench.all_of(StopMember) == [StopMember("worker", 0, 0.0)]
+    assert bench.lease(1, "b").tasks[0].key == task.key
+    # It wakes before it dies: it has no place here any more.
+    assert bench.heartbeat("worker", 0, "a", bench.report(task, 15)).directive == "leave"
+    assert "given up" in bench.register("worker", 0, "a")
+    assert bench.job.status().trained == 0
+    bench.log.clear()
+    bench.see("worker", 0, "a", "killed")
+    assert bench.all_of(StartMember) == [StartMember("worker", 0)]
+
+
+def test_a_leap_of_the_clock_is_nobodys_silence():
+    bench = Bench(worker_silence_seconds=10.0, most_clock_step_seconds=2.0)
+    bench.begin_training("a")
+    for leap in (1e9, -1e9, 1e9):
+        bench.tell(Tick(), after=leap)
+    assert not bench.all_of(StopMember)
+
+
+def test_a_silent_server_is_ended_and_the_job_goes_back():
+    bench = Bench(server_silence_seconds=10.0)
+    bench.begin_training("a")
+    generation = bench.job.generation
+    bench.tell(Tick(), after=10.5)
+    assert StopMember("ps", 0, 0.0) in bench.all_of(StopMember)
+    assert bench.job.phase == "restoring"
+    assert bench.job.generation > generation
+    assert bench.heartbeat("ps", 0, "p").directive == "leave"
+
+
+def test_a_start_that_never_registers_is_ended_and_counts_as_an_error():
+    bench = Bench(start_seconds=60.0, max_start_failures=2)
+    bench.tell(Tick())
+    for number in range(2):
+        bench.see("worker", 0, f"w{number}")
+        bench.tell(Tick(), after=61.0)
+        bench.see("worker", 0, f"w{number}", "killed")
+    assert "worker 0 did not register within 60 s" in bench.all_of(Fail)[0].reason
+
+
+def test_a_task_that_stands_still_counts_as_failed_and_its_worker_is_ended():
+    bench = Bench(task_timeout_floor_seconds=60.0, max_task_failures=2)
+    bench.begin_training("a")
+    bench.lease(0, "a")
+    keep_alive(bench, 60, "a")
+    assert not bench.all_of(StopMember)
+    keep_alive(bench, 2, "a")
+    assert bench.all_of(StopMember) == [StopMember("worker", 0, 0.0)]
+    assert "no batch of it was done within 60 s" in bench.told()
+
+
+def test_a_worker_that_hangs_in_the_middle_of_a_task_is_no_failure_of_the_task():
+    bench = Bench(task_timeout_floor_seconds=60.0, max_task_failures=1)
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a").tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 1))
+    keep_alive(bench, 62, "a")
+    assert bench.job.phase == "training"
+    assert "worker 0 stands still" in bench.told()
+
+
+def test_of_workers_that_stand_still_together_the_first_is_ended():
+    bench = Bench(task_timeout_floor_seconds=60.0, worker_silence_seconds=1e9)
+    bench.begin_training("a", "b")
+    bench.lease(0, "a")
+    keep_alive(bench, 5, "a", "b")
+    bench.lease(1, "b")
+    keep_alive(bench, 60, "a", "b")
+    assert [one.index for one in bench.all_of(StopMember)] == [0]
+    keep_alive(bench, 30, "a", "b")
+    assert [one.index for one in bench.all_of(StopMember)] == [0]
+
+
+def test_what_takes_a_worker_too_long_is_given_to_another():
+    bench = Bench(
+        task_timeout_floor_seconds=10.0, task_timeout_factor=3.0, worker_silence_seconds=1e9
+    )
+    bench.begin_training("a", "b")
+    (slow,) = bench.lease(0, "a", most=1).tasks
+    (task,) = bench.lease(1, "b", most=1).tasks
+    bench.heartbeat("worker", 1, "b", bench.report(task, 15, seconds=6.0))
+    for second, mask in ((9, 1), (9, 3), (9, 7)):
+        keep_alive(bench, second, "a", "b")
+        bench.heartbeat("worker", 0, "a", bench.report(slow, mask, seconds=9.0))
+    # It makes progress, so it is not ended; but 3 times the usual 6 s are over.
+    assert "takes worker 0 longer than 18 s" in bench.told()
+    (rest,) = bench.lease(1, "b", most=1).tasks
+    assert (rest.key, rest.done_mask & 3) == (slow.key, 3)
+    assert not bench.all_of(StopMember)
+
+
+def test_a_straggler_is_announced_once():
+    bench = Bench(max_workers=3)
+    bench.begin_training("a", "b", "c")
+    for index, name, seconds in ((0, "a", 1.0), (1, "b", 1.0), (2, "c", 8.0)):
+        (task,) = bench.lease(index, name, most=1).tasks
+        bench.heartbeat("worker", index, name, bench.report(task, 15, seconds=seconds))
+    bench.lease(2, "c")
+    keep_alive(bench, 3, "a", "b", "c")
+    assert bench.told().count("worker 2 is slow: 4 records/s") == 1
+
+
+# Ends of members.
+
+
+def test_a_crash_loop_ends_the_job_with_the_members_own_traceback():
+    bench = Bench(max_start_failures=3)
+    bench.tell(Tick())
+    for number in range(3):
+        assert bench.job.phase == "waiting"
+        bench.see("worker", 0, f"w{number}", "error", traceback="ImportError: x", code=1)
+    (failure,) = bench.all_of(Fail)
+    assert failure.traceback == "ImportError: x"
+    assert "worker 0 failed (exit code 1)" in failure.reason
+    assert "3 failures of members in a row without any progress" in failure.reason
+
+
+def test_progress_makes_up_for_errors_and_repetition_does_not():
+    bench = Bench(max_start_failures=2)
+    bench.begin_training("a")
+    bench.see("worker", 1, "b0", "error")
+    (task,) = bench.lease(0, "a").tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 3))
+    bench.see("worker", 1, "b1", "error")
+    # A server that fails each time at the same place: the same batches, over and over.
+    bench.see("ps", 0, "p", "killed")
+    bench.register("ps", 0, "q")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 3))
+    assert bench.job.phase == "training"
+    bench.see("worker", 1, "b2", "error")
+    assert bench.job.phase == "failed"
+
+
+def test_a_member_that_failed_comes_back_after_its_pause():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.see("worker", 1, "b", "error", code=1)
+    bench.log.clear()
+    bench.tell(Tick(), after=0.4)
+    assert not bench.all_of(StartMember)
+    bench.tell(Tick(), after=0.2)
+    assert bench.all_of(StartMember) == [StartMember("worker", 1)]
+
+
+def test_out_of_memory_names_the_size():
+    bench = Bench(max_start_failures=1)
+    bench.begin_training("a")
+    bench.heartbeat("worker", 0, "a", rss=5 * 2**30)
+    bench.see("worker", 0, "a", "out_of_memory")
+    assert "worker 0 ran out of memory (it last held 5.0 GiB)" in bench.all_of(Fail)[0].reason
+
+
+def test_a_process_that_replaces_another_takes_nothing_over():
+    bench = Bench()
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a").tasks
+    bench.register("worker", 0, "z")
+    assert bench.heartbeat("worker", 0, "a").directive == "leave"
+    assert bench.lease(0, "z").tasks[0].attempt > task.attempt
+
+
+def test_a_server_that_is_replaced_takes_the_job_back():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.register("ps", 0, "q")
+    status = bench.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 0, 64)
+
+
+# Cuts and rollbacks.
+
+
+def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():
+    bench = Bench(checkpoint_seconds=30.0, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.tell(Tick(), after=31.0)
+    assert [one.cut for one in bench.all_of(TakeCut)] == [1]
+    bench.train_all(0, "a", most_tasks=3)
+    bench.see("ps", 0, "p", "killed")
+    assert bench.heartbeat("worker", 0, "a").generation > 1
+    bench.tell(Tick(), after=4.0)
+    bench.register("ps", 0, "q")
+    status = bench.job.status()
+    assert (status.trained, status.repeated) == (64, 96)
+    bench.train_all(0, "a", most_tasks=1)
+    recovery = next(one for one in bench.all_of(Announce) if one.recovery_seconds is not None)
+    assert recovery.recovery_seconds == 4.0
+
+
+def test_no_cut_is_taken_of_nothing_new():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.tell(Tick(), after=31.0)
+    assert not bench.all_of(TakeCut)
+
+
+def test_a_cut_counts_what_was_counted_when_it_was_asked_for():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.holds.add(TakeCut)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.tell(Tick(), after=31.0)
+    bench.train_all(0, "a", most_tasks=2)
+    (cut,) = bench.all_of(TakeCut)
+    assert cut.step == 8
+    bench.cuts[1] = cut.frozen
+    bench.tell(CutTaken(1))
+    bench.register("ps", 0, "q")
+    assert bench.job.status().trained == 64
+
+
+def test_after_a_failed_cut_the_next_one_holds_all_rows():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=1)
+    bench.tell(Tick(), after=31.0)
+    bench.holds.add(TakeCut)
+    for number in (2, 3):
+        bench.train_all(0, "a", most_tasks=1)
+        bench.tell(Tick(), after=31.0)
+        bench.tell(CutFailed(number, "no space left"))
+    cuts = bench.all_of(TakeCut)
+    assert [(one.cut, one.full, one.parent) for one in cuts] == [
+        (1, True, 0),
+        (2, False, 1),
+        (3, True, 0),
+    ]
+    assert "cut 2 failed: no space left: it is tried again" in bench.told()
+
+
+def test_no_cut_at_the_end_of_an_epoch_fails_the_job_in_the_end():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.holds.add(TakeCut)
+    bench.train_all(0, "a")
+    for number in range(1, 6):
+        assert bench.job.phase == "cutting"
+        bench.tell(CutFailed(number, "no space left"))
+        bench.tell(Tick(), after=31.0)
+    assert bench.job.phase == "failed"
+
+
+def test_the_cut_of_a_generation_that_is_over_does_not_count():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=1)
+    bench.holds.add(TakeCut)
+    bench.tell(Tick(), after=31.0)
+    bench.see("ps", 0, "p", "killed")
+    bench.tell(CutTaken(1))
+    assert bench.job.cuts == ()
+
+
+def test_a_damaged_cut_gives_way_to_the_one_before_it():
+    bench = Bench(
+        worker_silence_seconds=1e9, server_silence_seconds=1e9, keep_checkpoints=2, full_every=1
+    )
+    bench.begin_training("a")
+    for _ in range(2):
+        bench.train_all(0, "a", most_tasks=1)
+        bench.tell(Tick(), after=31.0)
+    bench.holds.add(RestoreCut)
+    bench.register("ps", 0, "q")
+    newest = bench.all_of(RestoreCut)[-1]
+    assert newest.cut == 2
+    bench.holds.clear()
+    bench.tell(RestoreFailed(newest.generation, 2, "rows-2.log is damaged", damaged=True))
+    assert bench.job.cuts == (1,)
+    assert "cut 2 cannot be restored: rows-2.log is damaged: cut 1 is used" in bench.told()
+    status = bench.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 32, 32)
+
+
+def test_servers_that_cannot_restore_fail_the_job_in_the_end():
+    bench = Bench()
+    bench.holds.add(RestoreCut)
+    bench.tell(Tick())
+    bench.register("ps", 0, "p")
+    for number in range(5):
+        generation = bench.all_of(RestoreCut)[-1].generation
+        assert generation == number + 1
+        bench.tell(RestoreFailed(generation, 0, "no memory", damaged=False))
+        bench.heartbeat("ps", 0, "p")
+        bench.tell(Tick(), after=1.0)
+    assert bench.all_of(Fail)[0].reason == "cut 0 cannot be restored: no memory"
+
+
+def test_old_cuts_go_and_the_best_one_stays():
+    bench = Bench(
+        keep_checkpoints=1, num_epochs=9, worker_silence_seconds=1e9, server_silence_seconds=1e9
+    )
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6 + 1)  # One epoch and its validation: cut 1 is the best.
+    for _ in range(3):
+        bench.train_all(most_tasks=1)
+        bench.tell(Tick(), after=31.0)
+    assert bench.job.cuts == (1, 4)
+    assert bench.all_of(DropCuts)[-1].keep == (1, 4)
+
+
+# Ends of epochs and of the job.
+
+
+def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():
+    bench = Bench(num_epochs=2)
+    bench.begin_training("w")
+    bench.train_all()
+    kinds = [
+        type(one)
+        for one in bench.log
+        if isinstance(one, TakeCut | DecideEpoch | RestoreCut | RestoreDone)
+    ]
+    # After the second epoch the first is the best: back to its cut.
+    assert kinds == [RestoreCut, TakeCut, DecideEpoch, TakeCut, DecideEpoch, RestoreCut]
+    decision = bench.all_of(DecideEpoch)[1]
+    assert decision.history == ({"epoch": 0},)
+    assert (decision.totals.trained, decision.totals.loss_sum) == (192, 24.0)
+    assert decision.valid.scores == SCORES
+    assert bench.all_of(RestoreCut)[-1].cut == 1
+    assert bench.job.phase == "trained"
+    assert bench.job.status().final_scores[0].scores == SCORES
+
+
+def test_the_last_epoch_as_the_best_needs_no_restore():
+    bench = Bench(num_epochs=2)
+    bench.best_epoch = 1
+    bench.holds.add(DecideEpoch)
+    bench.begin_training("w")
+    bench.train_all()
+    bench.tell(EpochDecided(0, {"epoch": 0}, False, 0, ""))
+    bench.train_all()
+    bench.tell(EpochDecided(1, {"epoch": 1}, True, 1, "all epochs are done"))
+    bench.train_all()
+    assert bench.job.phase == "trained"
+    assert len(bench.all_of(RestoreCut)) == 1
+
+
+def test_early_stopping_ends_training():
+    bench = Bench(num_epochs=9)
+    bench.stops = True
+    bench.begin_training("w")
+    bench.train_all()
+    assert bench.job.phase == "trained"
+    assert len(bench.job.status().history) == 1
+
+
+def test_without_validation_rows_the_decision_comes_at_once():
+    bench = Bench(valid=None, final_splits=(), num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    assert bench.all_of(DecideEpoch)[0].valid is None
+    assert bench.job.phase == "trained"
+
+
+def test_only_final_scores_are_written_to_files():
+    bench = Bench(num_epochs=1, final_splits=(ScoredSplit("valid", 10, 10),))
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6)
+    (valid,) = bench.lease(0, "w").tasks
+    assert valid.scores_file == ""
+    bench.heartbeat("worker", 0, "w", bench.report(valid, 1, finished=True))
+    (final,) = bench.lease(0, "w").tasks
+    assert final.scores_file == "scores/valid-0.f32"
+
+
+def test_a_server_lost_after_training_brings_back_the_best_and_takes_nothing_back():
+    bench = Bench(num_epochs=2)
+    bench.begin_training("w")
+    bench.train_all()
+    bench.see("ps", 0, "p", "killed")
+    bench.register("ps", 0, "q")
+    assert bench.all_of(RestoreCut)[-1].cut == 1
+    status = bench.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("trained", 2 * 192, 0)
+
+
+def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
+    bench = Bench(num_epochs=2)
+    bench.holds.add(RestoreCut)
+    bench.tell(Tick())
+    bench.register("ps", 0, "p")
+    bench.register("worker", 0, "w")
+    bench.restore(bench.all_of(RestoreCut)[0])
+    bench.train_all()
+    best = bench.all_of(RestoreCut)[-1]
+    assert best.cut == 1
+    bench.tell(RestoreFailed(best.generation, 1, "damaged", damaged=True))
+    second = bench.all_of(RestoreCut)[-1]
+    assert second.cut == 2
+    bench.tell(RestoreFailed(second.generation, 2, "damaged", damaged=True))
+    assert bench.all_of(Fail)[0].reason == "no cut of a whole epoch is left: damaged"
+
+
+def test_workers_leave_when_training_is_over_and_servers_when_the_export_is():
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.see("ps", 0, "p")
+    bench.train_all()
+    assert bench.lease(0, "w").verdict == "end"
+    assert bench.heartbeat("worker", 0, "w").directive == "leave"
+    assert bench.heartbeat("ps", 0, "p").directive == "go_on"
+    bench.tell(FinishAsked())
+    assert bench.heartbeat("ps", 0, "p").directive == "leave"
+    bench.see("worker", 0, "w", "completed", code=0)
+    assert not bench.all_of(End)
+    bench.see("ps", 0, "p", "completed", code=0)
+    assert bench.all_of(End) == [End("finished")]
+
+
+def test_members_that_do_not_leave_are_waited_for_only_so_long():
+    bench = Bench(num_epochs=1, leave_seconds=10.0)
+    bench.begin_training("w")
+    bench.see("ps", 0, "p")
+    bench.tell(CannotGoOn("validation rows are of one class"))
+    assert bench.all_of(Fail) == [Fail("validation rows are of one class", "")]
+    assert StopMember("ps", 0, 10.0) in bench.all_of(StopMember)
+    bench.tell(Tick(), after=19.0)
+    assert not bench.all_of(End)
+    bench.tell(Tick(), after=2.0)
+    assert bench.all_of(End) == [End("failed")]
+
+
+def test_an_export_is_not_over_before_training_is():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.tell(FinishAsked())
+    assert bench.job.phase == "training"
+
+
+# Stopping, going on, scaling.
+
+
+def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.tell(StopAsked())
+    assert bench.job.phase == "stopped"
+    assert "it can go on from cut 1" in bench.told()
+    again = Bench(records=bench.disk, resume=True)
+    again.cuts = bench.cuts
+    again.tell(Tick())
+    assert len(again.all_of(StartMember)) == 3
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    status = again.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 64, 0)
+    again.train_all(0, "v")
+    assert again.job.phase == "trained"
+
+
+def test_what_was_counted_after_the_last_cut_is_repeated_when_a_failed_job_goes_on():
+    bench = Bench(max_task_failures=1)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    fail_task(bench, 1, 0, "w")
+    assert bench.job.phase == "failed"
+    again = Bench(records=bench.disk, resume=True, max_task_failures=1)
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    status = again.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 0, 72)
+
+
+def test_a_stop_whose_cut_keeps_failing_is_a_stop_all_the_same():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.holds.add(TakeCut)
+    bench.tell(StopAsked())
+    for number in range(1, 6):
+        assert bench.job.phase == "stopping"
+        bench.tell(CutFailed(number, "no space left"))
+        bench.tell(Tick(), after=31.0)
+    assert bench.job.phase == "stopped"
+    assert "it will begin anew; what was trained since will be repeated" in bench.told()
+
+
+@pytest.mark.parametrize("phase", ["waiting", "validating", "trained"])
+def test_a_stop_where_nothing_is_new_needs_no_cut(phase):
+    bench = Bench(num_epochs=1)
+    bench.tell(Tick())
+    if phase != "waiting":
+        bench.register("ps", 0, "p")
+        bench.register("worker", 0, "w")
+        bench.train_all(most_tasks=6 if phase == "validating" else 99)
+    assert bench.job.phase == phase
+    cuts = len(bench.all_of(TakeCut))
+    bench.tell(StopAsked())
+    assert bench.job.phase == "stopped"
+    assert len(bench.all_of(TakeCut)) == cuts
+
+
+def test_a_server_lost_while_the_job_stops_does_not_hold_it_up():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=1)
+    bench.holds.add(TakeCut)
+    bench.tell(StopAsked())
+    bench.see("ps", 0, "p", "killed")
+    assert bench.job.phase == "stopped"
+
+
+def test_more_epochs_may_be_asked_for_when_a_finished_job_goes_on():
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    bench.tell(FinishAsked())
+    again = Bench(records=bench.disk, resume=True, num_epochs=2)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    # The decision on the first epoch is made again: now it need not be the last.
+    assert again.job.phase == "validating"
+    again.train_all(0, "v")
+    assert again.job.phase == "trained"
+    assert [epoch.trained for epoch in again.job.status().epochs] == [192, 192]
+
+
+def test_a_finished_job_that_goes_on_is_ready_for_another_export():
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    bench.tell(FinishAsked())
+    again = Bench(records=bench.disk, resume=True, num_epochs=1)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    assert again.job.phase == "trained"
+    assert again.job.status().final_scores == bench.job.status().final_scores
+
+
+def test_a_job_without_its_ledger_goes_on_from_its_newest_cut():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6 + 1 + 2)
+    bench.tell(Tick(), after=31.0)
+    attempt = bench.lease(0, "w").tasks[0].attempt
+    again = Bench()
+    again.cuts = bench.cuts
+    again.job = Job.from_cut(again.settings, bench.cuts, bench.job.generation, 0.0)
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    status = again.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 192 + 64, 0)
+    assert status.generation > bench.job.generation
+    assert status.history == ({"epoch": 0},)
+    (task,) = again.lease(0, "v", most=1).tasks
+    assert task.attempt >= attempt
+    again.tell(Tick())
+    again.train_all(0, "v")
+    assert again.job.phase == "trained"
+
+
+def test_the_number_of_servers_may_change_when_a_job_goes_on():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.tell(StopAsked())
+    again = Bench(records=bench.disk, resume=True, num_parameter_servers=3)
+    again.cuts = bench.cuts
+    for index in range(3):
+        again.register("ps", index, f"q{index}")
+    again.register("worker", 0, "v")
+    assert (again.job.phase, again.job.status().trained) == ("training", 64)
+
+
+def test_fewer_workers_are_asked_for_and_more_again():
+    bench = Bench(max_workers=3, lease_seconds=1e6)
+    bench.begin_training("a", "b", "c")
+    for index, name in enumerate("abc"):
+        bench.see("worker", index, name)
+        bench.lease(index, name, most=1)
+    bench.tell(ScaleAsked(target_workers=1))
+    assert bench.job.status().target_workers == 1
+    stops = [(one.index, one.grace_seconds) for one in bench.all_of(StopMember)]
+    assert stops == [(1, 10.0), (2, 10.0)]
+    assert bench.heartbeat("worker", 2, "c").directive == "leave"
+    assert bench.lease(2, "c", held=()).verdict in {"tasks", "wait"}
+    bench.see("worker", 2, "c", "completed", code=0)
+    bench.log.clear()
+    bench.tell(ScaleAsked(target_workers=3))
+    assert bench.all_of(StartMember) == [StartMember("worker", 2)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "bounds"),
+    [
+        (ScaleAsked(target_workers=99), (1, 2, 2)),
+        (ScaleAsked(target_workers=0), (1, 2, 1)),
+        (ScaleAsked(max_workers=8), (1, 8, 8)),
+        (ScaleAsked(min_workers=5), (5, 5, 5)),
+        (ScaleAsked(min_workers=0, max_workers=0), (1, 1, 1)),
+    ],
+)
+def test_bounds_hold(asked, bounds):
+    bench = Bench(max_workers=2)
+    bench.tell(asked)
+    assert bench.disk["head"]["min_workers"] == bounds[0]
+    assert bench.disk["head"]["max_workers"] == bounds[1]
+    assert bench.job.status().target_workers == bounds[2]
+
+
+def test_a_standby_worker_fills_a_gap_and_stays():
+    bench = Bench(max_workers=1, standby_workers=1)
+    bench.begin_training("a", "s")
+    assert bench.lease(0, "a", most=1).verdict == "tasks"
+    assert bench.lease(1, "s").verdict == "wait"
+    states = {one.index: one.state for one in bench.job.status().members if one.role == "worker"}
+    assert states == {0: "running", 1: "standby"}
+    bench.see("worker", 0, "a", "killed")
+    assert bench.lease(1, "s").verdict == "tasks"
+    bench.register("worker", 0, "a2")
+    assert bench.lease(0, "a2").verdict == "wait"
+
+
+# The ledger.
+
+
+def test_a_job_comes_back_from_its_ledger_with_its_leases():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    (task,) = bench.lease(0, "a", most=1).tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 5, repeated=4))
+    again = Bench(records=bench.disk)
+    before, after = bench.job.status(), again.job.status()
+    assert (after.phase, after.trained, after.repeated) == ("training", 64 + 16, 8)
+    assert after.epochs == before.epochs
+    assert after.generation == before.generation
+    assert again.job.ps_addresses == bench.job.ps_addresses
+    held = (HeldLease(task.key, task.attempt),)
+    reply = again.heartbeat("worker", 0, "a", again.report(task, 15, repeated=4), held=held)
+    assert (reply.directive, reply.revoked) == ("go_on", ())
+    assert again.job.status().trained == 96
+    assert again.lease(0, "a", most=1).tasks[0].attempt > task.attempt
+
+
+def test_a_master_that_died_during_a_restore_asks_for_it_again():
+    bench = Bench()
+    bench.holds.add(RestoreCut)
+    bench.tell(Tick())
+    bench.register("ps", 0, "p")
+    again = Bench(records=bench.disk)
+    again.holds.add(RestoreCut)
+    again.tell(Tick())
+    assert again.all_of(RestoreCut)[0].generation > bench.all_of(RestoreCut)[0].generation
+
+
+def test_a_master_that_died_during_a_decision_asks_for_it_again():
+    bench = Bench()
+    bench.holds.add(DecideEpoch)
+    bench.begin_training("w")
+    bench.train_all()
+    again = Bench(records=bench.disk)
+    again.tell(Tick())
+    assert again.all_of(DecideEpoch) == bench.all_of(DecideEpoch)
+
+
+def test_an_empty_ledger_is_a_new_job():
+    bench = Bench(records={})
+    bench.begin_training("w")
+
+
+def test_void_records_of_tasks_are_passed_over():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=3)
+    old = {name: record for name, record in bench.disk.items() if name.startswith("task/")}
+    bench.register("ps", 0, "q")  # Back to the beginning.
+    assert len(old) == 3
+    again = Bench(records={**old, **bench.disk})
+    assert again.job.status().trained == 0

@@ -1,0 +1,216 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctr_pipeline.distributed.coordination.messages import (
+    BatchLoss,
+    ScoreSummary,
+    TaskKey,
+    TaskReport,
+)
+from ctr_pipeline.distributed.coordination.tasks import (
+    EpochPlan,
+    ScoredSplit,
+    Task,
+    TaskBoard,
+    leased_task,
+    merge_scores,
+    name_of,
+)
+
+PLAN = EpochPlan(epoch=2, num_tasks=3, rows_per_task=8, batch_size=2, other_rows=((2, 5),))
+SCORES = ScoreSummary(((1, 2),), ((0, 3),), 0.5, 0.25)
+
+
+def key_of(task):
+    return TaskKey("train", 2, task, "train")
+
+
+def make_report(task=0, done=0, repeated=0, losses=None, **changes):
+    if losses is None:
+        losses = {batch: batch + 1.0 for batch in range(64) if done >> batch & 1}
+    values = {
+        "key": key_of(task),
+        "attempt": 1,
+        "done_mask": done,
+        "repeated_mask": repeated,
+        "losses": tuple(BatchLoss(batch, loss) for batch, loss in losses.items()),
+        "finished": False,
+        "failure": "",
+        "seconds": 1.0,
+        "scores": None,
+    }
+    return TaskReport(**{**values, **changes})
+
+
+def test_a_plan_knows_its_uneven_tasks():
+    assert [PLAN.rows_of(task) for task in range(3)] == [8, 8, 5]
+    assert [PLAN.batches_of(task) for task in range(3)] == [4, 4, 3]
+    assert PLAN.num_rows == 21
+
+
+def test_a_split_is_cut_into_ranges_with_a_short_last_one():
+    split = ScoredSplit("valid", num_rows=10, rows_per_task=4)
+    assert [(split.first_row_of(task), split.rows_of(task)) for task in range(3)] == [
+        (0, 4),
+        (4, 4),
+        (8, 2),
+    ]
+    assert split.num_tasks == 3
+
+
+@pytest.mark.parametrize(("mask", "rows"), [(0, 0), (0b001, 2), (0b100, 1), (0b111, 5)])
+def test_the_last_batch_may_be_short(mask, rows):
+    assert Task(5, 2).rows_in(mask) == rows
+
+
+def test_a_task_of_64_batches_fits_its_mask():
+    task = Task(64 * 3, 3)
+    assert task.full_mask == 2**64 - 1
+    assert task.count(make_report(done=2**64 - 1)) == 2**64 - 1
+    assert task.is_done
+
+
+@given(
+    masks=st.lists(st.integers(0, 15), max_size=6),
+    order=st.randoms(use_true_random=False),
+)
+def test_reports_may_come_in_any_order_and_any_number_of_times(masks, order):
+    masks = masks * 2
+    order.shuffle(masks)
+    task, union = Task(8, 2), 0
+    for mask in masks:
+        new = task.count(make_report(done=mask))
+        assert new == mask & ~union
+        union |= mask
+    assert task.done_mask == union
+    assert task.loss_so_far() == sum(batch + 1.0 for batch in range(4) if union >> batch & 1)
+
+
+def test_a_batch_keeps_the_loss_that_it_was_counted_with():
+    task = Task(8, 2)
+    task.count(make_report(done=1, losses={0: 5.0}))
+    task.count(make_report(done=3, losses={0: 7.0, 1: 1.0}))
+    assert task.loss_so_far() == 6.0
+
+
+def test_a_batch_without_its_loss_is_not_counted():
+    task = Task(8, 2)
+    assert task.count(make_report(done=3, losses={1: 1.0})) == 2
+
+
+def test_batches_that_a_task_does_not_have_are_not_counted():
+    task = Task(5, 2)
+    assert task.count(make_report(done=0b11000)) == 0
+
+
+def test_a_score_task_is_done_with_its_scores_and_not_without():
+    task = Task(5, 5)
+    key = TaskKey("score", 0, 0, "valid")
+    assert task.count(make_report(key=key, finished=True, scores=None)) == 0
+    assert task.count(make_report(key=key, finished=False, scores=SCORES)) == 0
+    assert task.count(make_report(key=key, finished=True, scores=SCORES)) == 1
+    other = ScoreSummary((), (), 9.0, 9.0)
+    assert task.count(make_report(key=key, finished=True, scores=other)) == 0
+    assert task.scores == SCORES
+
+
+def test_tasks_are_leased_in_their_order_and_returned_ones_first():
+    board = TaskBoard.of_epoch(PLAN)
+    assert board.lease_next("a", 1, 0.0) == key_of(0)
+    assert board.lease_next("a", 2, 0.0) == key_of(1)
+    board.release(key_of(0))
+    assert board.lease_next("b", 3, 0.0) == key_of(0)
+    assert board.lease_next("b", 4, 0.0) == key_of(2)
+    assert board.num_todo == 0
+    assert [key for key, _ in board.held_by("b")] == [key_of(0), key_of(2)]
+    assert [key for key, _ in board.held_by("a")] == [key_of(1)]
+
+
+def test_a_returned_task_keeps_what_is_done():
+    board = TaskBoard.of_epoch(PLAN)
+    key = board.lease_next("a", 1, 0.0)
+    board.count(key, make_report(done=0b11))
+    board.release(key)
+    assert board.lease_next("b", 2, 0.0) == key
+    assert leased_task(key, board.tasks[key], "").done_mask == 0b11
+
+
+def test_an_epoch_is_over_when_every_task_is_done_or_dropped():
+    board = TaskBoard.of_epoch(PLAN)
+    for task, mask in ((0, 15), (1, 1), (2, 7)):
+        key = board.lease_next("a", 1 + task, 0.0)
+        board.count(key, make_report(task, mask))
+        if task == 1:
+            board.tasks[key].dropped = "bad row"
+        assert not board.is_over
+        board.settle(key)
+    assert board.is_over
+    assert (board.rows_done, board.rows_dropped, board.batches_done) == (15, 6, 8)
+
+
+def test_the_last_report_may_come_after_the_task_was_given_up():
+    board = TaskBoard.of_epoch(PLAN)
+    key = board.lease_next("a", 1, 0.0)
+    board.release(key)
+    board.count(key, make_report(done=15))
+    board.settle(key)
+    assert board.num_over == 1
+    assert [board.lease_next("b", number, 0.0) for number in (2, 3)] == [key_of(1), key_of(2)]
+
+
+def test_a_board_comes_back_from_its_records():
+    board = TaskBoard.of_epoch(PLAN)
+    for task in range(3):
+        board.lease_next("a", 1 + task, 0.0)
+    board.count(key_of(0), make_report(0, 0b101))
+    board.count(key_of(2), make_report(2, 0b111))
+    board.settle(key_of(2))
+    board.release(key_of(1))
+    records = {key: json.loads(json.dumps(task.to_json())) for key, task in board.touched()}
+    again = TaskBoard.of_epoch(PLAN)
+    again.load(records)
+    assert again.held_by("a") == [(key_of(0), again.tasks[key_of(0)])]
+    assert again.tasks[key_of(0)].done_mask == 0b101
+    assert (again.num_over, again.num_todo) == (1, 1)
+    assert (again.rows_done, again.batches_done) == (board.rows_done, board.batches_done)
+    assert again.loss_sum == board.loss_sum == 1.0 + 3.0 + 1.0 + 2.0 + 3.0
+
+
+@given(losses=st.permutations([1e16, 1.0, -1e16, 0.1, 1e-8, 3.0, 0.3, 7.0]))
+def test_the_loss_sum_does_not_depend_on_the_order(losses):
+    task = Task(16, 2)
+    fixed = dict(enumerate([1e16, 1.0, -1e16, 0.1, 1e-8, 3.0, 0.3, 7.0]))
+    for loss in losses:
+        batch = next(number for number, value in fixed.items() if value == loss)
+        task.count(make_report(done=1 << batch, losses={batch: loss}))
+    assert task.loss_so_far() == math.fsum(fixed.values())
+
+
+def test_scores_merge_to_the_same_in_any_order():
+    parts = [
+        ScoreSummary(((1, 2), (5, 1)), ((0, 4),), 0.1, 0.2),
+        ScoreSummary(((5, 3),), (), 0.2, 0.4),
+        ScoreSummary((), ((2, 1), (7, 9)), 0.3, 0.6),
+    ]
+    merged = merge_scores(parts)
+    assert merged.positives == ((1, 2), (5, 4))
+    assert merged.negatives == ((0, 4), (2, 1), (7, 9))
+    assert merged == merge_scores(parts[::-1])
+
+
+def test_a_score_lease_names_its_rows_and_its_file():
+    board = TaskBoard.of_splits((ScoredSplit("test", 10, 4),), epoch=1)
+    key = board.lease_next("a", 7, 0.0)
+    lease = leased_task(key, board.tasks[key], "scores")
+    assert (lease.first_row, lease.num_rows, lease.scores_file) == (0, 4, "scores/test-0.f32")
+    assert leased_task(key, board.tasks[key], "").scores_file == ""
+
+
+def test_tasks_have_names_for_people():
+    assert name_of(key_of(1), Task(16384, 256)) == "task 1 of epoch 3 (16,384 records)"
+    key = TaskKey("score", 0, 2, "valid")
+    assert name_of(key, Task(500, 500, 1000)) == "rows 1,000 to 1,499 of valid after epoch 1"
