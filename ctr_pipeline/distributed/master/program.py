@@ -33,7 +33,7 @@ from ctr_pipeline.distributed.master.metrics import MetricsServer
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
-from ctr_pipeline.distributed.master.settings import batches_per_epoch, bound_workers, plan_job
+from ctr_pipeline.distributed.master.settings import bound_workers, plan_job, steps_through
 from ctr_pipeline.distributed.master.validation import decide_epoch
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, load_endpoint, save_endpoint
@@ -126,7 +126,6 @@ class Master:
         stack.callback(calls.close)
         recorder = Recorder(self._run_folder / "history.csv", self._run_folder / "tensorboard")
         stack.callback(recorder.close)
-        steps_per_epoch = batches_per_epoch(spec)
         executor = JobExecutor(
             job,
             self.store,
@@ -136,7 +135,7 @@ class Master:
             ),
             recorder=recorder,
             decide_epoch=lambda action: decide_epoch(
-                action, config.train, steps_per_epoch=steps_per_epoch
+                action, config.train, step=steps_through(spec, action.totals.epoch)
             ),
             autoscaler=Autoscaler(bound_workers(config.runtime), time.monotonic)
             if config.runtime.workers == "auto"

@@ -39,12 +39,18 @@ def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
     )
 
 
-def batches_per_epoch(spec: JobSpec) -> int:
-    """Steps of an epoch, the same for all epochs."""
-    plan = plan_epoch(spec, 0)
-    uneven = sum(plan.batches_of(task) for task, _ in plan.other_rows)
-    even = -(-plan.rows_per_task // plan.batch_size)
-    return even * (plan.num_tasks - len(plan.other_rows)) + uneven
+def steps_through(spec: JobSpec, epoch: int) -> int:
+    """Batches of all epochs up to and with one.
+
+    Epochs need not have equally many: the block of rows that is short may stand in any task.
+    """
+    steps = 0
+    for number in range(epoch + 1):
+        plan = plan_epoch(spec, number)
+        uneven = sum(plan.batches_of(task) for task, _ in plan.other_rows)
+        even = -(-plan.rows_per_task // plan.batch_size)
+        steps += even * (plan.num_tasks - len(plan.other_rows)) + uneven
+    return steps
 
 
 def plan_job(

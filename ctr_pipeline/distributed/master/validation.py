@@ -14,13 +14,13 @@ from ctr_pipeline.training.schedule import learning_rate_factor
 from ctr_pipeline.training.stopping import decide_stop
 
 
-def decide_epoch(action: DecideEpoch, train: TrainConfig, *, steps_per_epoch: int) -> EpochDecided:
+def decide_epoch(action: DecideEpoch, train: TrainConfig, *, step: int) -> EpochDecided:
     """Computes the epoch's line of the history and decides whether to go on.
 
     Args:
         action: Sums of the epoch.
         train: The user's wishes.
-        steps_per_epoch: Batches of an epoch, those of dropped tasks among them.
+        step: Batches until its end, those of dropped tasks among them.
 
     Raises:
         TrainingError: The loss is not finite, no record was trained, or there is nothing to
@@ -49,7 +49,6 @@ def decide_epoch(action: DecideEpoch, train: TrainConfig, *, steps_per_epoch: in
         probability_sum=valid.scores.probability_sum,
     )
     auc = scores.auc(place="validation rows")
-    step = (totals.epoch + 1) * steps_per_epoch
     record = EpochRecord(
         epoch=totals.epoch,
         step=step,

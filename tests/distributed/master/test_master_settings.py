@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.spec import SplitShape
-from ctr_pipeline.distributed.master.settings import batches_per_epoch, plan_epoch, plan_job
+from ctr_pipeline.distributed.master.settings import plan_epoch, plan_job, steps_through
 from ctr_pipeline.errors import TrainingError
 
 
@@ -45,10 +45,12 @@ def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffl
 
 @settings(max_examples=30, deadline=None)
 @given(num_rows=st.integers(1, 30_000), batch_size=st.integers(1, 200))
-def test_batches_of_an_epoch_are_counted_with_the_short_ones(spec, num_rows, batch_size):
+def test_steps_are_counted_with_the_short_batches_of_each_epoch(spec, num_rows, batch_size):
     spec = replace(spec, batch_size=batch_size, splits=(SplitShape("train", "", num_rows),))
-    order = EpochOrder(num_rows, batch_size, spec.seed, 0, True, 64)
-    assert batches_per_epoch(spec) == order.num_batches
+    steps = 0
+    for epoch in range(3):
+        steps += EpochOrder(num_rows, batch_size, spec.seed, epoch, True, 64).num_batches
+        assert steps_through(spec, epoch) == steps
 
 
 def plan(spec, launched=True, **runtime):

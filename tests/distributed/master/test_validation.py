@@ -38,7 +38,7 @@ def totals(epoch=0, trained=1000, loss_sum=600.0):
 
 def decide(scores, history=(), train=None, **changes):
     action = DecideEpoch(totals(epoch=len(history), **changes), scores, tuple(history))
-    return decide_epoch(action, train or TrainConfig(), steps_per_epoch=94)
+    return decide_epoch(action, train or TrainConfig(), step=94 * (action.totals.epoch + 1))
 
 
 def test_metrics_of_parts_are_those_of_all_rows():
