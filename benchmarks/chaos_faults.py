@@ -24,6 +24,7 @@ from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.distributed.master.status import MemberView
 
 _AT_WORK_SECONDS = 10.0
+_CGROUPS = Path("/sys/fs/cgroup/memory")
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -233,7 +234,7 @@ def wake_up_zombie(chaos: Disturbance) -> None:
     run.wait_for("the job", (run.output / "job" / "spec.json").exists, 120.0)
     config = str(run.output / "config.resolved.yaml")
     stranger = run.member("worker", "--config", config, "--index", "1")
-    chaos.wait_for_moment()
+    chaos.wait_for_moment(0.05, 0.2)
     run.wait_for(
         "tasks for the worker started by hand",
         lambda: (
@@ -259,42 +260,41 @@ def wake_up_zombie(chaos: Disturbance) -> None:
 
 
 def squeeze_worker(chaos: Disturbance) -> None:
-    """The group of the job gets less memory than it holds: the system kills the largest."""
-    group = Path("/sys/fs/cgroup/memory") / f"ctrpipe-chaos-{chaos.run.mark}"
+    """A third worker is asked for where there is memory for two: the system kills one of them."""
+    group = _CGROUPS / f"ctrpipe-chaos-{chaos.run.mark}"
     group.mkdir()
+    run = chaos.run
     try:
-        for process in chaos.run.processes():
-            (group / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
-        chaos.wait_for_moment()
-        members = [chaos.require_at_work("worker", index) for index in _indices(chaos, "worker")]
-        for process in chaos.run.processes():
-            # What was born meanwhile is in the group already; others join here.
-            with contextlib.suppress(OSError):
-                (group / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
-        limit = group / "memory.limit_in_bytes"
-        used = int((group / "memory.usage_in_bytes").read_text("ascii"))
-        chaos.strike(f"memory limit of the job lowered below {used / 1e6:.0f} MB")
-        give_up = time.monotonic() + 60.0
-        while not any(not psutil.pid_exists(member.pid) for member in members):
-            if time.monotonic() > give_up:
-                raise MissedError("no worker ran out of memory")
-            used = int((group / "memory.usage_in_bytes").read_text("ascii"))
-            with contextlib.suppress(OSError):
-                limit.write_text(str(int(used * 0.95)), encoding="ascii")
-            time.sleep(0.02)
-        limit.write_text("-1", encoding="ascii")
-        chaos.wait_for_event("out of memory")
-        lost = next(member for member in members if not psutil.pid_exists(member.pid))
-        chaos.wait_until_replaced(lost)
-        _await_end(chaos)
+        run.wait_for("the job", (run.output / "job" / "endpoint.json").exists, 120.0)
+        _move(run, group)
+        chaos.wait_for_moment(0.1, 0.3)
+        workers = {run.member_view("worker", index).pid for index in _indices(chaos, "worker")}
+        for process in run.processes():
+            # The system takes the largest; of a job in a container that is a worker, too.
+            if process.pid not in workers:
+                Path(f"/proc/{process.pid}/oom_score_adj").write_text("-1000", encoding="ascii")
+        held = dict(
+            line.split() for line in (group / "memory.stat").read_text("ascii").splitlines()
+        )
+        limit = int(held["rss"]) + 64_000_000
+        (group / "memory.limit_in_bytes").write_text(str(limit), encoding="ascii")
+        run.call("scale", str(run.output), "--workers", "3")
+        chaos.strike(f"a third worker within {limit / 1e6:.0f} MB for all")
+        run.wait_for("the end of a worker", lambda: not all(map(psutil.pid_exists, workers)), 90.0)
+        (group / "memory.limit_in_bytes").write_text("-1", encoding="ascii")
+        chaos.wait_for_event("ran out of memory")
+        run.wait(900.0)
     finally:
-        for process in chaos.run.processes():
-            with contextlib.suppress(OSError):
-                Path("/sys/fs/cgroup/memory/cgroup.procs").write_text(
-                    str(process.pid), encoding="ascii"
-                )
+        _move(run, _CGROUPS)
         with contextlib.suppress(OSError):
             group.rmdir()
+
+
+def _move(run: WatchedRun, group: Path) -> None:
+    """Every process of the run becomes one of a control group."""
+    for process in run.processes():
+        with contextlib.suppress(OSError):  # it may have ended
+            (group / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
 
 
 def slow_down_worker(chaos: Disturbance) -> None:
@@ -635,8 +635,7 @@ import keras
 def build_model(inputs, options):
     if Path(options["bug"]).exists():
         raise ValueError("a bug in my model")
-    flat = keras.layers.Flatten()(inputs.embeddings)
-    return keras.layers.Dense(1)(flat)
+    return keras.ops.squeeze(keras.layers.Dense(1)(inputs.flat_BK), axis=-1)
 '''
 
 
@@ -683,10 +682,6 @@ def _resume(chaos: Disturbance) -> None:
     chaos.run.start(chaos.command, "--resume")
     chaos.resumed = True
     chaos.run.wait_for("running steps", chaos.run.is_training, 120.0)
-
-
-def _await_end(chaos: Disturbance) -> None:
-    chaos.run.wait(900.0)
 
 
 def _newest_file(folder: Path) -> Path:
