@@ -134,6 +134,7 @@ class Job:
         self._restore_failures = 0
         self._is_deciding = False
         self._recovering_since: float | None = None
+        self._rows_rolled_back = 0
         self._seconds_per_row: dict[TaskKind, MovingAverage] = {
             "train": MovingAverage(),
             "score": MovingAverage(),
@@ -501,6 +502,7 @@ class Job:
         if self._head.training_over:
             if self._head.final_scores or not self._settings.final_splits:
                 self._enter("trained")
+                self._announce_recovery()
                 return
             if self._scoring is None:
                 self._begin_scoring()
@@ -697,8 +699,10 @@ class Job:
         elif self._head.phase in _NEEDS_SERVERS or self._head.phase == "stopping":
             if self._head.is_restored or self._restore_in_flight:
                 cut = self._cut_to_restore()
-                where = f"cut {cut}" if cut else "its beginning"
-                self._actions.append(Announce(why, f"the job goes back to {where}"))
+                done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+                if self._head.phase == "stopping":
+                    done = "the job stops without another cut"
+                self._actions.append(Announce(why, done))
                 self._roll_back()
             else:
                 self._actions.append(Announce(why, "it is started again"))
@@ -1002,12 +1006,7 @@ class Job:
                 epoch = report.key.epoch
                 self._head.repeated[epoch] = self._head.repeated.get(epoch, 0) + repeated
                 self._touch_head()
-        if self._recovering_since is not None:
-            seconds = now - self._recovering_since
-            self._recovering_since = None
-            self._actions.append(
-                Announce("the job has recovered", "it goes on from its last cut", seconds)
-            )
+        self._announce_recovery()
         trained = self._ledger.trained
         if kind == "score" or trained > self._head.best_trained:
             # What only repeats what was rolled back is no progress: a server that fails each time
@@ -1016,6 +1015,16 @@ class Job:
             self._head.errors_in_row = 0
             for server in range(self._settings.num_parameter_servers):
                 self._member("ps", server).ends_in_row = 0
+
+    def _announce_recovery(self) -> None:
+        """Work goes on for the first time since servers were lost."""
+        if self._recovering_since is not None:
+            seconds = self._clock.seconds - self._recovering_since
+            self._recovering_since = None
+            done = "its work goes on"
+            if self._rows_rolled_back:
+                done = f"{self._rows_rolled_back:,} records are trained again"
+            self._actions.append(Announce("the job has recovered", done, seconds))
 
     def _finish_task(self, member: MemberState, board: TaskBoard, report: TaskReport) -> None:
         task = board.tasks[report.key]
@@ -1193,6 +1202,7 @@ class Job:
         self._head.is_restored = self._head.chain_intact = True
         self._schedule.start_over(self._clock.seconds)
         self._counted_since_cut = False
+        self._rows_rolled_back = 0
         if not self._head.training_over:
             self._roll_ledger_back(event.frozen)
             for cut in [cut for cut in self._cuts if cut > event.cut]:
@@ -1206,6 +1216,7 @@ class Job:
             failures = {key: task.failures for key, task in before.board.touched()}
         self._ledger = Ledger.thaw(frozen, self._settings.plan_epoch)
         kept = self._ledger.trained_by_epoch()
+        self._rows_rolled_back = before.trained - self._ledger.trained
         for epoch, rows in before.trained_by_epoch().items():
             again = rows - kept.get(epoch, 0)
             if again:

@@ -98,6 +98,12 @@ def cut_holds_more_than_it_counts(world, index, *, either):
     world.end_process("ps", index, "killed")
 
 
+def job_stops_and_goes_on(world, index, *, either):
+    world.stop_and_go_on()
+    if either:
+        world.live(1 + index)
+
+
 STORIES = (
     reports_overtake_each_other,
     task_fails_and_moves,
@@ -106,6 +112,7 @@ STORIES = (
     report_crosses_a_rollback,
     cut_fails_halfway,
     cut_holds_more_than_it_counts,
+    job_stops_and_goes_on,
 )
 """What single steps would tell too rarely; each begins with training under way, if it can."""
 
@@ -133,6 +140,7 @@ MISHAPS = (
     "time passes",
     "clock leaps",
     "clock goes back",
+    "cut is damaged",
     "another number of workers",
 )
 
@@ -215,6 +223,8 @@ class JobMachine(RuleBasedStateMachine):
             world.pass_time(1e9 if either else 3600.0)
         elif what == "clock goes back":
             world.pass_time(-1e6 if either else -3.0)
+        elif what == "cut is damaged":
+            world.damages = True
         else:
             world.tell(ScaleAsked(target_workers=1 + index))
         if either:

@@ -31,6 +31,7 @@ from ctr_pipeline.distributed.coordination.events import (
     RestoreDone,
     RestoreFailed,
     StartMember,
+    StopAsked,
     StopMember,
     TakeCut,
     Tick,
@@ -359,7 +360,7 @@ class World:
         self.num_incarnations = 0
         self.best_of_epochs = 0
         self.announced: list[Announce] = []
-        self.freeze_late = False
+        self.freeze_late = self.damages = False
         self.compared: object = None
         self.job = Job.begin(self.settings, self.now)
         self.tell(Tick())
@@ -916,6 +917,12 @@ class World:
             return
         self.pending_restore = None
         self.failed_restores = self.failed_restores + 1 if fails else 0
+        if self.damages and action.cut and not self.job._head.training_over:
+            self.damages = False
+            self.failed_restores = 0
+            self.tell(RestoreFailed(action.generation, action.cut, "a bad checksum", damaged=True))
+            assert action.cut not in self.job.cuts or action.generation != self.job.generation
+            return
         is_alone = not all(server.incarnation for server in self.servers)
         if is_alone or 0 < self.failed_restores < 3:
             self.tell(RestoreFailed(action.generation, action.cut, "unreachable", damaged=False))
@@ -945,13 +952,18 @@ class World:
         is_last = epoch + 1 == NUM_EPOCHS
         self.tell(EpochDecided(epoch, {"epoch": epoch}, is_last, self.best_of_epochs, "the end"))
 
-    def crash_master(self, *, surviving: int) -> None:
-        """The master dies; of what was not durable only the first transactions survive."""
+    def crash_master(self, *, surviving: int, resume: bool = False) -> None:
+        """The master dies; of what was not durable only the first transactions survive.
+
+        Args:
+            surviving: So many.
+            resume: The next one begins with new members.
+        """
         self.flush(min(surviving, len(self.unflushed)))
         self.unflushed.clear()
         self.pending_cut = self.pending_restore = self.pending_decision = None
         records = {name: json.loads(text) for name, text in self.disk.items()}
-        self.job = Job.from_ledger(self.settings, records, self.now)
+        self.job = Job.from_ledger(self.settings, records, self.now, resume=resume)
         self.oracle = Oracle(self.disk_oracle.counted, self.disk_oracle.repeated)
         assert count_batches(self.job) == self.oracle.counted, "the ledger was not read whole"
         self.compare_status()
@@ -986,6 +998,21 @@ class World:
                 self.work(index)
                 self.heartbeat(index)
             self.observe()
+
+    def stop_and_go_on(self) -> None:
+        """A person stops the job, and starts it again: all members are new."""
+        self.tell(StopAsked())
+        for _ in range(12):
+            if self.job.phase == "stopped":
+                break
+            self.live(1)
+        assert self.job.phase == "stopped", "the job does not stop"
+        self.processes.clear()
+        self.servers = [Server() for _ in range(NUM_SERVERS)]
+        self.workers = [Worker() for _ in range(NUM_WORKERS)]
+        self.ended = ""
+        self.crash_master(surviving=len(self.unflushed), resume=True)
+        self.tell(Tick())
 
     def recover(self) -> None:
         """Whoever hangs goes on, until there is training to do or nothing more happens."""

@@ -586,6 +586,7 @@ def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():
     bench.train_all(0, "a", most_tasks=1)
     recovery = next(one for one in bench.all_of(Announce) if one.recovery_seconds is not None)
     assert recovery.recovery_seconds == 4.0
+    assert recovery.done == "96 records are trained again"
 
 
 def test_no_cut_is_taken_of_nothing_new():
@@ -773,6 +774,7 @@ def test_a_server_lost_after_training_brings_back_the_best_and_takes_nothing_bac
     assert bench.all_of(RestoreCut)[-1].cut == 1
     status = bench.job.status()
     assert (status.phase, status.trained, status.repeated) == ("trained", 2 * 192, 0)
+    assert "the job has recovered: its work goes on" in bench.told()
 
 
 def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
