@@ -144,7 +144,7 @@ class WatchedRun:
 
     def adopt_preparation(self, prepared: Path) -> None:
         """Begins with data read, counted and encoded by an earlier run of the same rows."""
-        shutil.copytree(prepared, self.output)
+        shutil.copytree(prepared, self.output, dirs_exist_ok=True)
 
     def keep_preparation(self, prepared: Path) -> None:
         """Copies what a later run of the same rows need not do again."""
@@ -267,11 +267,17 @@ class WatchedRun:
         Raises:
             OverdueError: It is not in time, or the run ended before.
         """
+
+        def holds() -> bool:
+            with contextlib.suppress(MissedError):
+                return bool(condition())
+            return False  # what it asks about is not there yet
+
         give_up = time.monotonic() + timeout_seconds
-        while not condition():
+        while not holds():
             if time.monotonic() > give_up:
                 raise OverdueError(f"{what}: not within {timeout_seconds:.0f} s; {self.tail()}")
-            if self.has_ended and not condition():
+            if self.has_ended and not holds():
                 raise OverdueError(f"{what}: the run ended before; {self.tail()}")
             time.sleep(0.01)
 
