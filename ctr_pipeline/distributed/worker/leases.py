@@ -115,7 +115,7 @@ class LeaseBook:
 
     @property
     def task_seconds(self) -> float:
-        """What a task takes here, about; 0 while nobody knows."""
+        """What a training task takes here, about; 0 while nobody knows."""
         return self._task_seconds
 
     def mark_batch(
@@ -203,7 +203,7 @@ class LeaseBook:
         progress.seconds += seconds
         progress.changes += 1
         progress.finished = finished
-        if finished and progress.seconds:
+        if finished and progress.seconds and progress.task.key.kind == "train":
             # The newest tasks say most of the next ones.
             before = self._task_seconds or progress.seconds
             self._task_seconds = 0.5 * before + 0.5 * progress.seconds

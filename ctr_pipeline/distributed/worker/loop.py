@@ -286,6 +286,7 @@ class WorkerLoop:
             raise RolledBack(self._session.route.generation)
         if not self._session.holds(batch.task):
             return
+        self._batch_began = self._clock()
         try:
             if batch.trains:
                 self._train(batch, following)
@@ -334,6 +335,10 @@ class WorkerLoop:
             if outcome.verdict == "applied":
                 break
             # Others were faster: their updates are to be known first.
+            if self._session.is_over:
+                raise _Leaving
+            if not self._session.holds(batch.task):
+                return
             self._start_pull(batch)
         self._session.mark_batch(
             batch.task,
@@ -423,10 +428,8 @@ class WorkerLoop:
         raise error
 
     def _lap(self) -> float:
-        """Seconds since the last batch ended."""
-        now = self._clock()
-        seconds, self._batch_began = now - self._batch_began, now
-        return seconds
+        """Seconds spent on this batch; what it waited for a task is none of them."""
+        return self._clock() - self._batch_began
 
     # What the thread that reads ahead does.
 

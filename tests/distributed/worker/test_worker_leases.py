@@ -156,3 +156,11 @@ def test_the_master_always_comes_to_know_exactly_what_was_done(actions):
     deliver(book.compose())
     assert known == done
     assert book.num_open == int(book.holds(task))
+
+
+def test_short_score_tasks_do_not_make_a_worker_hoard_training_tasks():
+    book = LeaseBook()
+    book.add([lease(0), lease(1, kind="score")])
+    mark(book, book.take(), 0, finished=True, seconds=4.0)
+    mark(book, book.take(), 0, finished=True, seconds=0.01)
+    assert book.task_seconds == 4.0
