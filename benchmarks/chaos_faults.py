@@ -256,7 +256,7 @@ def wake_up_zombie(chaos: Disturbance) -> None:
     chaos.strike("SIGCONT to it")
     stranger.wait(60.0)
     log = (run.folder / "worker-1.log").read_text(encoding="utf-8", errors="replace")
-    chaos.expect("given up" in log or "void" in log, "the late worker was not told why")
+    chaos.expect("Leases revoked" in log, "the late worker was not told that its tasks are gone")
 
 
 def squeeze_worker(chaos: Disturbance) -> None:
@@ -269,10 +269,9 @@ def squeeze_worker(chaos: Disturbance) -> None:
         _move(run, group)
         chaos.wait_for_moment(0.1, 0.3)
         workers = {run.member_view("worker", index).pid for index in _indices(chaos, "worker")}
-        for process in run.processes():
-            # The system takes the largest; of a job in a container that is a worker, too.
-            if process.pid not in workers:
-                Path(f"/proc/{process.pid}/oom_score_adj").write_text("-1000", encoding="ascii")
+        for pid in workers:
+            # The process that the user started holds TensorFlow, too; it is not what is meant.
+            Path(f"/proc/{pid}/oom_score_adj").write_text("1000", encoding="ascii")
         held = dict(
             line.split() for line in (group / "memory.stat").read_text("ascii").splitlines()
         )
