@@ -99,9 +99,6 @@ _RESTORE_RETRY_SECONDS = 1.0
 _MAX_RESTORE_FAILURES = 5
 _MAX_CUT_FAILURES = 5
 _OVER: frozenset[Phase] = frozenset({"finished", "stopped", "failed"})
-_NEEDS_SERVERS: frozenset[Phase] = frozenset(
-    {"waiting", "restoring", "training", "cutting", "validating", "scoring", "trained"}
-)
 
 
 class Job:
@@ -133,6 +130,8 @@ class Job:
         self._restore_retry_at = 0.0
         self._restore_failures = 0
         self._is_deciding = False
+        self._stops_with = 0
+        """The first cut that is new enough for an asked stop."""
         self._recovering_since: float | None = None
         self._rows_rolled_back = 0
         self._seconds_per_row: dict[TaskKind, MovingAverage] = {
@@ -173,6 +172,7 @@ class Job:
         job._records.continue_after(stored.base_era, stored.scoring_era)
         # It may have counted more since its last cut; one cut too many does no harm.
         job._counted_since_cut = True
+        job._stops_with = stored.head.next_cut
         if resume:
             job._resume()
         return job
@@ -513,8 +513,6 @@ class Job:
             if self._settings.valid is not None and self._scoring is None:
                 self._begin_scoring()
             self._enter("validating")
-        elif ledger.epoch >= self._settings.num_epochs:
-            self._end_training(f"all {self._settings.num_epochs} epochs are done")
         else:
             ledger.open_epoch(self._settings.plan_epoch(ledger.epoch))
             self._write_ledger()
@@ -601,13 +599,15 @@ class Job:
     def _advance_stop(self) -> None:
         if self._schedule.in_flight:
             return
+        # Workers go on with what they hold; what they do after the cut is not waited for.
+        has_cut = max(self._cuts, default=0) >= self._stops_with
         is_lost = self._schedule.failures_in_row >= _MAX_CUT_FAILURES
-        if self._head.is_restored and self._counted_since_cut and not is_lost:
+        if self._head.is_restored and self._counted_since_cut and not has_cut and not is_lost:
             self._take_cut_if_due(at_once=True)
             return
         last = max(self._cuts, default=0)
         where = f"it can go on from cut {last}" if last else "it will begin anew"
-        if self._counted_since_cut:
+        if self._counted_since_cut and not has_cut:
             where += "; what was trained since will be repeated"
         self._actions.append(Announce("the job stops, as asked", where))
         self._enter("stopped")
@@ -681,31 +681,22 @@ class Job:
         return ""
 
     def _lose(self, member: MemberState, why: str) -> None:
-        """A registered member is no longer there."""
+        """A registered member is no longer there, though it is wanted."""
         incarnation = member.incarnation
+        done = "it is started again"
+        if member.role == "worker":
+            done = f"{self._release_leases_of(member)} leased tasks are given to others"
+        elif self._head.phase == "stopping":
+            done = "the job stops without another cut"
+        elif self._head.is_restored or self._restore_in_flight:
+            cut = self._cut_to_restore()
+            done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+        self._actions.append(Announce(why, done))
         member.give_up(incarnation)
         member.last_end = why
         self._touch_member(member)
-        if member.role == "worker":
-            num_leases = 0
-            for board in self._boards():
-                for key, _ in board.held_by(incarnation):
-                    board.release(key)
-                    self._touch_task(board, key)
-                    num_leases += 1
-            if self._head.phase not in _OVER:
-                done = f"{num_leases} leased tasks are given to others"
-                self._actions.append(Announce(why, done))
-        elif self._head.phase in _NEEDS_SERVERS or self._head.phase == "stopping":
-            if self._head.is_restored or self._restore_in_flight:
-                cut = self._cut_to_restore()
-                done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
-                if self._head.phase == "stopping":
-                    done = "the job stops without another cut"
-                self._actions.append(Announce(why, done))
-                self._roll_back()
-            else:
-                self._actions.append(Announce(why, "it is started again"))
+        if member.role == "ps" and (self._head.is_restored or self._restore_in_flight):
+            self._roll_back()
 
     def _roll_back(self) -> None:
         """Everything since the last cut is void; the ledger follows when the servers have."""
@@ -772,11 +763,14 @@ class Job:
         if relaunch.blames_program:
             self._count_error(why, process.traceback)
 
-    def _release_leases_of(self, member: MemberState) -> None:
+    def _release_leases_of(self, member: MemberState) -> int:
+        num_leases = 0
         for board in self._boards():
             for key, _ in board.held_by(member.incarnation):
                 board.release(key)
                 self._touch_task(board, key)
+                num_leases += 1
+        return num_leases
 
     def _count_error(self, why: str, traceback: str) -> None:
         self._head.errors_in_row += 1
@@ -933,7 +927,10 @@ class Job:
         was_idle = not queue.tasks
         if was_idle:
             member.idle_since = self._clock.seconds
-        num_workers = sum(other.is_active for other in self._workers())
+        joined = sum(
+            bool(other.incarnation) and self._is_wanted(other) for other in self._workers()
+        )
+        num_workers = min(joined, self._head.target_workers)
         keys: list[TaskKey] = []
         while (
             board.num_todo
@@ -1205,8 +1202,6 @@ class Job:
         self._rows_rolled_back = 0
         if not self._head.training_over:
             self._roll_ledger_back(event.frozen)
-            for cut in [cut for cut in self._cuts if cut > event.cut]:
-                self._forget_cut(cut)
         self._touch_head(durable=True)
         self._head.phase = "waiting"
 
@@ -1292,11 +1287,10 @@ class Job:
     def _take_in_stop(self) -> None:
         if self._head.phase in _OVER or self._head.phase == "stopping":
             return
-        if self._head.phase in {"cutting", "training"}:
-            self._enter("stopping")
-            return
-        # Nothing was trained since the last cut, or the servers do not hold it.
-        self._counted_since_cut = False
+        self._stops_with = self._head.next_cut
+        if self._head.phase not in {"cutting", "training"}:
+            # Nothing was trained since the last cut, or the servers do not hold it.
+            self._counted_since_cut = False
         self._enter("stopping")
 
     # The ledger on disk.

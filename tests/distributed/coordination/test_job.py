@@ -567,6 +567,31 @@ def test_a_server_that_is_replaced_takes_the_job_back():
     assert (status.phase, status.trained, status.repeated) == ("training", 0, 64)
 
 
+def test_the_launchers_view_of_the_master_and_of_old_processes_changes_nothing():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.log.clear()
+    bench.see("master", 0, "m", "error")
+    bench.see("worker", 0, "older", "error")
+    assert bench.all_of(Announce) == []
+    assert bench.lease(0, "a").verdict == "tasks"
+    assert "given up" in bench.register("worker", 0, "older")
+
+
+def test_a_job_that_is_over_takes_nobody_in():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.tell(CannotGoOn("no"))
+    assert bench.register("worker", 1, "b") == "the job is over: it is failed"
+    assert bench.heartbeat("worker", 1, "b").directive == "leave"
+    assert bench.lease(1, "b").verdict == "end"
+    bench.log.clear()
+    bench.tell(CannotGoOn("no again"))
+    bench.tell(StopAsked())
+    assert bench.all_of(Fail) == []
+    assert bench.job.phase == "failed"
+
+
 # Cuts and rollbacks.
 
 
@@ -777,6 +802,18 @@ def test_a_server_lost_after_training_brings_back_the_best_and_takes_nothing_bac
     assert "the job has recovered: its work goes on" in bench.told()
 
 
+def test_a_server_lost_while_the_best_is_scored_costs_no_scores():
+    bench = Bench(num_epochs=1, final_splits=(ScoredSplit("test", 20, 10),))
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6 + 1 + 1)
+    assert bench.job.phase == "scoring"
+    bench.see("ps", 0, "p", "killed")
+    bench.register("ps", 0, "q")
+    assert bench.job.phase == "scoring"
+    (rest,) = bench.lease(0, "w").tasks
+    assert rest.key.task == 1
+
+
 def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
     bench = Bench(num_epochs=2)
     bench.holds.add(RestoreCut)
@@ -850,6 +887,18 @@ def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():
     assert (status.phase, status.trained, status.repeated) == ("training", 64, 0)
     again.train_all(0, "v")
     assert again.job.phase == "trained"
+
+
+def test_a_stop_does_not_wait_for_what_workers_do_meanwhile():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=1)
+    (task,) = bench.lease(0, "w", most=1).tasks
+    bench.holds.add(TakeCut)
+    bench.tell(StopAsked())
+    bench.heartbeat("worker", 0, "w", bench.report(task, 15))
+    bench.tell(CutTaken(1))
+    assert bench.job.phase == "stopped"
 
 
 def test_what_was_counted_after_the_last_cut_is_repeated_when_a_failed_job_goes_on():
@@ -984,6 +1033,23 @@ def test_fewer_workers_are_asked_for_and_more_again():
     bench.log.clear()
     bench.tell(ScaleAsked(target_workers=3))
     assert bench.all_of(StartMember) == [StartMember("worker", 2)]
+
+
+def test_who_is_to_leave_ends_what_it_has_begun_and_gives_the_rest_back():
+    bench = Bench(lease_seconds=1e6)
+    bench.begin_training("a", "b")
+    (task,) = bench.lease(1, "b", most=1).tasks
+    bench.heartbeat("worker", 1, "b", bench.report(task, 15))
+    own = bench.lease(1, "b").tasks
+    assert len(own) == 3  # Its share of five.
+    bench.tell(ScaleAsked(target_workers=1))
+    held = tuple(HeldLease(task.key, task.attempt) for task in own)
+    reply = bench.heartbeat("worker", 1, "b", bench.report(own[0], 15), held=held)
+    assert reply.directive == "leave"
+    assert [lease.key for lease in reply.revoked] == [task.key for task in own[1:]]
+    assert bench.job.status().trained == 64
+    bench.train_all(0, "a", most_tasks=4)
+    assert bench.job.status().epochs[0].trained == 192
 
 
 @pytest.mark.parametrize(
