@@ -80,7 +80,7 @@ def find_job(run: Path) -> Job:
         raise RunFolderError(
             "holds no job of several processes",
             place=str(folder),
-            remedy="Only runs with runtime.mode: processes have members",
+            remedy="Only runs with runtime.mode: processes have members, once their rows are read",
         )
     return job
 

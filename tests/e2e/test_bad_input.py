@@ -9,11 +9,12 @@ from bad_input_artefact_cases import ARTEFACT_CASES
 from bad_input_cases import CASES, Case
 from bad_input_config_cases import CONFIG_CASES
 from bad_input_data_cases import DATA_CASES
+from bad_input_job_cases import JOB_CASES, MEMBER_CASES
 from bad_input_world import World, lines
 
 from ctr_pipeline.cli.main import main
 
-ALL_CASES = (*CASES, *CONFIG_CASES, *DATA_CASES, *ARTEFACT_CASES)
+ALL_CASES = (*CASES, *CONFIG_CASES, *DATA_CASES, *ARTEFACT_CASES, *JOB_CASES)
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}
 
@@ -68,6 +69,27 @@ def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     new = set(after) - set(before)
     assert not [name for name in new if name.endswith(".tmp")]
     assert not [name for name in new if Path(name).name in RESULTS]
+
+
+@pytest.mark.parametrize("case", MEMBER_CASES, ids=lambda case: case.name)
+def test_mistake_about_a_member_is_one_clear_message(case: Case, world, capfd, request):
+    if case.trained:
+        shutil.copytree(request.getfixturevalue("trained_run"), world.folder / "run")
+    case.spoil(world)
+    before = world.contents()
+    capfd.readouterr()
+
+    code = main([*case.call, "-q"])
+
+    out, err = capfd.readouterr()
+    assert code == 1, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1, err
+    for text in case.says:
+        assert text in err, err
+    assert not [jargon for jargon in JARGON if jargon in err]
+    assert world.contents() == before
 
 
 def test_there_are_enough_kinds_of_mistakes():

@@ -1,0 +1,175 @@
+"""Mistakes about jobs of several processes: their settings, and the commands that steer them."""
+
+import json
+from typing import Any
+
+from bad_input_cases import CHECK, Case, nothing, setting
+from bad_input_world import World
+
+
+def _runtime(**values: Any) -> Any:
+    """The config describes a job of several processes."""
+    return setting(runtime={"mode": "processes", **values})
+
+
+def _workers(least: object, most: object) -> Any:
+    return _runtime(workers={"min": least, "max": most})
+
+
+def _empty_job(world: World) -> None:
+    """A job whose preparation was cut short."""
+    (world.folder / "run" / "job").mkdir(parents=True)
+
+
+def _job_without_a_master(world: World) -> None:
+    """A job whose master is gone and whose address leads nowhere."""
+    endpoint = {"address": "127.0.0.1:9", "metrics_address": "", "host": "x", "pid": 1}
+    world.write("run/job/endpoint.json", json.dumps(endpoint))
+    world.write("run/job/token", "0" * 64)
+    (world.folder / "run" / "job" / "token").chmod(0o600)
+
+
+def _job_with_a_log(world: World) -> None:
+    """A job of which one member has written something."""
+    _empty_job(world)
+    world.write("run/logs/worker-0.log", "")
+
+
+_FIRST = ("--config", "c.yaml", "--index", "0")
+_NOT_PREPARED = ("run: no job has been prepared here", "ctrpipe run")
+_ADDRESS = "http://127.0.0.1:2379"
+_NO_JOB = ("run: holds no job of several processes", "runtime.mode: processes")
+
+JOB_CONFIGS = (
+    Case("workers_backwards", _workers(3, 1), ("runtime.workers.min", "3 is above max 1"), CHECK),
+    Case("no_workers", _workers(0, 2), ("runtime.workers.min", "at least 1", "0"), CHECK),
+    Case("too_many_workers", _workers(1, 9999), ("runtime.workers.max", "at most 1000"), CHECK),
+    Case("workers_a_number", _runtime(workers=3), ("runtime.workers", "auto", "min, max"), CHECK),
+    Case("workers_misspelt", _runtime(workers="atuo"), ("did you mean 'auto'?",), CHECK),
+    Case("half_a_worker", _workers(1, 1.5), ("runtime.workers.max", "whole number"), CHECK),
+    Case(
+        "no_parameter_servers",
+        _runtime(parameter_servers=0),
+        ("runtime.parameter_servers", "at least 1", "0"),
+        CHECK,
+    ),
+    Case(
+        "more_servers_than_partitions",
+        _runtime(parameter_servers=5, partitions=4),
+        ("runtime.parameter_servers", "raise runtime.partitions"),
+        CHECK,
+    ),
+    Case("no_partitions", _runtime(partitions=0), ("runtime.partitions", "at least 1"), CHECK),
+    Case(
+        "mode_misspelt",
+        setting(runtime={"mode": "process"}),
+        ("runtime.mode", "local | processes", "did you mean 'processes'?"),
+        CHECK,
+    ),
+    Case(
+        "servers_misspelt",
+        _runtime(parameter_server=2),
+        ("runtime.parameter_server", "did you mean 'parameter_servers'?"),
+        CHECK,
+    ),
+    Case("update_misspelt", _runtime(update="asynch"), ("did you mean 'async'?",), CHECK),
+    Case("staleness_negative", _runtime(max_staleness=-1), ("runtime.max_staleness", "0"), CHECK),
+    Case("no_gradients", _runtime(grads_to_wait=0), ("runtime.grads_to_wait", "1"), CHECK),
+    Case("tls_of_its_own", _runtime(tls="yes"), ("runtime.tls", "auto | off"), CHECK),
+    Case(
+        "lease_below_heartbeats",
+        _runtime(heartbeat_seconds=10),
+        ("runtime.lease_seconds", "three heartbeats of 10 s"),
+        CHECK,
+    ),
+    Case(
+        "dropped_negative",
+        _runtime(max_dropped_tasks=-1),
+        ("runtime.max_dropped_tasks", "at least 0"),
+        CHECK,
+    ),
+    Case(
+        "standby_negative",
+        _runtime(standby_workers=-2),
+        ("runtime.standby_workers", "at least 0"),
+        CHECK,
+    ),
+    Case("ledger_by_name", _runtime(ledger="etcd"), ("runtime.ledger", "sqlite"), CHECK),
+    Case(
+        "etcd_without_scheme",
+        _runtime(ledger={"etcd": "127.0.0.1:2379"}),
+        ("runtime.ledger.etcd", _ADDRESS),
+        CHECK,
+    ),
+    Case(
+        "ledger_key_misspelt",
+        _runtime(ledger={"etcd": _ADDRESS, "prefx": "a"}),
+        ("runtime.ledger.prefx", "did you mean 'prefix'?"),
+        CHECK,
+    ),
+    Case("runtime_a_list", setting(runtime=[]), ("runtime", "expected a mapping"), CHECK),
+    Case(
+        "several_mistakes_in_runtime",
+        _runtime(parameter_servers=0, update="asynch"),
+        ("2 problems", "runtime.parameter_servers", "runtime.update"),
+        CHECK,
+    ),
+)
+
+JOB_COMMANDS = (
+    Case("status_without_run", nothing, ("nowhere", "no such run folder"), ("status", "nowhere")),
+    Case("status_without_config", nothing, ("no such config",), ("status", "nowhere.yaml")),
+    Case("status_of_one_process", nothing, _NO_JOB, ("status", "run"), trained=True),
+    Case("stop_of_one_process", nothing, _NO_JOB, ("stop", "run"), trained=True),
+    Case(
+        "status_by_config", setting(), ("run: there is no such run folder",), ("status", "c.yaml")
+    ),
+    Case(
+        "status_of_empty_job", _empty_job, ("run/job/spec.json", "ctrpipe run"), ("status", "run")
+    ),
+    Case("stop_of_empty_job", _empty_job, ("no master", "--resume"), ("stop", "run")),
+    Case(
+        "scale_without_master",
+        _job_without_a_master,
+        ("127.0.0.1:9", "does not answer", "--resume"),
+        ("scale", "run", "--workers", "2"),
+    ),
+    Case("scale_to_nothing", _empty_job, ("--workers", "1"), ("scale", "run", "--workers", "0")),
+    Case(
+        "scale_to_text",
+        _empty_job,
+        ("--workers", "valid integer"),
+        ("scale", "run", "--workers", "two"),
+    ),
+    Case("scale_without_number", _empty_job, ("--workers, --min and --max",), ("scale", "run")),
+)
+
+JOB_CASES = (*JOB_CONFIGS, *JOB_COMMANDS)
+
+MEMBER_CASES = (
+    Case("logs_of_one_process", nothing, _NO_JOB, ("logs", "run", "ps-0"), trained=True),
+    Case(
+        "logs_before_members",
+        _empty_job,
+        ("no member 'worker-0'", "No member has started yet"),
+        ("logs", "run", "worker-0"),
+    ),
+    Case(
+        "logs_of_a_member_that_is_none",
+        _job_with_a_log,
+        ("no member 'worker-9'", "did you mean 'worker-0'?", "There are worker-0"),
+        ("logs", "run", "worker-9"),
+    ),
+    Case(
+        "logs_leave_the_folder",
+        _job_with_a_log,
+        ("no member '../job/token'",),
+        ("logs", "run", "../job/token"),
+    ),
+    Case("master_without_job", _runtime(), _NOT_PREPARED, ("master", "--config", "c.yaml")),
+    Case("server_without_job", _runtime(), _NOT_PREPARED, ("ps", *_FIRST)),
+    Case("worker_without_job", _runtime(), _NOT_PREPARED, ("worker", *_FIRST)),
+    Case("worker_without_config", nothing, ("--config",), ("worker",)),
+    Case("worker_without_index", _runtime(), ("--index",), ("worker", "--config", "c.yaml")),
+)
+"""Of commands that have no --json: they write for people, or for as long as a job lasts."""
