@@ -105,7 +105,7 @@ def test_valid_and_test_files(tmp_path):
     [
         ("a.csv", b"", "is empty"),
         ("a.csv", b"\n\n", "is empty"),
-        ("a.csv", gzip.compress(b""), "is empty"),
+        ("a.csv", gzip.compress(b"", mtime=0), "is empty"),
         ("a.csv", b"label,a\n", "has a header but no rows"),
         ("a.csv", b"\x00\x01\x02" * 100, "is not text"),
         ("a.csv", bytes(range(1, 9)) * 100, "is not text"),
@@ -114,7 +114,7 @@ def test_valid_and_test_files(tmp_path):
         ("a.csv.bz2", b"BZh9", "bzip2"),
         ("a.csv", b"label,caf\xe9\n0,1\n", "the first row is not UTF-8"),
         ("a.csv", b"label\n0\n", "the first row has no commas"),
-        ("a.csv.gz", gzip.compress(GOOD)[:-12], "is truncated or damaged"),
+        ("a.csv.gz", gzip.compress(GOOD, mtime=0)[:-12], "is truncated or damaged"),
         ("a.parquet", GOOD, "is not a Parquet file"),
         ("a.parquet", b"PAR1 and no more", "truncated or damaged"),
         ("a.csv", b"label,a,a\n0,1,2\n", "two columns are named 'a'"),
