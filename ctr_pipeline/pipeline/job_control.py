@@ -19,7 +19,7 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 
 T = TypeVar("T")
 
@@ -128,6 +128,25 @@ def ask_master(job: Job, method: str, message: object, reply: type[T]) -> T:
         client.close()
 
 
+def _steer(job: Job, method: str, message: object) -> None:
+    """Asks the master of a job to change something; one that has ended is told as such."""
+    try:
+        ask_master(job, method, message, Empty)
+    except PeerUnavailable as error:
+        try:
+            state = read_status(job).state
+        except CtrPipelineError:
+            raise error from None
+        if state not in ENDED_STATES:
+            raise
+        words = "was" if state == "stopped" else "has"
+        raise RunFolderError(
+            f"the job does not run: it {words} {state} already",
+            place=str(job.run_folder),
+            remedy=_NOT_RUNNING,
+        ) from error
+
+
 _NOT_RUNNING = "'ctrpipe run CONFIG --resume' goes on from its last checkpoint"
 
 
@@ -152,7 +171,7 @@ def stop_job(
     Raises:
         CtrPipelineError: It does not run.
     """
-    ask_master(job, "Stop", Empty(), Empty)
+    _steer(job, "Stop", Empty())
     state = "stopping"
     until = clock() + wait_seconds
     while clock() < until and state not in ENDED_STATES:
@@ -197,7 +216,7 @@ def scale_job(
         max_workers=workers if max_workers is None else max_workers,
         target_workers=workers,
     )
-    ask_master(job, "Scale", request, Empty)
+    _steer(job, "Scale", request)
     expected = workers if max_workers is None else workers or max_workers
     until = clock() + _SCALE_SECONDS
     while True:

@@ -7,6 +7,7 @@ from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
 from ctr_pipeline.progress import Progress, ProgressTask
 
 _MEBIBYTE = 2**20
+_TRAINING_STATES = frozenset({"training", "cutting"})
 _SAID_STATES = {
     "waiting": "Starting parameter servers and workers",
     "restoring": "Parameter servers load the last checkpoint",
@@ -70,7 +71,7 @@ class JobProgress:
         self._num_epochs_said = len(view.history)
 
     def _move_bar(self, view: JobView) -> None:
-        if view.state in {"training", "cutting"}:
+        if view.state in _TRAINING_STATES:
             per_epoch = view.records.total // view.epochs
             title = f"Training, epoch {view.epoch + 1} of {view.epochs}"
             done = view.records.trained + view.records.dropped - view.epoch * per_epoch
@@ -132,10 +133,12 @@ def describe_member(member: MemberView) -> str:
 
 def _note(view: JobView) -> str:
     notes = []
-    if view.train_logloss is not None:
+    # Beside a bar of validation they would read as its results, which they are not.
+    is_training = view.state in _TRAINING_STATES
+    if is_training and view.train_logloss is not None:
         notes.append(f"logloss {view.train_logloss:.4f}")
-    if view.auc is not None:
-        notes.append(f"AUC {view.auc:.4f}")
+    if is_training and view.auc is not None:
+        notes.append(f"validation AUC {view.auc:.4f}")
     workers = [member for member in view.members if member.role == "worker"]
     running = sum(member.state == "running" for member in workers)
     notes.append(f"{running} worker{'s' if running != 1 else ''}")

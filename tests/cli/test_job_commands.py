@@ -13,6 +13,7 @@ from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.coordination.messages import ScaleRequest
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
+from ctr_pipeline.pipeline import job_control
 
 sys.path.insert(0, str(Path(__file__).parent))
 from job_views import FakeMaster, a_view
@@ -165,6 +166,27 @@ class TestStop:
     def test_or_only_asks(self, capsys, run, master):
         code, out, _ = call(capsys, "stop", run, "--wait", "0", "--json")
         assert (code, json.loads(out)["state"]) == (0, "stopping")
+
+
+class TestEndedJob:
+    @pytest.mark.parametrize("command", [["stop"], ["scale", "--workers", "2"]])
+    @pytest.mark.parametrize(
+        ("state", "words"),
+        [
+            ("finished", "it has finished already"),
+            ("stopped", "it was stopped already"),
+            ("training", "does not answer"),
+        ],
+    )
+    def test_is_said_to_have_ended(self, capsys, run, monkeypatch, command, state, words):
+        announce_nobody(run)
+        monkeypatch.setattr(job_control, "read_status", lambda job: a_view(state=state))
+        verb, *options = command
+        code, out, err = call(capsys, verb, run, *options)
+        assert (code, out) == (1, "")
+        assert "the job does not run" in err
+        assert words in err
+        assert "--resume" in err
 
 
 class TestScale:

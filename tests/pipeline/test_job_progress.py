@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView, RecordCounts
 from ctr_pipeline.pipeline.job_progress import JobProgress
@@ -97,6 +99,14 @@ def show(*views):
             boards = told.lines
     assert told.lines == ()
     return told, boards
+
+
+@pytest.mark.parametrize("state", ["validating", "scoring"])
+def test_figures_of_training_are_not_shown_as_those_of_scoring(state):
+    told, _ = show(view(trained=300, auc=0.7), view(state, trained=300, auc=0.7, tasks_done=1))
+    training, scoring = told.tasks
+    assert training.notes == ["logloss 0.5000 · validation AUC 0.7000 · 0 workers"]
+    assert scoring.notes == ["0 workers"]
 
 
 def test_epochs_are_bars_with_validation_between_them():
