@@ -761,7 +761,7 @@ class Job:
                 Announce(why, f"it is started again in {relaunch.delay_seconds:g} s")
             )
         if relaunch.blames_program:
-            self._count_error(why, process.traceback)
+            self._count_error(member, why, process.traceback)
 
     def _release_leases_of(self, member: MemberState) -> int:
         num_leases = 0
@@ -772,10 +772,12 @@ class Job:
                 num_leases += 1
         return num_leases
 
-    def _count_error(self, why: str, traceback: str) -> None:
+    def _count_error(self, member: MemberState, why: str, traceback: str) -> None:
         self._head.errors_in_row += 1
         self._touch_head()
-        if self._head.errors_in_row >= self._settings.max_start_failures:
+        # Of one member: where many start slowly at once, each of them may do so.
+        most = self._settings.max_start_failures
+        if self._head.errors_in_row >= most and member.ends_in_row >= most:
             times = f"{self._head.errors_in_row} failures of members in a row without any progress"
             self._fail(f"{why}; these are {times}", traceback)
 
@@ -806,7 +808,7 @@ class Job:
                 why = f"{member.name} did not register within {settings.start_seconds:g} s"
                 member.give_up(member.process.incarnation)
                 self._kill(member, why)
-                self._count_error(why, member.process.traceback)
+                self._count_error(member, why, member.process.traceback)
 
     def _kill(self, member: MemberState, why: str) -> None:
         """A process that hangs is ended at once; its place is filled when it is gone."""
@@ -825,8 +827,7 @@ class Job:
             for index in range(settings.num_parameter_servers):
                 self._start(self._member("ps", index))
             if self._head.phase != "trained":
-                for index in range(self._head.target_workers + settings.standby_workers):
-                    self._start(self._member("worker", index))
+                self._start_workers(self._head.target_workers + settings.standby_workers)
         for member in self._members.values():
             grace = 0.0 if member.is_condemned else settings.leave_seconds
             is_in_the_way = member.is_condemned or (
@@ -835,6 +836,18 @@ class Job:
             if is_in_the_way and member.may_stop(now, grace):
                 member.stop_asked_at = now
                 self._actions.append(StopMember(member.role, member.index, grace))
+
+    def _start_workers(self, number: int) -> None:
+        """Starts those that are missing, a few at a time: each costs seconds of several cores."""
+        workers = [self._member("worker", index) for index in range(number)]
+        now = self._clock.seconds
+        coming = sum(one.is_coming(now) for one in workers)
+        for worker in workers:
+            if coming >= self._settings.max_workers_starting:
+                return
+            if worker.may_start(now):
+                self._start(worker)
+                coming += 1
 
     def _start(self, member: MemberState) -> None:
         now = self._clock.seconds

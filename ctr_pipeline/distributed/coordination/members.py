@@ -123,6 +123,13 @@ class MemberState:
         asked = self.start_asked_at
         return asked is None or now - asked >= _ASK_AGAIN_SECONDS
 
+    def is_coming(self, now: float) -> bool:
+        """Its start was asked for or is seen, and it has not registered yet."""
+        asked = self.start_asked_at
+        return not self.incarnation and (
+            self.is_running or (asked is not None and now - asked < _ASK_AGAIN_SECONDS)
+        )
+
     def may_stop(self, now: float, grace_seconds: float) -> bool:
         """Whether to ask for its end, again if nothing came of it."""
         asked = self.stop_asked_at

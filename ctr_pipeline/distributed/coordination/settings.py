@@ -33,7 +33,9 @@ class JobSettings:
         max_task_failures: A task that failed so often is beyond its budget.
         max_dropped_tasks: Tasks beyond their budget that are dropped, by name, instead of
             failing the job.
-        max_start_failures: A job fails after so many errors of members in a row without progress.
+        max_start_failures: A job fails after so many errors in a row without progress, so many
+            of them of one member.
+        max_workers_starting: Workers that are being started at a time.
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
     """
@@ -60,6 +62,7 @@ class JobSettings:
     max_task_failures: int = 3
     max_dropped_tasks: int = 0
     max_start_failures: int = 3
+    max_workers_starting: int = 4
     leave_seconds: float = 10.0
     most_clock_step_seconds: float = 2.0
 
