@@ -513,6 +513,30 @@ def test_a_crash_loop_ends_the_job_with_the_members_own_traceback():
     assert "3 failures of members in a row without any progress" in failure.reason
 
 
+def test_one_error_of_each_of_many_members_is_no_crash_loop():
+    bench = Bench(max_workers=3, max_start_failures=3)
+    bench.tell(Tick())
+    for index in range(3):
+        bench.see("worker", index, f"w{index}", "error", code=1)
+    assert bench.job.phase == "waiting"
+    for number in range(2):
+        bench.see("worker", 1, f"again{number}", "error", code=1)
+    assert bench.job.phase == "failed"
+
+
+def test_workers_start_a_few_at_a_time():
+    bench = Bench(max_workers=90, max_workers_starting=4)
+    bench.tell(Tick())
+
+    def workers_started():
+        return {one.index for one in bench.all_of(StartMember) if one.role == "worker"}
+
+    assert workers_started() == {0, 1, 2, 3}
+    bench.register("worker", 2, "c")
+    bench.tell(Tick(), after=0.1)
+    assert workers_started() == {0, 1, 2, 3, 4}
+
+
 def test_progress_makes_up_for_errors_and_repetition_does_not():
     bench = Bench(max_start_failures=2)
     bench.begin_training("a")
