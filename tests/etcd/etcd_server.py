@@ -253,6 +253,18 @@ class EtcdServer:
         """SIGSTOP: connections stay open, and nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # The signal takes effect thread by thread; until all have stopped it may still answer.
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline:
+            states = [
+                (task / "stat").read_text().rpartition(")")[2].split()[0]
+                for task in tasks.iterdir()
+            ]
+            if all(state in "Tt" for state in states):
+                return
+            time.sleep(0.005)
+        raise TimeoutError("etcd did not stop")
 
     def go_on(self) -> None:
         """SIGCONT."""
