@@ -139,7 +139,6 @@ def main() -> int:
     records = view.records
     per_epoch = records.total // arguments.epochs
     story.tell("the run has ended")
-    story.tell_members()
     print(
         f"\n{arguments.epochs} epochs of {per_epoch:,} records are {records.total:,}.\n"
         f"Counted: {records.trained:,}. Lost: {records.total - records.trained:,}. "
