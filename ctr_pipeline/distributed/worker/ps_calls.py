@@ -6,7 +6,7 @@ says), `Superseded` (another worker has the task), and `PeerUnavailable` after t
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -115,8 +115,9 @@ class PsCalls:
         self._patience = patience
         self._clock = clock
         self._seed = seed
-        # Waiting for the network takes no processor: two pulls and a push of each at once.
-        self._pool = ThreadPoolExecutor(3 * num_servers, thread_name_prefix="ps-calls")
+        # Waiting for the network takes no processor: two pulls and a push of each at once, and
+        # pushes that nobody waits for any more.
+        self._pool = ThreadPoolExecutor(6 * num_servers, thread_name_prefix="ps-calls")
         self._routed = threading.Condition()
         self._route = _Route(-1, ("",) * num_servers, (None,) * num_servers)
         self._newest_generation = -1
@@ -176,6 +177,23 @@ class PsCalls:
             if failure is not None:
                 raise failure
         return [future.result() for future in (first, *futures)]
+
+    def until(self, call: Callable[[int], T], decides: Callable[[T], bool]) -> list[T | None]:
+        """Calls for each server, all at once; waits for all, or for one answer that decides.
+
+        Calls under way then go on, and nobody waits for their answers. The first error is raised at
+        once.
+
+        Returns:
+            The answers, None where there is none yet.
+        """
+        futures = self.start(call)
+        waiting = set(futures)
+        while waiting:
+            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            if any(decides(future.result()) for future in ended):
+                break
+        return [future.result() if future.done() else None for future in futures]
 
     def ask(
         self,

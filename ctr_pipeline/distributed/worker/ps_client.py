@@ -481,9 +481,18 @@ class PsClient:
 
         started_before = batch in self._unfinished
         repeated = self._unfinished.setdefault(batch, False)
-        replies = self._calls.on_all_servers(send)
+        if self._has_rounds:
+            # A worker whose push is too old at one server must not wait for a round of another
+            # one: who is to complete it may be waiting for that worker. The push stays there, and
+            # the one that is computed again finds it.
+            answers = self._calls.until(send, lambda answer: answer[0].status is Status.STALE)
+        else:
+            answers = [*self._calls.on_all_servers(send)]
         is_stale = False
-        for server, (reply, num_tries) in enumerate(replies):
+        for server, answer in enumerate(answers):
+            if answer is None:
+                continue
+            reply, num_tries = answer
             is_stale |= reply.status is Status.STALE
             # A second try may find what the first one did.
             is_first = not started_before and num_tries == 1
@@ -603,10 +612,15 @@ class PsClient:
         """Waits for the pull ahead: a late one could know of this push and be counted as if not."""
         if ahead is None or ahead.failed or ahead.generation != pull.generation:
             return None
-        if self._spec.update.mode == "sync" and self._spec.update.grads_to_wait > 1:
+        if self._has_rounds:
             # Other pushes of the round change rows as well, so that all are asked for.
             return _Refreshed(ahead, None)
         return _Refreshed(ahead, _common_places(pull.prepared.keys_U, ahead.prepared.keys_U))
+
+    @property
+    def _has_rounds(self) -> bool:
+        """Whether an update waits for pushes of several workers."""
+        return self._spec.update.mode == "sync" and self._spec.update.grads_to_wait > 1
 
     def _check_push_reply(self, server: int, request: PushRequest, reply: PushReply) -> None:
         if reply.status is Status.STALE:
