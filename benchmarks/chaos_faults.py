@@ -207,9 +207,10 @@ def kill_workers_again_and_again(chaos: Disturbance) -> None:
     while not chaos.run.has_ended:
         indices = _indices(chaos, "worker")
         with contextlib.suppress(MissedError):
-            # Validation is no time of steps: the next turn will be.
-            chaos.signal("worker", indices[turn % len(indices)], KILL)
-            turn += 1
+            # Validation and the end are no time of steps: the next turn may be.
+            if indices:
+                chaos.signal("worker", indices[turn % len(indices)], KILL)
+                turn += 1
         give_up = time.monotonic() + 20.0
         while time.monotonic() < give_up and not chaos.run.has_ended:
             time.sleep(0.05)
