@@ -454,7 +454,7 @@ GIVING_WAY = (
     Case(
         "cached_rows_damaged",
         _cached_rows_damaged,
-        ("the training rows cannot be read", "cache"),
+        ("part-00000.arrow", "damaged", "Delete the folder 'cache'"),
         ANALYZE,
     ),
     Case(

@@ -195,11 +195,23 @@ def _limit_file_size(num_bytes: int) -> Callable[[World], None]:
 
     def spoil(world: World) -> None:
         world.rows(lines(6000))
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        world.cleanups.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+        _limit(world, num_bytes)
 
     return spoil
+
+
+def _limit(world: World, num_bytes: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    world.cleanups.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+
+
+def _full_for_encoded_rows(world: World) -> None:
+    """The disk is full once all rows are parsed."""
+    from ctr_pipeline.pipeline import encoding_stage
+
+    world.rows(lines(6000))
+    _meanwhile(encoding_stage, "EncodedWriter", lambda: _limit(world, 24_000))(world)
 
 
 def _folder_for_rows(world: World) -> None:
@@ -246,8 +258,8 @@ MEANWHILE = (
         lambda w: (_locked_folder(w), _link_to_nowhere(w)),
         ("run/cache/ingested", "cannot be written", "remove"),
     ),
-    Case("disk_full_for_parts", _limit_file_size(4096), ("part-00000.parquet", "larger", "ulimit")),
-    Case("disk_full_for_rows", _limit_file_size(24_000), ("rows.bin", "larger", "ulimit")),
+    Case("disk_full_for_parts", _limit_file_size(4096), ("part-00000.arrow", "larger", "ulimit")),
+    Case("disk_full_for_rows", _full_for_encoded_rows, ("rows.bin", "larger", "ulimit")),
     Case(
         "encoded_is_a_folder",
         lambda w: (_locked_folder(w), _folder_for_rows(w)),
@@ -275,7 +287,7 @@ def _analyzed(*damages: Callable[[Path], None]) -> Callable[[World], None]:
 
 
 def _damage_part(run: Path) -> None:
-    _damage_pages(run / "cache/ingested/train/part-00000.parquet")
+    _damage_pages(run / "cache/ingested/train/part-00000.arrow")
 
 
 def _remove_statistics(run: Path) -> None:
@@ -287,8 +299,9 @@ def _part_damaged_late(world: World) -> None:
     from ctr_pipeline.pipeline import evaluation_stage
 
     world.config(data__key_columns=["user"])
-    part = world.folder / "run/cache/ingested/valid/part-00000.parquet"
-    _meanwhile(evaluation_stage, "_score", lambda: _damage_pages(part))(world)
+    part = world.folder / "run/cache/ingested/valid/part-00000.arrow"
+    # The end of an Arrow file says where everything is.
+    _meanwhile(evaluation_stage, "_score", lambda: os.truncate(part, 400))(world)
 
 
 CUBES = """
@@ -325,18 +338,18 @@ SCORING = (
     Case(
         "part_damaged",
         _analyzed(_damage_part),
-        ("run/cache/ingested/train/part-00000.parquet", "damaged", "Delete the folder 'cache'"),
+        ("run/cache/ingested/train/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
     ),
     Case(
         "part_damaged_for_statistics",
         _analyzed(_damage_part, _remove_statistics),
-        ("statistics cannot be computed", "delete the folder 'cache'"),
+        ("run/cache/ingested/train/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
         ("analyze", "c.yaml"),
     ),
     Case(
         "part_damaged_late",
         _part_damaged_late,
-        ("run/cache/ingested/valid/part-00000.parquet", "damaged", "Delete the folder 'cache'"),
+        ("run/cache/ingested/valid/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
     ),
     Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
 )
