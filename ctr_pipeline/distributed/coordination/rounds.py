@@ -6,7 +6,7 @@ is the push's *staleness*: the updates that its values do not know of.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
@@ -73,19 +73,26 @@ class Round:
 
     Attributes:
         members: Number of the worker and its batch, in the order of arrival; each batch once.
+        excused: Workers that are not waited for: they pushed what had been applied here before, and
+            may be waiting for a round of another server, which may wait for these members.
     """
 
     members: tuple[tuple[int, BatchId], ...] = ()
+    excused: frozenset[int] = frozenset()
 
     def joined_by(self, worker: int, batch: BatchId) -> "Round":
         """The round with a push more; the same round if the batch is in it already."""
         if any(other == batch for _, other in self.members):
             return self
-        return Round((*self.members, (worker, batch)))
+        return replace(self, members=(*self.members, (worker, batch)))
+
+    def excusing(self, worker: int) -> "Round":
+        """The round that does not wait for a worker any more."""
+        return replace(self, excused=self.excused | {worker})
 
     def left_by(self, batch: BatchId) -> "Round":
         """The round without a batch."""
-        return Round(tuple(member for member in self.members if member[1] != batch))
+        return replace(self, members=tuple(member for member in self.members if member[1] != batch))
 
     def is_complete(self, rule: UpdateRule, active_workers: frozenset[int] | None) -> bool:
         """Whether its pushes are to be applied now.
@@ -101,7 +108,7 @@ class Round:
             return True
         if active_workers is None:
             return False
-        return active_workers <= {worker for worker, _ in self.members}
+        return active_workers - self.excused <= {worker for worker, _ in self.members}
 
 
 def worker_number(incarnation: str) -> int:

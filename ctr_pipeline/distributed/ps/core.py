@@ -389,6 +389,8 @@ class PsCore:
         """Applies a push, or waits until its round is; the lock is held."""
         if not self._holdings.applied.missing_units(request.batch).any():
             self.counts.repeated += 1
+            self._round = self._round.excusing(request.worker)
+            self._close_complete_round()
             return Status.REPEATED
         waiting = self._waiting.get(request.batch)
         if waiting is None:

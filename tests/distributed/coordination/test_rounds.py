@@ -117,3 +117,14 @@ def test_a_round_is_complete_if_it_is_full_or_nobody_else_can_push(workers, acti
 def test_workers_are_numbered_by_name():
     assert worker_number("a") == worker_number("a") != worker_number("b")
     assert 0 <= worker_number("") < 2**64
+
+
+def test_a_round_does_not_wait_for_who_is_excused_and_forgets_it_with_its_end():
+    sync = rule("sync", grads_to_wait=3)
+    begun = Round().excusing(2)
+    assert not begun.is_complete(sync, frozenset({1, 2}))
+    joined = begun.joined_by(1, batch(0))
+    assert joined.is_complete(sync, frozenset({1, 2}))
+    assert not joined.is_complete(sync, frozenset({1, 2, 3}))
+    assert joined.left_by(batch(0)).excused == {2}
+    assert not Round().joined_by(1, batch(0)).is_complete(sync, frozenset({1, 2}))

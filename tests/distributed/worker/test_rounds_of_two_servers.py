@@ -26,7 +26,7 @@ class Worker:
         self.client = PsClient(spec, access, incarnation=name)
         self.client.route(0, addresses)
         self.client.init_dense(np.zeros(spec.num_dense, np.float32))
-        self.spec, self.task = spec, task
+        self.spec, self.task, self.client_name = spec, task, name
         self.pulled = None
 
     def pull(self, number):
@@ -78,13 +78,13 @@ def wait_for(condition):
         time.sleep(0.005)
 
 
-def move_on(cores, worker, number):
-    """Server 1 alone applies a batch of somebody else."""
+def move_on(cores, worker, server, number):
+    """One server alone applies a batch of somebody else."""
     keys = worker.client.prepare(IDS, len(IDS))
-    first, last = keys.bounds[1:]
-    low, high = dense_ranges(worker.spec, 2)[1]
-    cores[1].set_active_workers(["third"])
-    reply = cores[1].push(
+    first, last = keys.bounds[server : server + 2]
+    low, high = dense_ranges(worker.spec, 2)[server]
+    cores[server].set_active_workers(["third"])
+    reply = cores[server].push(
         PushRequest(
             generation=0,
             batch=BatchId(0, 9, 1, number),
@@ -92,7 +92,7 @@ def move_on(cores, worker, number):
             step=1,
             learning_rate_factor=1.0,
             num_examples=len(IDS),
-            version=cores[1].version,
+            version=cores[server].version,
             keys=keys.keys_U[first:last],
             num_occurrences=keys.num_occurrences_U[first:last],
             sums=np.ones((last - first, 5), np.float32),
@@ -113,11 +113,11 @@ def test_a_stale_push_does_not_wait_for_the_round_of_another_server(world):
     # Server 0 applies a batch of the first worker that server 1 finds too old.
     active(0, "first")
     first.pull(0)
-    move_on(cores, first, 0)
+    move_on(cores, first, 1, 0)
     assert first.push() == "stale"
     # The second pulls before server 1 moves on once more.
     second.pull(0)
-    move_on(cores, first, 1)
+    move_on(cores, first, 1, 1)
 
     # Now the first waits at server 1 for the second, and the second, whose push is too old at
     # server 1, would wait at server 0 for the first.
@@ -143,3 +143,25 @@ def test_a_stale_push_does_not_wait_for_the_round_of_another_server(world):
     assert time.monotonic() - started < ROUND_PATIENCE_SECONDS / 2
     # Each server applied each batch once.
     assert [core.counts.applied for core in cores] == [3, 5]
+
+
+def test_workers_whose_batches_one_server_has_do_not_wait_for_each_other(world):
+    cores, workers = world
+    first, second = workers.values()
+    # Server 0 has the batch of the first worker, server 1 that of the second.
+    for server, worker in enumerate((first, second)):
+        cores[server].set_active_workers([worker.client_name])
+        worker.pull(0)
+        move_on(cores, worker, 1 - server, 0)
+        assert worker.push() == "stale"
+    for core in cores:
+        core.set_active_workers([first.client_name, second.client_name])
+    started = time.monotonic()
+    first.pull(0)
+    second.pull(0)
+    pushes = [in_thread(worker.push) for worker in (first, second)]
+    for thread, _ in pushes:
+        thread.join(30)
+    assert [answers for _, answers in pushes] == [["applied"], ["applied"]]
+    assert time.monotonic() - started < ROUND_PATIENCE_SECONDS / 2
+    assert [core.counts.applied for core in cores] == [3, 3]
