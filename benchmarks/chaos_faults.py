@@ -731,7 +731,6 @@ FAULTS: tuple[Fault, ...] = (
         "worker_zombie",
         "worker SIGSTOP beyond its lease, then SIGCONT",
         wake_up_zombie,
-        is_core=True,
     ),
     Fault("worker_out_of_memory", "worker out of memory", squeeze_worker, needs_root=True),
     Fault(
@@ -740,6 +739,7 @@ FAULTS: tuple[Fault, ...] = (
         crash_loop,
         config={"model": {"name": "custom", "file": "buggy_model.py"}},
         ends=1,
+        is_core=True,
     ),
     Fault(
         "worker_slow", "slow worker", slow_down_worker, runtime={"workers": {"min": 1, "max": 3}}
@@ -774,7 +774,6 @@ FAULTS: tuple[Fault, ...] = (
         "scale 1 → 4 → 2",
         scale_up_and_down,
         runtime={"workers": {"min": 1, "max": 1}},
-        is_core=True,
     ),
     Fault("garbage", "garbage on every port", send_garbage_everywhere),
     Fault(
@@ -793,6 +792,7 @@ FAULTS: tuple[Fault, ...] = (
         fill_disk,
         surroundings=small_disk,
         needs_root=True,
+        is_core=True,
     ),
     Fault("etcd_restarted", "etcd `kill -9`, back in 3 s", restart_etcd, surroundings=real_etcd),
     Fault("etcd_stalled", "etcd SIGSTOP for 9 s", stall_etcd, surroundings=real_etcd),
