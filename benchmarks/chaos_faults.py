@@ -792,7 +792,6 @@ FAULTS: tuple[Fault, ...] = (
         fill_disk,
         surroundings=small_disk,
         needs_root=True,
-        is_core=True,
     ),
     Fault("etcd_restarted", "etcd `kill -9`, back in 3 s", restart_etcd, surroundings=real_etcd),
     Fault("etcd_stalled", "etcd SIGSTOP for 9 s", stall_etcd, surroundings=real_etcd),
