@@ -685,11 +685,15 @@ def _resume(chaos: Disturbance) -> None:
 
 
 def _newest_file(folder: Path) -> Path:
-    """The largest file that the newest cut wrote."""
-    files = [path for path in folder.iterdir() if path.is_file() and path.suffix != ".json"]
-    newest = max(path.stat().st_mtime for path in files)
-    recent = [path for path in files if newest - path.stat().st_mtime < 2.0]
-    return max(recent, key=lambda path: path.stat().st_size)
+    """The largest file that the newest cut wrote. Files of old cuts may vanish while it looks."""
+    found: list[tuple[Path, os.stat_result]] = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and path.suffix != ".json":
+                found.append((path, path.stat()))
+    newest = max(stat.st_mtime for _, stat in found)
+    recent = [(stat.st_size, path) for path, stat in found if newest - stat.st_mtime < 2.0]
+    return max(recent)[1]
 
 
 @contextlib.contextmanager

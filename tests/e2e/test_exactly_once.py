@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 NUM_FIELDS = 4
 NUM_IDS = 20_000
 BATCH_SIZE = 256
-NUM_ROWS = 2_500_000
+NUM_ROWS = 1_500_000
 MODEL = '''
 import keras
 
