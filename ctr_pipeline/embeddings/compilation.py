@@ -13,6 +13,15 @@ import numba
 _LOGGER = logging.getLogger(__name__)
 
 
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compiles `function` into the kernels of its own file that call it.
+
+    A call that stays a call passes arrays with their reference counts, which costs more than the
+    arithmetic of a row.
+    """
+    return numba.njit(forceinline=True)(function)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles `function` lazily, nogil, exact in its floating point (never fastmath).
 

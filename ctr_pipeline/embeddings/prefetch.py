@@ -33,18 +33,41 @@ def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
         address = cgutils.get_item_pointer(
             context, builder, array_type, view, indices, wraparound=False
         )
-        byte_pointer = ir.IntType(8).as_pointer()
-        flag = ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag]),
-            "llvm.prefetch.p0",
-        )
-        read, keep_in_all_caches, is_data = flag(0), flag(3), flag(1)
-        builder.call(
-            function,
-            [builder.bitcast(address, byte_pointer), read, keep_in_all_caches, is_data],
-        )
+        _fetch(builder, address)
         return context.get_dummy_value()
 
     return types.void(array, place), generate
+
+
+@intrinsic
+def prefetch_at(typing_context: Any, address: Any, place: Any) -> Any:
+    """Fetches the cache line of `address[place]` into all caches; never faults.
+
+    Args:
+        typing_context: Numba's own.
+        address: Of items of any type.
+        place: uint64.
+    """
+    del typing_context
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del signature
+        _fetch(builder, builder.gep(arguments[0], [arguments[1]]))
+        return context.get_dummy_value()
+
+    return types.void(address, place), generate
+
+
+def _fetch(builder: Any, address: Any) -> None:
+    byte_pointer = ir.IntType(8).as_pointer()
+    flag = ir.IntType(32)
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag]),
+        "llvm.prefetch.p0",
+    )
+    read, keep_in_all_caches, is_data = flag(0), flag(3), flag(1)
+    builder.call(
+        function,
+        [builder.bitcast(address, byte_pointer), read, keep_in_all_caches, is_data],
+    )

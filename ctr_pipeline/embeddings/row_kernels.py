@@ -11,6 +11,13 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
 from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.lanes import (
+    address_of,
+    after,
+    clear_values,
+    copy_values,
+    prefetch_values,
+)
 from ctr_pipeline.embeddings.prefetch import prefetch
 from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
@@ -29,9 +36,7 @@ _EMPTY = np.uint64(0)
 _ID_MASK = (1 << ID_BITS) - 1
 _UNIFORM_SCALE = np.float32(2.0**-24)
 _BLOCK = 64
-_ZERO = np.float32(0)
 _NONE = np.uint64(0)
-_LINE_FLOATS = np.uint64(16)
 _PLACES_AHEAD = np.uint64(24)
 # Unsigned, as places in inner loops are: see `update_kernels`.
 _FIRST_VALUE = np.uint64(HEADER_WORDS)
@@ -189,29 +194,26 @@ def gather_occurrences(
     """Copies the first A and the other B values of each occurrence's row; zeros without a row."""
     num_leading = np.uint64(leading_PA.shape[1])
     num_trailing = np.uint64(trailing_PB.shape[1])
-    width = num_leading + num_trailing
+    num_fetched = num_leading + num_trailing + _FIRST_VALUE
     last = np.uint64(end)
     for p in range(np.uint64(begin), last):
         ahead = p + _PLACES_AHEAD
         if ahead < last and inverse_P[ahead] >= 0:
             row = rows_U[np.uint64(inverse_P[ahead])]
             if row >= 0:
-                for column in range(_NONE, width + _FIRST_VALUE, _LINE_FLOATS):
-                    prefetch(records_NR, (np.uint64(row), column))
+                prefetch_values(address_of(records_NR, (np.uint64(row), _NONE)), num_fetched)
         row = np.int32(-1)
         if inverse_P[p] >= 0:
             row = rows_U[np.uint64(inverse_P[p])]
+        leading = address_of(leading_PA, (p, _NONE))
+        trailing = address_of(trailing_PB, (p, _NONE))
         if row >= 0:
-            source = np.uint64(row)
-            for i in range(num_leading):
-                leading_PA[p, i] = records_NR[source, _FIRST_VALUE + i]
-            for i in range(num_trailing):
-                trailing_PB[p, i] = records_NR[source, _FIRST_VALUE + num_leading + i]
+            source = address_of(records_NR, (np.uint64(row), _FIRST_VALUE))
+            copy_values(source, leading, num_leading)
+            copy_values(after(source, num_leading), trailing, num_trailing)
         else:
-            for i in range(num_leading):
-                leading_PA[p, i] = _ZERO
-            for i in range(num_trailing):
-                trailing_PB[p, i] = _ZERO
+            clear_values(leading, num_leading)
+            clear_values(trailing, num_trailing)
 
 
 @kernel
@@ -220,11 +222,15 @@ def gather_rows(
 ) -> None:
     """Copies the values of each row; zeros where it is -1."""
     width = np.uint64(out_UW.shape[1])
-    for u in range(np.uint64(begin), np.uint64(end)):
+    last = np.uint64(end)
+    for u in range(np.uint64(begin), last):
+        ahead = u + _PLACES_AHEAD
+        if ahead < last and rows_U[ahead] >= 0:
+            row = np.uint64(rows_U[ahead])
+            prefetch_values(address_of(records_NR, (row, _NONE)), width + _FIRST_VALUE)
+        target = address_of(out_UW, (u, _NONE))
         if rows_U[u] >= 0:
-            source = np.uint64(rows_U[u])
-            for i in range(width):
-                out_UW[u, i] = records_NR[source, _FIRST_VALUE + i]
+            source = address_of(records_NR, (np.uint64(rows_U[u]), _FIRST_VALUE))
+            copy_values(source, target, width)
         else:
-            for i in range(width):
-                out_UW[u, i] = _ZERO
+            clear_values(target, width)

@@ -6,18 +6,32 @@ All are lazy on rows: moments of a row stand still in steps whose batch does not
 Constants arrive as one float32 vector (see the `CONSTANT_` indices), so that nothing here is
 promoted to float64.
 
-Rules work on `records_NR[row, start + i]` and not on slices: a slice in a loop costs two atomic
-operations on its reference count, more than the arithmetic of a row. Places are unsigned, because
-a signed one may be negative, and the check for that keeps a loop from being vectorised.
+A rule is written once, as a function of values, and used for eight of them side by side and for
+those that remain (see `lanes`). It is given addresses: of the values, of their slots, of the
+gradient. Places are unsigned, because a signed one may be negative, which has to be checked.
 """
 
 # ruff: noqa: PLR0917 -- kernels take arrays by position; compiled functions have no keywords
 
+from typing import Any
+
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, UInt64Array
-from ctr_pipeline.embeddings.compilation import kernel
-from ctr_pipeline.embeddings.prefetch import prefetch
+from ctr_pipeline.embeddings.compilation import inlined, kernel
+from ctr_pipeline.embeddings.lanes import (
+    NUM_LANES,
+    Address,
+    address_of,
+    after,
+    copy_values,
+    in_lanes,
+    load_lanes,
+    prefetch_values,
+    square_root,
+    store_lanes,
+    sum_occurrences,
+)
 
 SGD = 0
 ADAGRAD = 1
@@ -62,235 +76,262 @@ _ZERO = np.float32(0)
 _UNIT = np.float32(1)
 _NONE = np.uint64(0)
 _NEXT = np.uint64(1)
-_LINE_FLOATS = np.uint64(16)
 _ROWS_AHEAD = np.uint64(12)
 _GRADIENTS_AHEAD = np.uint64(24)
 
 
-@kernel
-def _prefetch_row(
-    records_NR: Float32Array, rows_U: Int32Array, u: np.uint64, end: np.uint64
-) -> None:
-    if u < end and rows_U[u] >= 0:
-        row = np.uint64(rows_U[u])
-        for column in range(_NONE, np.uint64(records_NR.shape[1]), _LINE_FLOATS):
-            prefetch(records_NR, (row, column))
+@inlined
+def _sgd_values(value: Any, g: Any, rate: np.float32) -> Any:
+    return value - rate * g
 
 
-@kernel
-def _prefetch_gradient(gradients_PW: Float32Array, occurrences: Int32Array, k: np.uint64) -> None:
-    if k < np.uint64(occurrences.shape[0]):
-        place = np.uint64(occurrences[k])
-        width = np.uint64(gradients_PW.shape[1])
-        for column in range(_NONE, width, _LINE_FLOATS):
-            prefetch(gradients_PW, (place, column))
-        prefetch(gradients_PW, (place, width - _NEXT))
+@inlined
+def _sgd(value: Address, gradient: Address, dim: np.uint64, constants: Address) -> None:
+    rate = constants[CONSTANT_LEARNING_RATE]
+    whole = in_lanes(dim)
+    for i in range(_NONE, whole, NUM_LANES):
+        store_lanes(value, i, _sgd_values(load_lanes(value, i), load_lanes(gradient, i), rate))
+    for i in range(whole, dim):
+        value[i] = _sgd_values(value[i], gradient[i], rate)
 
 
-@kernel
-def _sgd(
-    records_NR: Float32Array,
-    row: np.uint64,
-    start: np.uint64,
-    dim: np.uint64,
-    gradient: Float32Array,
-    first: np.uint64,
-    constants_SC: Float32Array,
-    segment: np.uint64,
-) -> None:
-    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
-    for i in range(dim):
-        records_NR[row, start + i] -= rate * gradient[first + i]
+@inlined
+def _momentum_values(
+    value: Any, velocity: Any, g: Any, rate: np.float32, decay: np.float32, ahead: bool
+) -> Any:
+    """Momentum; Nesterov's takes the next step's velocity ahead."""
+    move = rate * g
+    velocity = velocity * decay - move
+    if ahead:
+        return value + (velocity * decay - move), velocity
+    return value + velocity, velocity
 
 
-@kernel
+@inlined
 def _momentum(
-    records_NR: Float32Array,
-    row: np.uint64,
-    start: np.uint64,
-    slots: np.uint64,
+    value: Address,
+    slots: Address,
+    gradient: Address,
     dim: np.uint64,
-    gradient: Float32Array,
-    first: np.uint64,
-    constants_SC: Float32Array,
-    segment: np.uint64,
+    constants: Address,
     ahead: bool,
 ) -> None:
-    """Momentum; Nesterov's takes the next step's velocity ahead."""
-    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
-    decay = constants_SC[segment, CONSTANT_MOMENTUM]
-    for i in range(dim):
-        move = rate * gradient[first + i]
-        velocity = records_NR[row, slots + i] * decay - move
-        records_NR[row, slots + i] = velocity
-        if ahead:
-            velocity = velocity * decay - move
-        records_NR[row, start + i] += velocity
+    rate = constants[CONSTANT_LEARNING_RATE]
+    decay = constants[CONSTANT_MOMENTUM]
+    whole = in_lanes(dim)
+    for i in range(_NONE, whole, NUM_LANES):
+        moved, velocity = _momentum_values(
+            load_lanes(value, i), load_lanes(slots, i), load_lanes(gradient, i), rate, decay, ahead
+        )
+        store_lanes(slots, i, velocity)
+        store_lanes(value, i, moved)
+    for i in range(whole, dim):
+        value[i], slots[i] = _momentum_values(value[i], slots[i], gradient[i], rate, decay, ahead)
 
 
-@kernel
-def _adagrad(
-    records_NR: Float32Array,
-    row: np.uint64,
-    start: np.uint64,
-    slots: np.uint64,
-    dim: np.uint64,
-    gradient: Float32Array,
-    first: np.uint64,
-    constants_SC: Float32Array,
-    segment: np.uint64,
-) -> None:
+@inlined
+def _adagrad_values(
+    value: Any,
+    square_sum: Any,
+    g: Any,
+    rate: np.float32,
+    kept: np.float32,
+    added: np.float32,
+    epsilon: np.float32,
+) -> Any:
     """Adagrad, and RMSprop, which differ in how squares are kept alone."""
-    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
-    kept = constants_SC[segment, CONSTANT_SQUARES_KEPT]
-    added = constants_SC[segment, CONSTANT_SQUARES_ADDED]
-    epsilon = constants_SC[segment, CONSTANT_EPSILON]
-    for i in range(dim):
-        g = gradient[first + i]
-        square_sum = kept * records_NR[row, slots + i] + added * (g * g)
-        records_NR[row, slots + i] = square_sum
-        records_NR[row, start + i] -= rate * g / np.sqrt(square_sum + epsilon)
+    square_sum = kept * square_sum + added * (g * g)
+    return value - rate * g / square_root(square_sum + epsilon), square_sum
 
 
-@kernel
-def _rowwise_adagrad(
-    records_NR: Float32Array,
-    row: np.uint64,
-    start: np.uint64,
-    slots: np.uint64,
-    dim: np.uint64,
-    gradient: Float32Array,
-    first: np.uint64,
-    constants_SC: Float32Array,
-    segment: np.uint64,
+@inlined
+def _adagrad(
+    value: Address, slots: Address, gradient: Address, dim: np.uint64, constants: Address
 ) -> None:
-    rate = constants_SC[segment, CONSTANT_LEARNING_RATE]
-    epsilon = constants_SC[segment, CONSTANT_EPSILON]
+    rate = constants[CONSTANT_LEARNING_RATE]
+    kept = constants[CONSTANT_SQUARES_KEPT]
+    added = constants[CONSTANT_SQUARES_ADDED]
+    epsilon = constants[CONSTANT_EPSILON]
+    whole = in_lanes(dim)
+    for i in range(_NONE, whole, NUM_LANES):
+        moved, square_sum = _adagrad_values(
+            load_lanes(value, i),
+            load_lanes(slots, i),
+            load_lanes(gradient, i),
+            rate,
+            kept,
+            added,
+            epsilon,
+        )
+        store_lanes(slots, i, square_sum)
+        store_lanes(value, i, moved)
+    for i in range(whole, dim):
+        value[i], slots[i] = _adagrad_values(
+            value[i], slots[i], gradient[i], rate, kept, added, epsilon
+        )
+
+
+@inlined
+def _rowwise_adagrad(
+    value: Address, slots: Address, gradient: Address, dim: np.uint64, constants: Address
+) -> None:
+    rate = constants[CONSTANT_LEARNING_RATE]
+    epsilon = constants[CONSTANT_EPSILON]
     square_sum = _ZERO
     for i in range(dim):
-        g = gradient[first + i]
-        square_sum += g * g
-    total = records_NR[row, slots] + square_sum / np.float32(dim)
-    records_NR[row, slots] = total
-    root = np.sqrt(total + epsilon)
+        square_sum += gradient[i] * gradient[i]
+    total = slots[_NONE] + square_sum / np.float32(dim)
+    slots[_NONE] = total
+    root = square_root(total + epsilon)
     for i in range(dim):
-        records_NR[row, start + i] -= rate * gradient[first + i] / root
+        value[i] -= rate * gradient[i] / root
 
 
-@kernel
+@inlined
+def _adam_values(
+    value: Any,
+    m: Any,
+    v: Any,
+    g: Any,
+    rate: np.float32,
+    share_1: np.float32,
+    share_2: np.float32,
+    epsilon: np.float32,
+) -> Any:
+    m += (g - m) * share_1
+    v += (g * g - v) * share_2
+    return value - m * rate / (square_root(v) + epsilon), m, v
+
+
+@inlined
 def _adam(
-    records_NR: Float32Array,
-    row: np.uint64,
-    start: np.uint64,
-    slots: np.uint64,
-    dim: np.uint64,
-    gradient: Float32Array,
-    first: np.uint64,
-    constants_SC: Float32Array,
-    segment: np.uint64,
-    amsgrad: bool,
+    value: Address, slots: Address, gradient: Address, dim: np.uint64, constants: Address
 ) -> None:
-    """Adam; AMSGrad divides by the largest second moment so far."""
-    rate = constants_SC[segment, CONSTANT_ADAM_RATE]
-    share_1 = constants_SC[segment, CONSTANT_ONE_MINUS_BETA_1]
-    share_2 = constants_SC[segment, CONSTANT_ONE_MINUS_BETA_2]
-    epsilon = constants_SC[segment, CONSTANT_EPSILON]
-    velocities = slots + dim
-    largest = velocities + dim
+    rate = constants[CONSTANT_ADAM_RATE]
+    share_1 = constants[CONSTANT_ONE_MINUS_BETA_1]
+    share_2 = constants[CONSTANT_ONE_MINUS_BETA_2]
+    epsilon = constants[CONSTANT_EPSILON]
+    second = after(slots, dim)
+    whole = in_lanes(dim)
+    for i in range(_NONE, whole, NUM_LANES):
+        moved, m, v = _adam_values(
+            load_lanes(value, i),
+            load_lanes(slots, i),
+            load_lanes(second, i),
+            load_lanes(gradient, i),
+            rate,
+            share_1,
+            share_2,
+            epsilon,
+        )
+        store_lanes(slots, i, m)
+        store_lanes(second, i, v)
+        store_lanes(value, i, moved)
+    for i in range(whole, dim):
+        value[i], slots[i], second[i] = _adam_values(
+            value[i], slots[i], second[i], gradient[i], rate, share_1, share_2, epsilon
+        )
+
+
+@inlined
+def _amsgrad(
+    value: Address, slots: Address, gradient: Address, dim: np.uint64, constants: Address
+) -> None:
+    """Adam that divides by the largest second moment so far."""
+    rate = constants[CONSTANT_ADAM_RATE]
+    share_1 = constants[CONSTANT_ONE_MINUS_BETA_1]
+    share_2 = constants[CONSTANT_ONE_MINUS_BETA_2]
+    epsilon = constants[CONSTANT_EPSILON]
+    second = after(slots, dim)
+    largest = after(second, dim)
     for i in range(dim):
-        g = gradient[first + i]
-        m = records_NR[row, slots + i]
-        v = records_NR[row, velocities + i]
+        g = gradient[i]
+        m = slots[i]
+        v = second[i]
         m += (g - m) * share_1
         v += (g * g - v) * share_2
-        records_NR[row, slots + i] = m
-        records_NR[row, velocities + i] = v
-        if amsgrad:
-            # Not `max`, which would drop a NaN.
-            if v <= records_NR[row, largest + i]:  # noqa: PLR1730
-                v = records_NR[row, largest + i]
-            records_NR[row, largest + i] = v
-        records_NR[row, start + i] -= m * rate / (np.sqrt(v) + epsilon)
+        slots[i] = m
+        second[i] = v
+        # Not `max`, which would drop a NaN.
+        if v <= largest[i]:  # noqa: PLR1730
+            v = largest[i]
+        largest[i] = v
+        value[i] -= m * rate / (square_root(v) + epsilon)
 
 
-@kernel
+@inlined
 def _ftrl(
-    records_NR: Float32Array,
-    row: np.uint64,
-    start: np.uint64,
-    slots: np.uint64,
-    dim: np.uint64,
-    gradient: Float32Array,
-    first: np.uint64,
-    constants_SC: Float32Array,
-    segment: np.uint64,
+    value: Address, slots: Address, gradient: Address, dim: np.uint64, constants: Address
 ) -> None:
-    inverse_rate = constants_SC[segment, CONSTANT_INVERSE_RATE]
-    l1 = constants_SC[segment, CONSTANT_L1]
-    two_l2 = constants_SC[segment, CONSTANT_TWO_L2]
-    linears = slots + dim
+    inverse_rate = constants[CONSTANT_INVERSE_RATE]
+    l1 = constants[CONSTANT_L1]
+    two_l2 = constants[CONSTANT_TWO_L2]
+    linears = after(slots, dim)
     for i in range(dim):
-        g = gradient[first + i]
-        old_sum = records_NR[row, slots + i]
+        g = gradient[i]
+        old_sum = slots[i]
         square_sum = old_sum + g * g
-        root = np.sqrt(square_sum)
-        records_NR[row, slots + i] = square_sum
-        change = (root - np.sqrt(old_sum)) * inverse_rate * records_NR[row, start + i]
-        z = records_NR[row, linears + i] + (g - change)
-        records_NR[row, linears + i] = z
+        root = square_root(square_sum)
+        slots[i] = square_sum
+        change = (root - square_root(old_sum)) * inverse_rate * value[i]
+        z = linears[i] + (g - change)
+        linears[i] = z
         clipped = min(max(z, -l1), l1)
         quadratic = root * inverse_rate + two_l2
         # Without a gradient, accumulator and L2 there is nothing to divide and nothing to move;
         # NaN is no such case.
         if not quadratic <= _ZERO:
-            records_NR[row, start + i] = (clipped - z) / quadratic
+            value[i] = (clipped - z) / quadratic
 
 
-@kernel
+@inlined
 def _step_segment(
-    records_NR: Float32Array,
-    row: np.uint64,
+    record: Address,
     num_occurrences: np.float64,
     count: np.float64,
-    gradient: Float32Array,
-    plan_SP: UInt64Array,
-    constants_SC: Float32Array,
-    segment: np.uint64,
+    sums: Address,
+    plan: Address,
+    constants: Address,
 ) -> None:
     """Adds L2 to a row's summed gradient, in place, scales it and moves one segment by it."""
-    rule = plan_SP[segment, PLAN_RULE]
-    first = plan_SP[segment, PLAN_FIRST]
-    dim = plan_SP[segment, PLAN_DIM]
-    start = plan_SP[segment, PLAN_START]
-    slots = plan_SP[segment, PLAN_SLOTS]
-    scale = constants_SC[segment, CONSTANT_GRADIENT_SCALE]
-    strength = constants_SC[segment, CONSTANT_L2_STRENGTH]
+    rule = plan[PLAN_RULE]
+    dim = plan[PLAN_DIM]
+    gradient = after(sums, plan[PLAN_FIRST])
+    value = after(record, plan[PLAN_START])
+    slots = after(record, plan[PLAN_SLOTS])
+    scale = constants[CONSTANT_GRADIENT_SCALE]
+    strength = constants[CONSTANT_L2_STRENGTH]
+    whole = in_lanes(dim)
     if strength > _ZERO:
         weight = np.float64(strength) * num_occurrences
-        for _ in range(plan_SP[segment, PLAN_COUNT_POWER]):
+        for _ in range(plan[PLAN_COUNT_POWER]):
             weight /= count
         shrink = np.float32(weight)
-        for i in range(dim):
-            total = gradient[first + i] + shrink * records_NR[row, start + i]
-            gradient[first + i] = total * scale
+        for i in range(_NONE, whole, NUM_LANES):
+            total = load_lanes(gradient, i) + shrink * load_lanes(value, i)
+            store_lanes(gradient, i, total * scale)
+        for i in range(whole, dim):
+            gradient[i] = (gradient[i] + shrink * value[i]) * scale
     elif scale != _UNIT:
-        for i in range(dim):
-            gradient[first + i] *= scale
-    if rule == ADAM or rule == AMSGRAD:  # noqa: PLR1714, SIM109 -- sets cost a kernel more
-        amsgrad = rule == AMSGRAD
-        _adam(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment, amsgrad)
+        for i in range(_NONE, whole, NUM_LANES):
+            store_lanes(gradient, i, load_lanes(gradient, i) * scale)
+        for i in range(whole, dim):
+            gradient[i] *= scale
+    if rule == ADAM:
+        _adam(value, slots, gradient, dim, constants)
     elif rule == ADAGRAD:
-        _adagrad(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+        _adagrad(value, slots, gradient, dim, constants)
     elif rule == SGD:
-        _sgd(records_NR, row, start, dim, gradient, first, constants_SC, segment)
+        _sgd(value, gradient, dim, constants)
     elif rule == ROWWISE_ADAGRAD:
-        _rowwise_adagrad(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
-    elif rule == MOMENTUM or rule == NESTEROV:  # noqa: PLR1714, SIM109 -- as above
-        ahead = rule == NESTEROV
-        _momentum(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment, ahead)
-    elif constants_SC[segment, CONSTANT_LEARNING_RATE] > _ZERO:
+        _rowwise_adagrad(value, slots, gradient, dim, constants)
+    elif rule == AMSGRAD:
+        _amsgrad(value, slots, gradient, dim, constants)
+    elif rule == MOMENTUM or rule == NESTEROV:  # noqa: PLR1714, SIM109 -- sets cost a kernel more
+        _momentum(value, slots, gradient, dim, constants, rule == NESTEROV)
+    elif constants[CONSTANT_LEARNING_RATE] > _ZERO:
         # FTRL divides by the rate; a schedule that has reached 0 leaves the row as it is.
-        _ftrl(records_NR, row, start, slots, dim, gradient, first, constants_SC, segment)
+        _ftrl(value, slots, gradient, dim, constants)
 
 
 @kernel
@@ -315,33 +356,40 @@ def update_rows_by_occurrence(
     num_leading = np.uint64(leading_PA.shape[1])
     num_trailing = np.uint64(trailing_PB.shape[1])
     num_segments = np.uint64(plan_SP.shape[0])
-    sum_W = np.empty(leading_PA.shape[1] + trailing_PB.shape[1], np.float32)
+    record_floats = np.uint64(records_NR.shape[1])
+    num_places = np.uint64(occurrences.shape[0])
+    sums_W = np.empty(leading_PA.shape[1] + trailing_PB.shape[1], np.float32)
+    leading = address_of(leading_PA, (_NONE, _NONE))
+    trailing = address_of(trailing_PB, (_NONE, _NONE))
     last = np.uint64(end)
     for u in range(np.uint64(begin), last):
-        _prefetch_row(records_NR, rows_U, u + _ROWS_AHEAD, last)
+        ahead = u + _ROWS_AHEAD
+        if ahead < last and rows_U[ahead] >= 0:
+            prefetch_values(
+                address_of(records_NR, (np.uint64(rows_U[ahead]), _NONE)), record_floats
+            )
         if rows_U[u] < 0:
             continue
         row = np.uint64(rows_U[u])
+        # Inside the loop: Numba frees an array after its last use, and an address is none.
+        sums = address_of(sums_W, (_NONE,))
         earliest = np.uint64(offsets[u])
-        after = np.uint64(offsets[u + _NEXT])
-        place = np.uint64(occurrences[earliest])
-        _prefetch_gradient(trailing_PB, occurrences, earliest + _GRADIENTS_AHEAD)
-        for i in range(num_leading):
-            sum_W[i] = leading_PA[place, i]
-        for i in range(num_trailing):
-            sum_W[num_leading + i] = trailing_PB[place, i]
-        for k in range(earliest + _NEXT, after):
-            place = np.uint64(occurrences[k])
-            _prefetch_gradient(trailing_PB, occurrences, k + _GRADIENTS_AHEAD)
-            for i in range(num_leading):
-                sum_W[i] += leading_PA[place, i]
-            for i in range(num_trailing):
-                sum_W[num_leading + i] += trailing_PB[place, i]
-        num_occurrences = np.float64(after - earliest)
+        past = np.uint64(offsets[u + _NEXT])
+        for k in range(earliest + _GRADIENTS_AHEAD, min(past + _GRADIENTS_AHEAD, num_places)):
+            prefetch_values(after(trailing, np.uint64(occurrences[k]) * num_trailing), num_trailing)
+        places = address_of(occurrences, (earliest,))
+        sum_occurrences(leading, num_leading, places, past - earliest, sums)
+        sum_occurrences(trailing, num_trailing, places, past - earliest, after(sums, num_leading))
+        num_occurrences = np.float64(past - earliest)
         count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
         for segment in range(num_segments):
             _step_segment(
-                records_NR, row, num_occurrences, count, sum_W, plan_SP, constants_SC, segment
+                address_of(records_NR, (row, _NONE)),
+                num_occurrences,
+                count,
+                sums,
+                address_of(plan_SP, (segment, _NONE)),
+                address_of(constants_SC, (segment, _NONE)),
             )
         headers_NR[row, HEADER_LAST_SEEN] = step
 
@@ -362,20 +410,31 @@ def update_rows_by_sum(
     """Updates rows by gradients that are summed already."""
     width = np.uint64(sums_UW.shape[1])
     num_segments = np.uint64(plan_SP.shape[0])
-    sum_W = np.empty(sums_UW.shape[1], np.float32)
+    record_floats = np.uint64(records_NR.shape[1])
+    sums_W = np.empty(sums_UW.shape[1], np.float32)
     last = np.uint64(end)
     for u in range(np.uint64(begin), last):
-        _prefetch_row(records_NR, rows_U, u + _ROWS_AHEAD, last)
+        ahead = u + _ROWS_AHEAD
+        if ahead < last and rows_U[ahead] >= 0:
+            prefetch_values(
+                address_of(records_NR, (np.uint64(rows_U[ahead]), _NONE)), record_floats
+            )
         if rows_U[u] < 0:
             continue
         row = np.uint64(rows_U[u])
-        for i in range(width):
-            sum_W[i] = sums_UW[u, i]
+        # Inside the loop: Numba frees an array after its last use, and an address is none.
+        sums = address_of(sums_W, (_NONE,))
+        copy_values(address_of(sums_UW, (u, _NONE)), sums, width)
         num_occurrences = np.float64(num_occurrences_U[u])
         count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
         for segment in range(num_segments):
             _step_segment(
-                records_NR, row, num_occurrences, count, sum_W, plan_SP, constants_SC, segment
+                address_of(records_NR, (row, _NONE)),
+                num_occurrences,
+                count,
+                sums,
+                address_of(plan_SP, (segment, _NONE)),
+                address_of(constants_SC, (segment, _NONE)),
             )
         headers_NR[row, HEADER_LAST_SEEN] = step
 
@@ -388,4 +447,11 @@ def update_vector(
     constants_SC: Float32Array,
 ) -> None:
     """Updates a dense vector, one record of one segment; the gradient is overwritten."""
-    _step_segment(record_1R, np.uint64(0), 1.0, 1.0, gradient, plan_SP, constants_SC, np.uint64(0))
+    _step_segment(
+        address_of(record_1R, (_NONE, _NONE)),
+        1.0,
+        1.0,
+        address_of(gradient, (_NONE,)),
+        address_of(plan_SP, (_NONE, _NONE)),
+        address_of(constants_SC, (_NONE, _NONE)),
+    )

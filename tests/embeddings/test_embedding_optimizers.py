@@ -12,7 +12,8 @@ from ctr_pipeline.errors import CheckpointError
 
 NUM_STEPS = 60
 NUM_IDS = 6
-DIM = 5
+# Some values that are worked on side by side, and some that remain.
+DIM = 13
 
 SPECS = {
     "sgd": OptimizerSpec("sgd", 0.1),
@@ -243,3 +244,23 @@ def test_wrong_arguments_are_refused():
         dense.update(np.ones(3, np.float32), step=1)
     with pytest.raises(ValueError, match="values of shape"):
         DenseParameters(np.ones((2, 2), np.float32), OptimizerSpec("sgd", 0.1))
+
+
+@pytest.mark.parametrize("name", sorted(SPECS))
+@pytest.mark.parametrize("size", [7, 8, 9, 16, 37])
+def test_a_value_has_the_same_bits_side_by_side_and_alone(name, size):
+    rng = np.random.default_rng(size)
+    values = rng.normal(size=size).astype(np.float32)
+    together = DenseParameters(values, SPECS[name])
+    alone = [DenseParameters(values[i : i + 1], SPECS[name]) for i in range(size)]
+    for step in range(1, 20):
+        gradient = (rng.normal(size=size) * 10.0 ** rng.integers(-12, 3, size)).astype(np.float32)
+        if step == 19:
+            gradient[0] = np.nan
+        for i, one in enumerate(alone):
+            one.update(gradient[i : i + 1].copy(), step=step)
+        together.update(gradient.copy(), step=step)
+    for part in ("values", "slots"):
+        found = getattr(together, part).reshape(-1, size)
+        expected = np.stack([getattr(one, part) for one in alone], axis=1)
+        np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32))

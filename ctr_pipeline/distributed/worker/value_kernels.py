@@ -10,13 +10,18 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.compilation import kernel
-from ctr_pipeline.embeddings.prefetch import prefetch
+from ctr_pipeline.embeddings.lanes import (
+    address_of,
+    after,
+    clear_values,
+    copy_values,
+    prefetch_values,
+    sum_occurrences,
+)
 
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
-_ZERO = np.float32(0)
 _NONE = np.uint64(0)
 _NEXT = np.uint64(1)
-_LINE_FLOATS = np.uint64(16)
 _PLACES_AHEAD = np.uint64(24)
 
 
@@ -36,25 +41,22 @@ def spread_values(
     """
     num_leading = np.uint64(leading_PA.shape[1])
     num_trailing = np.uint64(trailing_PB.shape[1])
-    width = num_leading + num_trailing
     last = np.uint64(end)
     for p in range(np.uint64(begin), last):
         ahead = p + _PLACES_AHEAD
         if ahead < last and inverse_P[ahead] >= 0:
             row = np.uint64(positions_U[np.uint64(inverse_P[ahead])])
-            for column in range(_NONE, width, _LINE_FLOATS):
-                prefetch(values_UW, (row, column))
+            prefetch_values(address_of(values_UW, (row, _NONE)), num_leading + num_trailing)
+        leading = address_of(leading_PA, (p, _NONE))
+        trailing = address_of(trailing_PB, (p, _NONE))
         if inverse_P[p] >= 0:
-            source = np.uint64(positions_U[np.uint64(inverse_P[p])])
-            for i in range(num_leading):
-                leading_PA[p, i] = values_UW[source, i]
-            for i in range(num_trailing):
-                trailing_PB[p, i] = values_UW[source, num_leading + i]
+            row = np.uint64(positions_U[np.uint64(inverse_P[p])])
+            source = address_of(values_UW, (row, _NONE))
+            copy_values(source, leading, num_leading)
+            copy_values(after(source, num_leading), trailing, num_trailing)
         else:
-            for i in range(num_leading):
-                leading_PA[p, i] = _ZERO
-            for i in range(num_trailing):
-                trailing_PB[p, i] = _ZERO
+            clear_values(leading, num_leading)
+            clear_values(trailing, num_trailing)
 
 
 @kernel
@@ -70,26 +72,25 @@ def sum_gradients(
 ) -> None:
     """Sums the gradients of each key in the order of its occurrences.
 
-    The order is that of `update_kernels.update_rows_by_occurrence`, so that the sums have the same
-    bits wherever they are made. `order_U` says which unique key stands where.
+    As `update_kernels.update_rows_by_occurrence` does, so that the sums have the same bits wherever
+    they are made. `order_U` says which unique key stands where.
     """
     num_leading = np.uint64(leading_PA.shape[1])
     num_trailing = np.uint64(trailing_PB.shape[1])
+    num_places = np.uint64(occurrences.shape[0])
+    leading = address_of(leading_PA, (_NONE, _NONE))
+    trailing = address_of(trailing_PB, (_NONE, _NONE))
     for position in range(np.uint64(begin), np.uint64(end)):
         u = np.uint64(order_U[position])
         earliest = np.uint64(offsets[u])
-        after = np.uint64(offsets[u + _NEXT])
-        place = np.uint64(occurrences[earliest])
-        for i in range(num_leading):
-            sums_UW[position, i] = leading_PA[place, i]
-        for i in range(num_trailing):
-            sums_UW[position, num_leading + i] = trailing_PB[place, i]
-        for k in range(earliest + _NEXT, after):
+        past = np.uint64(offsets[u + _NEXT])
+        for k in range(earliest + _PLACES_AHEAD, min(past + _PLACES_AHEAD, num_places)):
             place = np.uint64(occurrences[k])
-            for i in range(num_leading):
-                sums_UW[position, i] += leading_PA[place, i]
-            for i in range(num_trailing):
-                sums_UW[position, num_leading + i] += trailing_PB[place, i]
+            prefetch_values(after(trailing, place * num_trailing), num_trailing)
+        places = address_of(occurrences, (earliest,))
+        sums = address_of(sums_UW, (position, _NONE))
+        sum_occurrences(leading, num_leading, places, past - earliest, sums)
+        sum_occurrences(trailing, num_trailing, places, past - earliest, after(sums, num_leading))
 
 
 @kernel
