@@ -16,7 +16,7 @@ from ctr_pipeline.embeddings.arrays import (
 )
 from ctr_pipeline.embeddings.layout import RowLayout
 from ctr_pipeline.embeddings.ranges import RangeRunner
-from ctr_pipeline.embeddings.reserved import reserve_array
+from ctr_pipeline.embeddings.reserved import give_back, reserve_array
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
 from ctr_pipeline.errors import TrainingError
 
@@ -215,6 +215,12 @@ class RowStorage:
         self.delta_after = None
         self.num_rows = 0
         self.index = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
+
+    def release(self) -> None:
+        """Forgets all rows and returns their memory to the system."""
+        self.clear()
+        for array in (self.records_NR, self.keys_N, self.marks_N):
+            give_back(array)
 
     def adopt(self, num_rows: int) -> None:
         """Takes over the first `num_rows` keys and records, written from outside; unmarked.

@@ -352,6 +352,11 @@ class EmbeddingStore:
             values = self._rows.records_NR[rows, start : start + self.width]
             yield RowBlock(keys=keys[rows], values=values)
 
+    def release(self) -> None:
+        """Forgets all rows and returns their memory to the system."""
+        with self._rows.lock:
+            self._rows.release()
+
     def save(self, file: IO[bytes]) -> None:
         """Writes keys and whole records, slots included, to an open binary file."""
         save_rows(file, self._rows, describe_rows(self.layout, self.tables, self.seed))

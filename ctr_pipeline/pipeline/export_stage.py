@@ -43,7 +43,7 @@ def run_export(
     progress: Progress,
     times: StageTimes,
 ) -> tuple[Path, ParityProof]:
-    """Writes, proves and publishes the export.
+    """Writes, proves and publishes the export; releases the rows on the way.
 
     Returns:
         The version folder and the proof, which also lies in it.
@@ -83,13 +83,17 @@ def run_export(
         hard = edge_rows(signature, ordinary=ordinary, missing_values=config.data.missing_values)
         rows = pa.concat_tables([ordinary, hard])
         try:
+            scores = score_table(rows, run, model)
+            if model.rows is not None:
+                # The process that proves holds the exported rows, and these are needed no more.
+                model.rows.release()
             with tempfile.TemporaryDirectory(
                 dir=run.path / "cache", prefix=".parity.", suffix=".tmp"
             ) as workspace:
                 proof = prove_parity(
                     exported,
                     rows,
-                    score_table(rows, run, model),
+                    scores,
                     workspace=Path(workspace),
                     num_edge_rows=hard.num_rows,
                     sensitive={feature.column for feature in features if feature.sensitive},

@@ -31,6 +31,7 @@ def run_report(
     importance: tuple[ImportanceRow, ...],
     export_folder: Path,
     proof: ParityProof,
+    num_embedding_rows: int,
     times: StageTimes,
 ) -> None:
     """Writes the report."""
@@ -93,7 +94,7 @@ def run_report(
                 tolerance=proof.tolerance,
             ),
             num_dense_parameters=model.compiled.num_parameters,
-            num_embedding_rows=model.rows.num_rows if model.rows is not None else 0,
+            num_embedding_rows=num_embedding_rows,
             export_path=str(export_folder),
         )
         durable.write_text(run.report, render_report(shown))

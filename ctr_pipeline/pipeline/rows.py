@@ -26,6 +26,9 @@ class TrainedRows(Protocol):
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """All rows by ascending key, in blocks of at most `block_rows`."""
 
+    def release(self) -> None:
+        """Forgets the rows, so that their memory is free for others; nobody needs them any more."""
+
 
 class NoRows:
     """Rows of a model without fields: nothing to look up, nothing to keep.

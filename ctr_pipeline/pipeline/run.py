@@ -215,6 +215,9 @@ def _finish(
             loaded, encoding, model, split=split, progress=progress, times=times
         )
     metrics: dict[str, Any] = {split: result.to_metrics() for split, result in results.items()}
+    # Before the export, which releases them.
+    num_rows = model.rows.num_rows if model.rows is not None else 0
+    num_row_bytes = model.rows.memory_bytes() if model.rows is not None else 0
     export_folder, proof = run_export(
         loaded,
         run,
@@ -236,6 +239,7 @@ def _finish(
         importance=importance,
         export_folder=export_folder,
         proof=proof,
+        num_embedding_rows=num_rows,
         times=times,
     )
     state = model.state
@@ -246,8 +250,8 @@ def _finish(
             "best_epoch": best,
             "steps": state.history[-1].step if state.history else 0,
             "stopped_because": state.finished,
-            "embedding_rows": model.rows.num_rows if model.rows is not None else 0,
-            "embedding_bytes": model.rows.memory_bytes() if model.rows is not None else 0,
+            "embedding_rows": num_rows,
+            "embedding_bytes": num_row_bytes,
             "dense_parameters": model.compiled.num_parameters,
         },
         "importance": [row.model_dump() for row in importance],

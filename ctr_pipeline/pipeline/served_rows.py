@@ -42,6 +42,9 @@ class ServedRows:
         """All rows by ascending key, in bounded memory."""
         return self._client.iterate_rows(block_rows)
 
+    def release(self) -> None:
+        """Nothing: the rows are those of the servers."""
+
     def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
         """Makes the ids of a batch unique."""
         return _Asked(self._client.prepare(ids_BF, num_valid))

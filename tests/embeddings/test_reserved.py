@@ -29,6 +29,15 @@ def test_far_more_than_memory_can_be_reserved_and_reads_as_zeros():
     assert array[-1, -1] == 3
 
 
+def test_memory_that_was_given_back_reads_as_zeros():
+    array = reserved.reserve_array((1 << 20, 16), np.float32, purpose="rows")
+    array[:] = 3
+    reserved.give_back(array)
+    assert not array.any()
+    array[5] = 4
+    assert array.sum() == 64
+
+
 def test_a_refused_reservation_says_what_to_do(monkeypatch):
     refuse_above(1 << 20, monkeypatch)
     with pytest.raises(TrainingError, match=r"no address space for 1\.0 GiB of embedding rows"):

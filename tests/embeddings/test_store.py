@@ -3,6 +3,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -521,3 +522,22 @@ def test_parts_are_the_whole_in_two_arrays():
         assert trailing.ctypes.data % 64 == 0
         values = whole.gather(whole_batch)
         np.testing.assert_array_equal(np.concatenate([leading, trailing], axis=2), values)
+
+
+def test_released_rows_are_gone_and_their_memory_is_the_systems():
+    store = EmbeddingStore(
+        [TableSpec("t", 1_000_000)],
+        [SegmentSpec("v", 16, OptimizerSpec("adam", 0.1), "sum", initial_range=0.5)],
+        seed=1,
+        threads=1,
+    )
+    keys = np.arange(500_000, dtype=np.int64)
+    before = psutil.Process().memory_info().rss
+    values = store.read_rows(keys[:10], create=True)
+    store.read_rows(keys, create=True)
+    held = psutil.Process().memory_info().rss - before
+    store.release()
+    assert psutil.Process().memory_info().rss - before < held / 2
+    assert store.num_rows == 0
+    assert not store.read_rows(keys[:10]).any()
+    np.testing.assert_array_equal(store.read_rows(keys[:10], create=True), values)
