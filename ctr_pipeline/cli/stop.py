@@ -32,6 +32,9 @@ def stop(
     from ctr_pipeline.pipeline.job_control import find_job, stop_job
 
     job = find_job(run)
-    session.progress.say("Stopping: the job takes a last checkpoint")
-    state = stop_job(job, wait_seconds=wait_seconds)
+    state = stop_job(
+        job,
+        wait_seconds=wait_seconds,
+        on_asked=lambda: session.progress.say("Stopping: the job takes a last checkpoint"),
+    )
     session.show({"run_folder": job.run_folder, "state": state}, lambda: typer.echo(state))

@@ -154,6 +154,7 @@ def stop_job(
     job: Job,
     *,
     wait_seconds: float,
+    on_asked: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
@@ -162,6 +163,7 @@ def stop_job(
     Args:
         job: Which.
         wait_seconds: For its end, at most; 0: only asks.
+        on_asked: Called once the master has agreed.
         clock: Seconds, monotonic.
         pause: Waits seconds.
 
@@ -172,6 +174,7 @@ def stop_job(
         CtrPipelineError: It does not run.
     """
     _steer(job, "Stop", Empty())
+    on_asked()
     state = "stopping"
     until = clock() + wait_seconds
     while clock() < until and state not in ENDED_STATES:

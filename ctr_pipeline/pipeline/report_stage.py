@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
@@ -96,8 +97,35 @@ def run_report(
             num_dense_parameters=model.compiled.num_parameters,
             num_embedding_rows=num_embedding_rows,
             export_path=str(export_folder),
+            job=None if model.runtime is None else _job(model.runtime),
         )
         durable.write_text(run.report, render_report(shown))
+
+
+def _job(runtime: Mapping[str, Any]) -> page.JobSummary:
+    """What `metrics.json` says of the job, for readers."""
+    records = runtime["records"]
+    return page.JobSummary(
+        num_total=records["total"],
+        num_trained=records["trained"],
+        num_repeated=records["repeated"],
+        num_dropped=records["dropped"],
+        members=tuple(
+            page.MemberUse(
+                name=f"{one['role']}-{one['index']}",
+                restarts=one["restarts"],
+                cpu_seconds=one["cpu_seconds"],
+                rss_bytes=one["rss_bytes"],
+                rows_held=one["rows_held"],
+                bytes_moved=one["bytes_received"] + one["bytes_sent"],
+            )
+            for one in sorted(runtime["members"], key=lambda one: (one["role"], one["index"]))
+        ),
+        recoveries=tuple(
+            page.Recovery(what=one["what"], done=one["done"], seconds=one["recovery_seconds"])
+            for one in runtime["recoveries"]
+        ),
+    )
 
 
 def _vocabulary_size(analysis: Analysis, column: str) -> int | None:

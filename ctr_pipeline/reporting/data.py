@@ -121,6 +121,60 @@ class ParityProof(_Frozen):
     tolerance: float
 
 
+class MemberUse(_Frozen):
+    """A member of a job of several processes.
+
+    Attributes:
+        name: Role and index, such as `ps-0`.
+        restarts: Starts after the first.
+        cpu_seconds: Of its last process.
+        rss_bytes: Resident memory at the end.
+        rows_held: Embedding rows; 0 for those that hold none.
+        bytes_moved: Received and sent.
+    """
+
+    name: str
+    restarts: int
+    cpu_seconds: float
+    rss_bytes: int
+    rows_held: int
+    bytes_moved: int
+
+
+class Recovery(_Frozen):
+    """A failure and what became of it.
+
+    Attributes:
+        what: Happened.
+        done: About it.
+        seconds: Until work went on.
+    """
+
+    what: str
+    done: str
+    seconds: float
+
+
+class JobSummary(_Frozen):
+    """How a job of several processes fared.
+
+    Attributes:
+        num_total: Records to be trained, over all epochs.
+        num_trained: Of them trained.
+        num_repeated: Trained again after a failure.
+        num_dropped: Given up.
+        members: In the order of their names.
+        recoveries: In the order of time.
+    """
+
+    num_total: int
+    num_trained: int
+    num_repeated: int
+    num_dropped: int
+    members: tuple[MemberUse, ...]
+    recoveries: tuple[Recovery, ...]
+
+
 class ReportData(_Frozen):
     """Everything one report shows.
 
@@ -147,6 +201,7 @@ class ReportData(_Frozen):
         num_dense_parameters: Of the network.
         num_embedding_rows: Made by training.
         export_path: Of the servable model.
+        job: None if one process did it all.
         notes: More sentences for the reader.
     """
 
@@ -172,6 +227,7 @@ class ReportData(_Frozen):
     num_dense_parameters: int | None = None
     num_embedding_rows: int | None = None
     export_path: str | None = None
+    job: JobSummary | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -5,7 +5,13 @@ from typing import Literal
 
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.reporting.data import ReportData
-from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text, shorten
+from ctr_pipeline.reporting.formats import (
+    count_text,
+    duration_text,
+    metric_text,
+    percent_text,
+    shorten,
+)
 
 Tone = Literal["good", "note", "look"]
 
@@ -32,6 +38,7 @@ def decide_findings(data: ReportData) -> tuple[Finding, ...]:
         *_on_training(data),
         *_on_data(data),
         *_on_importance(data),
+        *_on_job(data),
         *_on_export(data),
         *(Finding("note", note) for note in data.notes if note not in beside_features),
     ]
@@ -158,6 +165,31 @@ def _on_importance(data: ReportData) -> list[Finding]:
             Finding("note", f"Shuffling does no harm, so they may be left out: {_listed(idle)}.")
         )
     return found
+
+
+def _on_job(data: ReportData) -> list[Finding]:
+    job = data.job
+    if job is None:
+        return []
+    if job.num_dropped:
+        return [
+            Finding(
+                "look",
+                f"{count_text(job.num_dropped)} of {count_text(job.num_total)} records were given "
+                "up: their tasks failed again and again.",
+            )
+        ]
+    if not job.recoveries:
+        return []
+    slowest = max(one.seconds for one in job.recoveries)
+    times = "once" if len(job.recoveries) == 1 else f"{len(job.recoveries)} times"
+    return [
+        Finding(
+            "good",
+            f"The job recovered {times} from a failure, in at most {duration_text(slowest)}; no "
+            f"record was lost, {count_text(job.num_repeated)} were trained again.",
+        )
+    ]
 
 
 def _on_export(data: ReportData) -> list[Finding]:

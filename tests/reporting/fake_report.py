@@ -11,9 +11,12 @@ from ctr_pipeline.reporting.data import (
     BadRowExample,
     BadRows,
     HistoryRow,
+    JobSummary,
     LeftOutColumn,
+    MemberUse,
     ParityProof,
     PlanRow,
+    Recovery,
     ReportData,
     SplitSummary,
     StageTiming,
@@ -29,6 +32,35 @@ from ctr_pipeline.statistics import (
 
 NUM_ROWS = 160_000
 LABEL_RATE = 0.2567
+
+JOB = JobSummary(
+    num_total=320_000,
+    num_trained=320_000,
+    num_repeated=24_576,
+    num_dropped=0,
+    members=tuple(
+        MemberUse(
+            name=name,
+            restarts=restarts,
+            cpu_seconds=seconds,
+            rss_bytes=megabytes << 20,
+            rows_held=rows,
+            bytes_moved=moved << 20,
+        )
+        for name, restarts, seconds, megabytes, rows, moved in (
+            ("master-0", 0, 2.1, 86, 0, 0),
+            ("ps-0", 1, 9.7, 171, 142_060, 1211),
+            ("worker-0", 0, 31.0, 812, 0, 1207),
+        )
+    ),
+    recoveries=(
+        Recovery(
+            what="parameter server 0 was killed (signal 9)",
+            done="the job goes back to cut 3",
+            seconds=3.4,
+        ),
+    ),
+)
 
 CONFIG = """\
 name: criteo-deepfm
@@ -271,5 +303,6 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
         "num_dense_parameters": 152_833,
         "num_embedding_rows": 284_113,
         "export_path": "runs/criteo-deepfm/export/1",
+        "job": JOB,
     }
     return ReportData(**(fields | changes))

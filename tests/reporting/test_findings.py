@@ -1,5 +1,5 @@
 import pytest
-from fake_report import evaluation, lifelike_report
+from fake_report import JOB, evaluation, lifelike_report
 
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
@@ -61,6 +61,15 @@ def changed(**fields):
         (
             {"parity": ParityProof(num_rows=10, max_difference=0.1, tolerance=1e-5)},
             "look: The exported model does not score as the trainer does",
+        ),
+        (
+            {},
+            "good: The job recovered once from a failure, in at most 3.4 s; no record was lost, "
+            "24,576 were trained again.",
+        ),
+        (
+            {"job": JOB.model_copy(update={"num_dropped": 64})},
+            "look: 64 of 320,000 records were given up",
         ),
         ({"notes": ("Disk was slow.",)}, "note: Disk was slow."),
     ],

@@ -243,6 +243,7 @@ def test_a_fast_worker_gets_work_for_some_seconds_and_a_slow_one_a_task():
     bench.begin_training("fast", "slow")
     for index, name, seconds in ((0, "fast", 2.0), (1, "slow", 64.0)):
         (task,) = bench.lease(index, name).tasks
+        bench.heartbeat("worker", index, name, bench.report(task, 1, seconds=seconds / 4))
         bench.heartbeat("worker", index, name, bench.report(task, 15, seconds=seconds))
     # 16 records/s: 80 records, so 3 tasks of 32, but its share of the 4 left is 2.
     assert len(bench.lease(0, "fast").tasks) == 2
@@ -492,10 +493,26 @@ def test_a_straggler_is_announced_once():
     bench.begin_training("a", "b", "c")
     for index, name, seconds in ((0, "a", 1.0), (1, "b", 1.0), (2, "c", 8.0)):
         (task,) = bench.lease(index, name, most=1).tasks
+        bench.heartbeat("worker", index, name, bench.report(task, 1, seconds=seconds / 4))
         bench.heartbeat("worker", index, name, bench.report(task, 15, seconds=seconds))
     bench.lease(2, "c")
     keep_alive(bench, 3, "a", "b", "c")
     assert bench.told().count("worker 2 is slow: 4 records/s") == 1
+
+
+def test_a_worker_that_still_compiles_is_no_straggler():
+    bench = Bench(max_workers=3)
+    bench.begin_training("a", "b", "c")
+    for index, name, seconds in ((0, "a", 1.0), (1, "b", 1.0), (2, "c", 1.0)):
+        (task,) = bench.lease(index, name, most=1).tasks
+        compiling = 7.0 if name == "c" else 0.0
+        bench.heartbeat(
+            "worker", index, name, bench.report(task, 1, seconds=compiling + seconds / 4)
+        )
+        bench.heartbeat("worker", index, name, bench.report(task, 15, seconds=compiling + seconds))
+    bench.lease(2, "c")
+    keep_alive(bench, 3, "a", "b", "c")
+    assert "is slow" not in "".join(bench.told())
 
 
 # Ends of members.
@@ -1063,7 +1080,8 @@ def test_who_is_to_leave_ends_what_it_has_begun_and_gives_the_rest_back():
     bench = Bench(lease_seconds=1e6)
     bench.begin_training("a", "b")
     (task,) = bench.lease(1, "b", most=1).tasks
-    bench.heartbeat("worker", 1, "b", bench.report(task, 15))
+    bench.heartbeat("worker", 1, "b", bench.report(task, 1))
+    bench.heartbeat("worker", 1, "b", bench.report(task, 15, seconds=2.0))
     own = bench.lease(1, "b").tasks
     assert len(own) == 3  # Its share of five.
     bench.tell(ScaleAsked(target_workers=1))
