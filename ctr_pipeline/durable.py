@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,26 @@ def write_text(path: Path, text: str) -> None:
     """Writes a whole text file, durably."""
     with durable_write(path) as file:
         file.write(text.encode("utf-8"))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Gives a file a second name; a copy, where the file system knows no such thing.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        RunFolderError: The disk is full or the folder cannot be written.
+    """
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        try:
+            shutil.copyfile(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise explain_os_error(error, target) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Trained parameters → metrics and predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +22,17 @@ from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.scoring import ScoredRows
 
+SplitScorer = Callable[[str, Path], ScoredRows]
+"""Logits and labels of a split: its name, and the folder of its encoded rows."""
+
 
 def run_evaluation(
     loaded: LoadedConfig,
     run: RunFolder,
     ingested: IngestedRows,
     encoding: Encoding,
-    model: TrainedModel,
+    score: SplitScorer,
     *,
-    progress: Progress,
     times: StageTimes,
 ) -> dict[str, EvaluationResult]:
     """Exact metrics of the validation and test rows; writes `predictions.parquet`."""
@@ -40,7 +42,7 @@ def run_evaluation(
         for split in ("valid", "test"):
             if split not in ingested.splits:
                 continue
-            scored = _score(encoding.folders[split], model, split, progress)
+            scored = score(split, encoding.folders[split])
             carried = _carried(loaded, ingested.splits[split].files)
             gauc_column = loaded.config.evaluation.gauc_column
             results[split] = evaluate_predictions(
@@ -100,14 +102,19 @@ def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:
         pq.write_table(table, file)
 
 
-def _score(folder: Path, model: TrainedModel, split: str, progress: Progress) -> ScoredRows:
-    if model.scores is not None:
-        return model.scores.load(split, folder)
-    with (
-        EncodedReader(folder) as reader,
-        progress.task(f"Scoring {split}", total=reader.meta.num_rows) as task,
-    ):
-        return model.scorer.score_split(reader, task)
+def split_scorer(model: TrainedModel, progress: Progress) -> SplitScorer:
+    """Scores splits by a model, or takes the scores that workers wrote."""
+
+    def score(split: str, folder: Path) -> ScoredRows:
+        if model.scores is not None:
+            return model.scores.load(split, folder)
+        with (
+            EncodedReader(folder) as reader,
+            progress.task(f"Scoring {split}", total=reader.meta.num_rows) as task,
+        ):
+            return model.scorer.score_split(reader, task)
+
+    return score
 
 
 def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:

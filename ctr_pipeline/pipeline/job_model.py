@@ -1,5 +1,6 @@
 """The model of a job that ran in several processes, loaded from its best cut."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ctr_pipeline.config.loader import LoadedConfig
@@ -17,15 +18,30 @@ from ctr_pipeline.pipeline.training_stage import (
     require_same_plan,
 )
 from ctr_pipeline.pipeline.workspace import RunFolder
-from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.history import EpochRecord, load_history
 from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.training.trainer import TrainingState
 
 
-def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
-    """Loads the best epoch into this process; the newest whole cut if that one is damaged.
+@dataclass(frozen=True)
+class TrainedCut:
+    """Where the best epoch of a job lies.
+
+    Attributes:
+        manifest: Of its cut, or of the newest whole one if that is damaged.
+        state: How training went.
+        plan: Fitted transforms.
+    """
+
+    manifest: CutManifest
+    state: TrainingState
+    plan: PreprocessingPlan
+
+
+def find_trained_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedCut:
+    """The best epoch until now; the job may still train.
 
     Raises:
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
@@ -51,9 +67,19 @@ def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> 
     )
     plan = load_plan(run.preprocessing)
     require_same_plan(state, plan, run)
-    model = assemble_local(loaded, run, plan, None)
-    _restore(model, run.checkpoints, manifest)
-    return model.trained(state)
+    return TrainedCut(manifest, state, plan)
+
+
+def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
+    """Loads the best epoch into this process.
+
+    Raises:
+        CheckpointError: As `find_trained_cut`.
+    """
+    cut = find_trained_cut(loaded, run, progress)
+    model = assemble_local(loaded, run, cut.plan, None)
+    _restore(model, run.checkpoints, cut.manifest)
+    return model.trained(cut.state)
 
 
 def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:

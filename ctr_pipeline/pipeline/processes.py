@@ -4,26 +4,18 @@ This process is the parent of all members. It prepares what they agree on, waits
 trained, and has its artefacts made while the parameter servers still hold the rows.
 """
 
-import logging
-import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ctr_pipeline import interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
-from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
-from ctr_pipeline.errors import Interrupted, TrainingError
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
-from ctr_pipeline.pipeline.job_control import Job, ask_master
-from ctr_pipeline.pipeline.job_progress import JobProgress
+from ctr_pipeline.pipeline.job_following import finish_job, follow_job
 from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec
 from ctr_pipeline.pipeline.members import CommandLines
 from ctr_pipeline.pipeline.resources import num_threads
@@ -37,11 +29,6 @@ if TYPE_CHECKING:
     from ctr_pipeline.pipeline.training_stage import TrainedModel
     from ctr_pipeline.training.compiled import CompiledModel
     from ctr_pipeline.training.trainer import TrainingState
-
-_LOGGER = logging.getLogger(__name__)
-_POLL_SECONDS = 0.25
-_STOP_SECONDS = 120.0
-_FINISH_SECONDS = 20.0
 
 
 @contextmanager
@@ -74,14 +61,14 @@ def trained_in_processes(
         with times.stage("training"):
             spec, compiled = _prepare(loaded, run, encoding, resume=resume)
             launcher.start("master", 0)
-            view = _follow(run, launcher, progress)
+            view = follow_job(run, launcher, progress, resumable=True)
             state = _state_of(loaded, view, encoding)
             progress.say(f"Training ended: {state.finished}")
         with _served(
             loaded, run, encoding.plan, spec, compiled, access=access, view=view, state=state
         ) as model:
             yield model
-            _finish(run, launcher)
+            finish_job(run, launcher)
 
 
 def _prepare(
@@ -194,71 +181,3 @@ def describe_job(view: JobView) -> dict[str, Any]:
             for one in view.members
         ],
     }
-
-
-def _follow(run: RunFolder, launcher: LocalLauncher, progress: Progress) -> JobView:
-    """Shows the job until it is trained.
-
-    Raises:
-        TrainingError: It failed.
-        Interrupted: It was stopped.
-    """
-    job, stop_until, view = Job(run.path), None, None
-    with interruption.deferred(), JobProgress(progress) as shown:
-        while True:
-            if interruption.requested() and stop_until is None:
-                progress.say("Stopping after a checkpoint")
-                stop_until = time.monotonic() + _STOP_SECONDS
-                _tell(job, "Stop")
-            if stop_until is not None and time.monotonic() > stop_until:
-                interruption.raise_if_requested()
-            try:
-                view = ask_master(job, "Status", Empty(), JobView)
-            except PeerUnavailable:
-                # It may not serve yet, or be on its way back.
-                if failure := launcher.failure():
-                    raise _failed("the master cannot go on", failure, run) from None
-            else:
-                shown.show(view)
-                if view.state == "trained":
-                    return view
-                if view.state == "failed":
-                    raise _failed(view.reason, view.traceback, run)
-                if view.state == "stopped":
-                    progress.say("Stopped; --resume goes on from the last checkpoint")
-                    interruption.raise_if_requested()
-                    # Somebody ran 'ctrpipe stop'.
-                    raise Interrupted(signal.SIGTERM)
-            time.sleep(_POLL_SECONDS)
-
-
-def _failed(reason: str, details: str, run: RunFolder) -> TrainingError:
-    if details:
-        _LOGGER.error("%s\n%s", reason, details)
-    return TrainingError(
-        reason,
-        place=str(run.logs),
-        remedy="What its members wrote lies there; --resume goes on from the last checkpoint",
-    )
-
-
-def _finish(run: RunFolder, launcher: LocalLauncher) -> None:
-    """Lets members leave, the master last; the launcher ends those that stay."""
-    _tell(Job(run.path), "Finish")
-    until = time.monotonic() + _FINISH_SECONDS
-    while time.monotonic() < until:
-        if not any(one.running for one in launcher.observe() if one.role == "master"):
-            return
-        time.sleep(_POLL_SECONDS / 5)
-
-
-def _tell(job: Job, method: str) -> None:
-    """Asks the master for something, for as long as one may be on its way back."""
-    for _ in range(20):
-        try:
-            ask_master(job, method, Empty(), Empty)
-        except PeerUnavailable:
-            time.sleep(_POLL_SECONDS)
-        else:
-            return
-    _LOGGER.warning("The master does not answer to %s", method)

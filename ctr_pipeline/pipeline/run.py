@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ from ctr_pipeline.statistics import Statistics
 if TYPE_CHECKING:
     from ctr_pipeline.evaluation.importance import ImportanceRow
     from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.pipeline.unseen import FileScorer
+    from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+    from ctr_pipeline.training.trainer import TrainingState
 
 _LOGGER = logging.getLogger("ctr_pipeline")
 
@@ -85,33 +88,81 @@ def train(
 def evaluate(
     loaded: LoadedConfig, *, data: str | None = None, progress: Progress
 ) -> dict[str, Any]:
-    """Metrics of the trained model on the test rows, or on the labelled rows of `data`."""
+    """Metrics of the trained model on the test rows, or on the labelled rows of `data`.
+
+    Rows of `data` may be scored while the model still trains in several processes.
+    """
     progress = LoggedProgress(progress)
-    with _opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
+    with _opened_trained(loaded, beside_training=data is not None) as run:
+        from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, split_scorer
         from ctr_pipeline.pipeline.training_stage import open_trained
         from ctr_pipeline.pipeline.unseen import evaluate_file
 
-        model = open_trained(loaded, run, progress)
         if data is not None:
-            return evaluate_file(loaded, run, model, data=data, progress=progress).to_metrics()
+            scorer = _file_scorer(loaded, run, progress)
+            return evaluate_file(loaded, scorer, data=data, progress=progress).to_metrics()
         times = StageTimes()
-        analysis, encoding = _prepare_as_trained(loaded, run, model, progress, times)
-        results = run_evaluation(
-            loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
-        )
+        if _scores_by_job(loaded, run):
+            from ctr_pipeline.pipeline.job_model import find_trained_cut
+            from ctr_pipeline.pipeline.scoring_job import scored_in_processes
+
+            cut = find_trained_cut(loaded, run, progress)
+            analysis, encoding = _prepare_as_trained(
+                loaded, run, cut.plan, cut.state, progress=progress, times=times
+            )
+            splits = {name: encoding.folders[name] for name in _held_out(encoding)}
+            with scored_in_processes(loaded, run, splits, progress=progress) as scores:
+                results = run_evaluation(
+                    loaded, run, analysis.ingested, encoding, scores.load, times=times
+                )
+        else:
+            model = open_trained(loaded, run, progress)
+            analysis, encoding = _prepare_as_trained(
+                loaded, run, model.plan, model.state, progress=progress, times=times
+            )
+            results = run_evaluation(
+                loaded,
+                run,
+                analysis.ingested,
+                encoding,
+                split_scorer(model, progress),
+                times=times,
+            )
         return results["test" if "test" in results else "valid"].to_metrics()
 
 
 def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress) -> PredictResult:
-    """Probabilities of the rows of `data`, which need no label."""
+    """Probabilities of the rows of `data`, which need no label.
+
+    They may be computed while the model still trains in several processes.
+    """
     progress = LoggedProgress(progress)
-    with _opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.training_stage import open_trained
+    with _opened_trained(loaded, beside_training=True) as run:
         from ctr_pipeline.pipeline.unseen import predict_file
 
-        model = open_trained(loaded, run, progress)
-        return predict_file(loaded, run, model, data=data, output=output, progress=progress)
+        scorer = _file_scorer(loaded, run, progress)
+        return predict_file(loaded, scorer, data=data, output=output, progress=progress)
+
+
+def _scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
+    """Whether members of a job score: the config says so, and the model is one of theirs."""
+    return loaded.config.runtime.mode == "processes" and (run.job / "spec.json").exists()
+
+
+def _held_out(encoding: Encoding) -> list[str]:
+    return [name for name in ("valid", "test") if name in encoding.folders]
+
+
+def _file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
+    if _scores_by_job(loaded, run):
+        from ctr_pipeline.pipeline.job_model import find_trained_cut
+        from ctr_pipeline.pipeline.scoring_job import JobScorer
+
+        return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
+    from ctr_pipeline.pipeline.training_stage import open_trained
+    from ctr_pipeline.pipeline.unseen import ModelScorer
+
+    return ModelScorer(loaded, run, open_trained(loaded, run, progress))
 
 
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
@@ -122,7 +173,9 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
 
         model = open_trained(loaded, run, progress)
         times = StageTimes()
-        analysis, encoding = _prepare_as_trained(loaded, run, model, progress, times)
+        analysis, encoding = _prepare_as_trained(
+            loaded, run, model.plan, model.state, progress=progress, times=times
+        )
         return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
 
 
@@ -169,7 +222,9 @@ def _prepare(
 def _prepare_as_trained(
     loaded: LoadedConfig,
     run: RunFolder,
-    model: "TrainedModel",
+    plan: "PreprocessingPlan",
+    state: "TrainingState",
+    *,
     progress: Progress,
     times: StageTimes,
 ) -> tuple[Analysis, Encoding]:
@@ -182,11 +237,9 @@ def _prepare_as_trained(
         progress,
         times,
         # Before anything is replaced that the model needs.
-        accept=lambda rows: require_same_rows(
-            model.state, encoded_fingerprint(model.plan, rows), run
-        ),
+        accept=lambda rows: require_same_rows(state, encoded_fingerprint(plan, rows), run),
     )
-    require_same_rows(model.state, encoding.fingerprint, run)
+    require_same_rows(state, encoding.fingerprint, run)
     return analysis, encoding
 
 
@@ -201,12 +254,16 @@ def _finish(
     times: StageTimes,
 ) -> RunResult:
     """The stages after training."""
-    from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, run_importance
+    from ctr_pipeline.pipeline.evaluation_stage import (
+        run_evaluation,
+        run_importance,
+        split_scorer,
+    )
     from ctr_pipeline.pipeline.export_stage import run_export
     from ctr_pipeline.pipeline.report_stage import run_report
 
     results = run_evaluation(
-        loaded, run, analysis.ingested, encoding, model, progress=progress, times=times
+        loaded, run, analysis.ingested, encoding, split_scorer(model, progress), times=times
     )
     importance: tuple[ImportanceRow, ...] = ()
     if loaded.config.report.importance:
@@ -284,8 +341,12 @@ def _check_splits(loaded: LoadedConfig) -> None:
 
 
 @contextmanager
-def _opened_trained(loaded: LoadedConfig) -> Iterator[RunFolder]:
+def _opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> Iterator[RunFolder]:
     """The folder of an earlier training; one without any is left as it is.
+
+    Args:
+        loaded: The config.
+        beside_training: Where a job scores, nothing of the run is changed, and the run may go on.
 
     Raises:
         CheckpointError: Nothing was trained in it.
@@ -297,7 +358,11 @@ def _opened_trained(loaded: LoadedConfig) -> Iterator[RunFolder]:
             place=str(run.path),
             remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
-    with run.locked(), _logged(run), interruption.handle_signals():
+    with ExitStack() as stack:
+        if not (beside_training and _scores_by_job(loaded, run)):
+            stack.enter_context(run.locked())
+        stack.enter_context(_logged(run))
+        stack.enter_context(interruption.handle_signals())
         run.require_same_model(
             loaded,
             "was trained with another config",

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,72 @@ class ScoredBatch:
     logits: NDArray[np.float32]
 
 
+class FileScorer(Protocol):
+    """Scores rows of new files, wherever the model is."""
+
+    def score_file(
+        self, data: str, *, label_required: bool, ledger: BadRowLedger
+    ) -> Iterator[ScoredBatch]:
+        """The good rows of files with their scores, in their order.
+
+        Args:
+            data: File or glob.
+            label_required: A row without a label is a bad one; else labels are not looked at.
+            ledger: Is told of bad rows.
+        """
+
+
+@dataclass(frozen=True)
+class ModelScorer:
+    """Scores in this process.
+
+    Attributes:
+        loaded: The config.
+        run: The run folder.
+        model: Loaded from it.
+    """
+
+    loaded: LoadedConfig
+    run: RunFolder
+    model: TrainedModel
+
+    def score_file(
+        self, data: str, *, label_required: bool, ledger: BadRowLedger
+    ) -> Iterator[ScoredBatch]:
+        """As `FileScorer.score_file`."""
+        plan = self.model.plan
+        encoder = ColumnEncoder(plan, self.run.path)
+        for batch in stream_file(
+            self.loaded, plan, data, label_required=label_required, ledger=ledger
+        ):
+            encoded = encoder.encode(batch)
+            yield ScoredBatch(batch, self.model.scorer.score(encoded.ids, encoded.numbers))
+
+
+def stream_file(
+    loaded: LoadedConfig,
+    plan: PreprocessingPlan,
+    data: str,
+    *,
+    label_required: bool,
+    ledger: BadRowLedger,
+) -> Iterator[pa.RecordBatch]:
+    """The good rows of files, with the columns that the model and the results need."""
+    config = loaded.config
+    carried = dict.fromkeys(config.data.key_columns)
+    if label_required and config.evaluation.gauc_column is not None:
+        carried[config.evaluation.gauc_column] = None
+    return stream_rows(
+        config.data,
+        data,
+        column_types_of(plan),
+        label_required=label_required,
+        extra_columns=list(carried),
+        ledger=ledger,
+        threads=num_threads(config.runtime),
+    )
+
+
 def column_types_of(plan: PreprocessingPlan) -> dict[str, ColumnType]:
     """How the columns of a trained model are read."""
     types = {number.column: ColumnType.NUMBER for number in plan.numbers}
@@ -50,8 +117,7 @@ def column_types_of(plan: PreprocessingPlan) -> dict[str, ColumnType]:
 
 def predict_file(
     loaded: LoadedConfig,
-    run: RunFolder,
-    model: TrainedModel,
+    scorer: FileScorer,
     *,
     data: str,
     output: Path,
@@ -77,6 +143,7 @@ def predict_file(
     keys = list(loaded.config.data.key_columns)
     schema = pa.schema([*((key, pa.string()) for key in keys), ("probability", pa.float32())])
     num_rows, total = 0, 0.0
+    batches = scorer.score_file(data, label_required=False, ledger=ledger)
     with durable.durable_write(output) as file, progress.task("Predicting", total=None) as task:
         writer = (
             pq.ParquetWriter(file, schema)
@@ -84,9 +151,6 @@ def predict_file(
             else pa_csv.CSVWriter(file, schema)
         )
         with writer:
-            batches = _score_file(
-                loaded, run, model, data=data, label_required=False, ledger=ledger
-            )
             for scored in batches:
                 probabilities = probabilities_of(scored.logits).astype(np.float32)
                 columns = [scored.rows.column(key).cast(pa.string()) for key in keys]
@@ -105,16 +169,15 @@ def predict_file(
 
 
 def evaluate_file(
-    loaded: LoadedConfig, run: RunFolder, model: TrainedModel, *, data: str, progress: Progress
+    loaded: LoadedConfig, scorer: FileScorer, *, data: str, progress: Progress
 ) -> EvaluationResult:
     """Exact metrics of a new file that has labels."""
     config = loaded.config
     ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
     labels, logits, groups = [], [], []
+    batches = scorer.score_file(data, label_required=True, ledger=ledger)
     with progress.task("Evaluating", total=None) as task:
-        for scored in _score_file(
-            loaded, run, model, data=data, label_required=True, ledger=ledger
-        ):
+        for scored in batches:
             labels.append(scored.rows.column(config.data.label).to_numpy(zero_copy_only=False))
             logits.append(scored.logits)
             if config.evaluation.gauc_column is not None:
@@ -139,30 +202,3 @@ def score_table(rows: pa.Table, run: RunFolder, model: TrainedModel) -> NDArray[
         encoded = encoder.encode(batch)
         logits.append(model.scorer.score(encoded.ids, encoded.numbers))
     return np.concatenate(logits)
-
-
-def _score_file(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    model: TrainedModel,
-    *,
-    data: str,
-    label_required: bool,
-    ledger: BadRowLedger,
-) -> Iterator[ScoredBatch]:
-    config = loaded.config
-    carried = dict.fromkeys(config.data.key_columns)
-    if label_required and config.evaluation.gauc_column is not None:
-        carried[config.evaluation.gauc_column] = None
-    encoder = ColumnEncoder(model.plan, run.path)
-    for batch in stream_rows(
-        config.data,
-        data,
-        column_types_of(model.plan),
-        label_required=label_required,
-        extra_columns=list(carried),
-        ledger=ledger,
-        threads=num_threads(config.runtime),
-    ):
-        encoded = encoder.encode(batch)
-        yield ScoredBatch(batch, model.scorer.score(encoded.ids, encoded.numbers))

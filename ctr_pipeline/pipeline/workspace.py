@@ -38,6 +38,7 @@ _LEFTOVERS = (
     "export",
     "job",
     "scores",
+    "scoring",
     "logs",
 )
 """What only training and the stages after it make."""
@@ -133,6 +134,11 @@ class RunFolder:
     def scores(self) -> Path:
         """Logits of rows that those members scored."""
         return self.path / "scores"
+
+    @property
+    def scoring(self) -> Path:
+        """Jobs that score with a checkpoint, a folder each."""
+        return self.path / "scoring"
 
     @property
     def log(self) -> Path:

@@ -1,12 +1,19 @@
 """A run of several processes ends as a run of one, and so it does when its members are killed."""
 
+import contextlib
 import json
 import os
 import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from watched_run import WatchedRun
 
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.pipeline.job_control import Job, ask_master
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.sampling import write_criteo_sample
 from ctr_pipeline.training.history import load_history
@@ -139,12 +146,63 @@ def test_what_a_job_trained_serves_every_other_command(data, tmp_path):
         for name in ("auc", "logloss", "num_rows"):
             assert evaluated[name] == pytest.approx(metrics[name], abs=1e-9)
         rows = tmp_path / "few.txt"
-        rows.write_text("\n".join(data.read_text().splitlines()[:50]) + "\n")
-        output = tmp_path / "few.csv"
-        run.call("predict", path, "--data", str(rows), "--output", str(output), timeout_seconds=120)
-        assert len(output.read_text().splitlines()) == 51
+        rows.write_text("\n".join(data.read_text().splitlines()[-50:]) + "\n")
+        found = predictions_of(run, rows)
+        assert len(found) == 50
+        assert found == pytest.approx(predictions_of(run, rows, "runtime.mode=local"), abs=1e-6)
+        by_job = json.loads(
+            run.call("evaluate", path, "--data", str(rows), "--json", timeout_seconds=120)
+        )
+        assert by_job["num_rows"] == 50
+        log = (run.output / "run.log").read_text()
+        # The run's own rows, those to predict, those to evaluate; not those of local mode.
+        assert log.count("Scoring with checkpoint") == 3
+        assert list((run.output / "scoring").iterdir()) == []
         run.call("export", path, timeout_seconds=240)
         assert run.metrics()["test"]["auc"] == pytest.approx(metrics["auc"], abs=1e-9)
+
+
+def predictions_of(run, rows, *overrides, kill_server=False):
+    """Probabilities by `ctrpipe predict`, a server of whose job may be killed on the way."""
+    output = run.folder / "predictions.csv"
+    arguments = ["predict", str(run.config_path), "--data", str(rows), "--output", str(output)]
+    for override in overrides:
+        arguments += ["--set", override]
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(run.call, *arguments, timeout_seconds=PATIENCE_SECONDS)
+        if kill_server:
+            os.kill(find_scoring_server(run, done), signal.SIGKILL)
+        done.result()
+    return [float(line.rpartition(",")[2]) for line in output.read_text().splitlines()[1:]]
+
+
+def find_scoring_server(run, done):
+    """The pid of a parameter server that has begun to serve scores."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until and not done.done():
+        for endpoint in (run.output / "scoring").glob("*/job/endpoint.json"):
+            with contextlib.suppress(CtrPipelineError):
+                view = ask_master(Job(endpoint.parent.parent), "Status", Empty(), JobView)
+                if view.state == "scoring":
+                    return next(one.pid for one in view.members if one.role == "ps")
+        time.sleep(0.02)
+    raise AssertionError(f"no job scores: {done.result(0)}")
+
+
+def test_new_rows_are_scored_while_the_model_trains_and_a_server_is_killed(data, tmp_path):
+    config = config_of(data, epochs=LONG, parameter_servers=2)
+    with WatchedRun(tmp_path, config) as run:
+        run.start("train")
+        run.wait_for("an epoch", lambda: run.now.history, PATIENCE_SECONDS)
+        found = predictions_of(run, data, kill_server=True)
+        assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
+        assert run.processes() == []
+    assert len(found) == NUM_ROWS
+    assert len(set(found)) > NUM_ROWS / 2
+    assert "Parameter server 0 was killed" in (run.output / "run.log").read_text()
+    view = run.final_view()
+    assert_all_counted(view, LONG)
+    assert (view.generation, view.records.repeated) == (1, 0)
 
 
 # A run that can be disturbed: long enough for a member to come back and go on.

@@ -1,6 +1,7 @@
 import errno
 import os
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,20 @@ def test_crc_of_a_file_longer_than_a_block(tmp_path):
     content = os.urandom((1 << 20) + 17)
     (tmp_path / "rows").write_bytes(content)
     assert durable.crc32_of(tmp_path / "rows") == zlib.crc32(content)
+
+
+@pytest.mark.parametrize("knows_links", [True, False])
+def test_a_second_name_outlives_the_first(tmp_path, monkeypatch, knows_links):
+    if not knows_links:
+
+        def refuse(*_):
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    (tmp_path / "first").write_bytes(b"rows")
+    durable.link_or_copy(tmp_path / "first", tmp_path / "second")
+    (tmp_path / "first").unlink()
+    assert (tmp_path / "second").read_bytes() == b"rows"
+    with pytest.raises(FileNotFoundError):
+        durable.link_or_copy(tmp_path / "first", tmp_path / "third")
+    assert not (tmp_path / "third").exists()

@@ -205,6 +205,27 @@ class Job:
         job._write_ledger()
         return job
 
+    @classmethod
+    def to_score(cls, settings: JobSettings, cut: int, frozen: Json, now: float) -> Self:
+        """A job that scores the final splits with the parameters of one cut, and does no more.
+
+        It trains nothing and takes no cut, so that it may run beside the job that took this one.
+
+        Args:
+            settings: Of the job.
+            cut: Its number.
+            frozen: `TakeCut.frozen` of it.
+            now: The clock.
+        """
+        job = cls.from_cut(settings, {cut: frozen}, 0, now)
+        ledger = job._ledger
+        ledger.board = None
+        ledger.best_epoch = max(0, ledger.epoch - 1)
+        ledger.epoch_cuts = {ledger.best_epoch: cut}
+        job._head.training_over = True
+        job._write_ledger()
+        return job
+
     def _resume(self) -> None:
         for member in self._members.values():
             member.give_up(member.incarnation)
@@ -1262,7 +1283,7 @@ class Job:
     # Ends of epochs, and of everything.
 
     def _begin_scoring(self) -> None:
-        final, epoch = self._head.training_over, self._ledger.epoch - 1
+        final, epoch = self._head.training_over, max(0, self._ledger.epoch - 1)
         self._scoring = TaskBoard.of_splits(self._settings.splits_to_score(final=final), epoch)
         self._records.put_scoring(epoch, final=final)
 

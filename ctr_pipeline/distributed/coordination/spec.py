@@ -112,6 +112,8 @@ class JobSpec:
         checkpoint_seconds: Between cuts.
         keep_checkpoints: Cuts kept, beside the best.
         checkpoints_folder: Where the row log and the manifests lie.
+        scores_cut: The cut that the job scores its splits with, and does nothing else; 0: it
+            trains.
     """
 
     job: str
@@ -135,6 +137,7 @@ class JobSpec:
     checkpoint_seconds: float
     keep_checkpoints: int
     checkpoints_folder: str
+    scores_cut: int = 0
 
     def split(self, name: str) -> SplitShape | None:
         """The split of that name, if there is one."""

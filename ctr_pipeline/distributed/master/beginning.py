@@ -112,11 +112,16 @@ def begin_job(
         resume: All members are gone; the ledger is of an earlier start of the job.
 
     Raises:
-        CheckpointError: There is no ledger, and of the cuts none can be used.
+        CheckpointError: There is no ledger, and of the cuts none can be used; or the one that is
+            to be scored with cannot.
     """
     jobs_own = records_of_job(records)
     if jobs_own:
         return Job.from_ledger(settings, jobs_own, now, resume=resume)
+    if spec.scores_cut:
+        manifest = folder.load(spec.scores_cut)
+        require_same_job(manifest, spec)
+        return Job.to_score(settings, spec.scores_cut, manifest.frozen, now)
     sound, reasons = folder.sound()
     for reason in reasons:
         _LOGGER.warning("%s", reason)

@@ -294,7 +294,12 @@ class CheckpointsFolder:
             (self.path / abandoned[name]).unlink(missing_ok=True)
 
     def _manifest_path(self, cut: int) -> Path:
-        return self.path / f"cut-{cut:06d}.json"
+        return self.path / cut_file_name(cut)
+
+
+def cut_file_name(cut: int) -> str:
+    """Of the manifest of a cut."""
+    return f"cut-{cut:06d}.json"
 
 
 def load_manifest(path: Path) -> CutManifest:

@@ -1,0 +1,100 @@
+"""A job that this process has started: shown while it runs, ended when it is done."""
+
+import logging
+import signal
+import time
+
+from ctr_pipeline import interruption
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import Interrupted, TrainingError
+from ctr_pipeline.pipeline.job_control import Job, ask_master
+from ctr_pipeline.pipeline.job_progress import JobProgress
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.progress import Progress
+
+_LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 0.25
+_STOP_SECONDS = 120.0
+_FINISH_SECONDS = 20.0
+_RESUME = "--resume goes on from the last checkpoint"
+
+
+def follow_job(
+    run: RunFolder, launcher: LocalLauncher, progress: Progress, *, resumable: bool
+) -> JobView:
+    """Shows a job until there is nothing left to train or to score.
+
+    Args:
+        run: Its folder.
+        launcher: Of its members.
+        progress: Who is shown it.
+        resumable: It takes checkpoints, from which it may go on.
+
+    Raises:
+        TrainingError: It failed.
+        Interrupted: It was stopped.
+    """
+    job, stop_until, view = Job(run.path), None, None
+    with interruption.deferred(), JobProgress(progress) as shown:
+        while True:
+            if interruption.requested() and stop_until is None:
+                progress.say("Stopping after a checkpoint" if resumable else "Stopping")
+                stop_until = time.monotonic() + _STOP_SECONDS
+                _tell(job, "Stop")
+            if stop_until is not None and time.monotonic() > stop_until:
+                interruption.raise_if_requested()
+            try:
+                view = ask_master(job, "Status", Empty(), JobView)
+            except PeerUnavailable:
+                # It may not serve yet, or be on its way back.
+                if failure := launcher.failure():
+                    raise _failed(
+                        "the master cannot go on", failure, run, resumable=resumable
+                    ) from None
+            else:
+                shown.show(view)
+                if view.state == "trained":
+                    return view
+                if view.state == "failed":
+                    raise _failed(view.reason, view.traceback, run, resumable=resumable)
+                if view.state == "stopped":
+                    progress.say("Stopped" + (f"; {_RESUME}" if resumable else ""))
+                    interruption.raise_if_requested()
+                    # Somebody ran 'ctrpipe stop'.
+                    raise Interrupted(signal.SIGTERM)
+            time.sleep(_POLL_SECONDS)
+
+
+def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> TrainingError:
+    if details:
+        _LOGGER.error("%s\n%s", reason, details)
+    return TrainingError(
+        reason,
+        place=str(run.logs),
+        remedy="What its members wrote lies there" + (f"; {_RESUME}" if resumable else ""),
+    )
+
+
+def finish_job(run: RunFolder, launcher: LocalLauncher) -> None:
+    """Lets members leave, the master last; the launcher ends those that stay."""
+    _tell(Job(run.path), "Finish")
+    until = time.monotonic() + _FINISH_SECONDS
+    while time.monotonic() < until:
+        if not any(one.running for one in launcher.observe() if one.role == "master"):
+            return
+        time.sleep(_POLL_SECONDS / 5)
+
+
+def _tell(job: Job, method: str) -> None:
+    """Asks the master for something, for as long as one may be on its way back."""
+    for _ in range(20):
+        try:
+            ask_master(job, method, Empty(), Empty)
+        except PeerUnavailable:
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+    _LOGGER.warning("The master does not answer to %s", method)

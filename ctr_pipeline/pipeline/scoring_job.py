@@ -1,0 +1,219 @@
+"""Scores by a job of its own: parameter servers that hold a cut, workers that score with it.
+
+The job has a folder of its own inside the run folder and changes nothing of the run, so that it may
+run while the run still trains. It is gone when its scores are read; one that failed leaves logs.
+"""
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
+from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.manifests import CutManifest, cut_file_name
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
+from ctr_pipeline.errors import CheckpointError, DataError
+from ctr_pipeline.pipeline.job_following import finish_job, follow_job
+from ctr_pipeline.pipeline.job_model import TrainedCut, find_trained_cut
+from ctr_pipeline.pipeline.members import CommandLines
+from ctr_pipeline.pipeline.score_files import ScoreFiles
+from ctr_pipeline.pipeline.unseen import ScoredBatch, stream_file
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.encode import ColumnEncoder
+from ctr_pipeline.progress import Progress
+
+_KEEP_ATTEMPTS = 5
+_NEW_ROWS = "test"
+"""Rows of a new file are scored as if they were this split."""
+
+
+@contextmanager
+def scored_in_processes(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    splits: Mapping[str, Path],
+    *,
+    progress: Progress,
+) -> Iterator[ScoreFiles]:
+    """Has splits scored with the parameters of the best epoch; the scores are gone afterwards.
+
+    Args:
+        loaded: The config.
+        run: The run whose model it is.
+        splits: Of `valid` and `test`, folders of encoded rows.
+        progress: Who is shown the job.
+
+    Raises:
+        CheckpointError: There is no checkpoint of a whole epoch.
+        TrainingError: The job failed; its logs are kept.
+        Interrupted: It was stopped.
+    """
+    folder = RunFolder(run.scoring / secrets.token_hex(4))
+    cut = _keep_cut(loaded, run, folder, progress)
+    access = _prepare(loaded, run, folder, cut, splits)
+    progress.say(f"Scoring with checkpoint {cut.facts.cut}, epoch {cut.facts.epoch + 1}")
+    commands = CommandLines(folder.config)
+    with LocalLauncher(commands, logs_folder=folder.logs, access=access) as launcher:
+        launcher.start("master", 0)
+        follow_job(folder, launcher, progress, resumable=False)
+        finish_job(folder, launcher)
+    try:
+        yield ScoreFiles(folder.scores)
+    finally:
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _keep_cut(
+    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress
+) -> CutManifest:
+    """Gives the files of the best cut a second name, so that training may delete its own."""
+    for _ in range(_KEEP_ATTEMPTS):
+        manifest = find_trained_cut(loaded, run, progress).manifest
+        names = {file.name for file in manifest.files.all_files()}
+        folder.checkpoints.mkdir(parents=True)
+        try:
+            for name in (*names, cut_file_name(manifest.facts.cut)):
+                durable.link_or_copy(run.checkpoints / name, folder.checkpoints / name)
+        except FileNotFoundError:
+            # Training found a better epoch meanwhile, and deleted this one.
+            shutil.rmtree(folder.checkpoints)
+        else:
+            return manifest
+    raise CheckpointError(
+        "no checkpoint stays long enough to be used",
+        place=str(run.checkpoints),
+        remedy="Wait until training is over, or raise train.keep_checkpoints",
+    )
+
+
+def _prepare(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    folder: RunFolder,
+    cut: CutManifest,
+    splits: Mapping[str, Path],
+) -> Access:
+    """Makes a folder that is to the members as a run folder is."""
+    config = loaded.config
+    runtime = config.runtime.model_copy(update={"ledger": "sqlite"})
+    own = config.model_copy(update={"output": str(folder.path.resolve()), "runtime": runtime})
+    access = Access.create(folder.job, tls=runtime.tls == "auto")
+    durable.write_text(folder.config, resolved_yaml(own))
+    shutil.copyfile(run.statistics, folder.statistics)
+    shutil.copyfile(run.preprocessing, folder.preprocessing)
+    spec = load_spec(run.job)
+    shapes = [split for split in spec.splits if split.name == "train"]
+    for name, rows in splits.items():
+        meta = load_meta(rows)
+        if meta is None:
+            raise DataError("holds no encoded rows", place=str(rows))
+        shapes.append(SplitShape(name, str(rows.resolve()), meta.num_rows))
+    save_spec(
+        folder.job,
+        replace(
+            spec,
+            splits=tuple(shapes),
+            num_parameter_servers=min(runtime.parameter_servers, spec.num_partitions),
+            checkpoints_folder=str(folder.checkpoints.resolve()),
+            scores_cut=cut.facts.cut,
+        ),
+    )
+    return access
+
+
+@dataclass(frozen=True)
+class JobScorer:
+    """Scores rows of new files by a job.
+
+    Attributes:
+        loaded: The config.
+        run: The run whose model it is.
+        cut: Its transforms, and the rows that it was trained on.
+        progress: Who is shown the job.
+    """
+
+    loaded: LoadedConfig
+    run: RunFolder
+    cut: TrainedCut
+    progress: Progress
+
+    def score_file(
+        self, data: str, *, label_required: bool, ledger: BadRowLedger
+    ) -> Iterator[ScoredBatch]:
+        """As `FileScorer.score_file`; the job is over when it returns.
+
+        The files are read once more for the rows that go with the scores.
+
+        Raises:
+            DataError: They changed meanwhile; while the rows are read.
+        """
+        rows = self.run.scoring / f"rows-{secrets.token_hex(4)}"
+        try:
+            num_rows = self._encode(rows, data, label_required=label_required)
+            if not num_rows:
+                return iter(())
+            with scored_in_processes(
+                self.loaded, self.run, {_NEW_ROWS: rows}, progress=self.progress
+            ) as scores:
+                logits = scores.load(_NEW_ROWS, rows).logits
+        finally:
+            shutil.rmtree(rows, ignore_errors=True)
+        rows_again = stream_file(
+            self.loaded, self.cut.plan, data, label_required=label_required, ledger=ledger
+        )
+        return _with_scores(rows_again, logits, data)
+
+    def _encode(self, folder: Path, data: str, *, label_required: bool) -> int:
+        """Writes the rows as workers read them; returns how many."""
+        plan, config = self.cut.plan, self.loaded.config
+        encoder = ColumnEncoder(plan, self.run.path)
+        ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
+        num_rows = 0
+        with (
+            self.progress.task("Encoding rows", total=None) as task,
+            EncodedWriter(
+                folder,
+                num_fields=len(plan.fields),
+                num_numbers=len(plan.numbers),
+                fingerprint=self.cut.state.rows_fingerprint,
+            ) as writer,
+        ):
+            for batch in stream_file(
+                self.loaded, plan, data, label_required=label_required, ledger=ledger
+            ):
+                encoded = encoder.encode(batch)
+                writer.write(encoded.ids, encoded.numbers, np.zeros(batch.num_rows, np.float32))
+                num_rows += batch.num_rows
+                task.advance(batch.num_rows)
+        return num_rows
+
+
+def _with_scores(
+    batches: Iterator[pa.RecordBatch], logits: NDArray[np.float32], place: str
+) -> Iterator[ScoredBatch]:
+    begin = 0
+    for batch in batches:
+        end = begin + batch.num_rows
+        if end > len(logits):
+            break
+        yield ScoredBatch(batch, logits[begin:end])
+        begin = end
+    if begin != len(logits):
+        raise DataError(
+            "changed while its rows were scored",
+            place=place,
+            remedy="Run the command again when nobody writes to it",
+        )
