@@ -301,7 +301,7 @@ def _part_damaged_late(world: World) -> None:
     world.config(data__key_columns=["user"])
     part = world.folder / "run/cache/ingested/valid/part-00000.arrow"
     # The end of an Arrow file says where everything is.
-    _meanwhile(evaluation_stage, "_score", lambda: os.truncate(part, 400))(world)
+    _meanwhile(evaluation_stage, "_carried", lambda: os.truncate(part, 400))(world)
 
 
 CUBES = """
