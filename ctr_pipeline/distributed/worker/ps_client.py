@@ -301,16 +301,22 @@ class PsClient:
             batch = self._preparer.prepare(ids_BF, num_valid)
         num_unique = batch.num_unique
         if self._num_servers == 1:
-            order_U = positions_U = np.arange(num_unique, dtype=np.int32)
-            bounds = (0, num_unique)
-        else:
-            owners = partitions_of(batch.keys_U, self._spec.num_partitions) % self._num_servers
-            # Narrow integers are sorted by counting.
-            order_U = np.argsort(owners.astype(np.int16), kind="stable").astype(np.int32)
-            positions_U = np.empty(num_unique, np.int32)
-            positions_U[order_U] = np.arange(num_unique, dtype=np.int32)
-            sizes = np.bincount(owners, minlength=self._num_servers)
-            bounds = (0, *np.cumsum(sizes).tolist())
+            order_U = np.arange(num_unique, dtype=np.int32)
+            return PreparedKeys(
+                batch=batch,
+                keys_U=batch.keys_U,
+                order_U=order_U,
+                positions_U=order_U,
+                bounds=(0, num_unique),
+                num_occurrences_U=batch.num_occurrences,
+            )
+        owners = partitions_of(batch.keys_U, self._spec.num_partitions) % self._num_servers
+        # Narrow integers are sorted by counting.
+        order_U = np.argsort(owners.astype(np.int16), kind="stable").astype(np.int32)
+        positions_U = np.empty(num_unique, np.int32)
+        positions_U[order_U] = np.arange(num_unique, dtype=np.int32)
+        sizes = np.bincount(owners, minlength=self._num_servers)
+        bounds = (0, *np.cumsum(sizes).tolist())
         return PreparedKeys(
             batch=batch,
             keys_U=batch.keys_U[order_U],
