@@ -51,7 +51,8 @@ def run_encoding(
         plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
         plan.save(run.preprocessing)
         fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint)
-        encoder = ColumnEncoder(plan, run.path)
+        threads = num_threads(loaded.config.runtime)
+        encoder = ColumnEncoder(plan, run.path, threads=threads)
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
         num_ids = [field.num_ids for field in plan.fields]
         counts = _load_counts(run, num_ids, fingerprint)
@@ -76,7 +77,7 @@ def run_encoding(
                 files = analysis.ingested.splits[split].files
                 encode = _encode_with(encoder, writer, label)
                 batches = read_batches(files, [label, *columns_of(plan)])
-                for records in _in_order(encode, batches, num_threads(loaded.config.runtime)):
+                for records in _in_order(encode, batches, threads):
                     writer.write_records(records)
                     if counted is not None:
                         counted.add(records.ids_BF)

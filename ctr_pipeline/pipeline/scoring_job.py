@@ -4,8 +4,10 @@ The job has a folder of its own inside the run folder and changes nothing of the
 run while the run still trains. It is gone when its scores are read; one that failed leaves logs.
 """
 
+import contextlib
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +27,7 @@ from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.manifests import CutManifest, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
-from ctr_pipeline.errors import CheckpointError, DataError
+from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline.job_following import finish_job, follow_job
 from ctr_pipeline.pipeline.job_model import TrainedCut, find_trained_cut
 from ctr_pipeline.pipeline.members import CommandLines
@@ -36,17 +38,14 @@ from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.progress import Progress
 
 _KEEP_ATTEMPTS = 5
+_LEFT_SECONDS = 60.0
 _NEW_ROWS = "test"
 """Rows of a new file are scored as if they were this split."""
 
 
 @contextmanager
 def scored_in_processes(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    splits: Mapping[str, Path],
-    *,
-    progress: Progress,
+    loaded: LoadedConfig, run: RunFolder, splits: Mapping[str, Path], *, progress: Progress
 ) -> Iterator[ScoreFiles]:
     """Has splits scored with the parameters of the best epoch; the scores are gone afterwards.
 
@@ -61,7 +60,32 @@ def scored_in_processes(
         TrainingError: The job failed; its logs are kept.
         Interrupted: It was stopped.
     """
+    with _own_folder(run) as folder:
+        yield _score(loaded, run, folder, splits, progress)
+
+
+@contextmanager
+def _own_folder(run: RunFolder) -> Iterator[RunFolder]:
+    """A folder for one job, gone unless something fails; what others left is gone as well."""
+    for left in run.scoring.glob("*"):
+        with contextlib.suppress(OSError, RunFolderError):
+            # One that has just been made may not be locked yet.
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                with RunFolder(left).locked():
+                    shutil.rmtree(left, ignore_errors=True)
     folder = RunFolder(run.scoring / secrets.token_hex(4))
+    with folder.locked():
+        yield folder
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _score(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    folder: RunFolder,
+    splits: Mapping[str, Path],
+    progress: Progress,
+) -> ScoreFiles:
     cut = _keep_cut(loaded, run, folder, progress)
     access = _prepare(loaded, run, folder, cut, splits)
     progress.say(f"Scoring with checkpoint {cut.facts.cut}, epoch {cut.facts.epoch + 1}")
@@ -70,10 +94,7 @@ def scored_in_processes(
         launcher.start("master", 0)
         follow_job(folder, launcher, progress, resumable=False)
         finish_job(folder, launcher)
-    try:
-        yield ScoreFiles(folder.scores)
-    finally:
-        shutil.rmtree(folder.path, ignore_errors=True)
+    return ScoreFiles(folder.scores)
 
 
 def _keep_cut(
@@ -160,17 +181,13 @@ class JobScorer:
         Raises:
             DataError: They changed meanwhile; while the rows are read.
         """
-        rows = self.run.scoring / f"rows-{secrets.token_hex(4)}"
-        try:
+        with _own_folder(self.run) as folder:
+            rows = folder.encoded / _NEW_ROWS
             num_rows = self._encode(rows, data, label_required=label_required)
             if not num_rows:
                 return iter(())
-            with scored_in_processes(
-                self.loaded, self.run, {_NEW_ROWS: rows}, progress=self.progress
-            ) as scores:
-                logits = scores.load(_NEW_ROWS, rows).logits
-        finally:
-            shutil.rmtree(rows, ignore_errors=True)
+            scores = _score(self.loaded, self.run, folder, {_NEW_ROWS: rows}, self.progress)
+            logits = scores.load(_NEW_ROWS, rows).logits
         rows_again = stream_file(
             self.loaded, self.cut.plan, data, label_required=label_required, ledger=ledger
         )

@@ -1,5 +1,6 @@
 """Record batches to ids and numbers, the way training takes them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,16 +45,21 @@ class ColumnEncoder:
     Args:
         plan: What to compute.
         folder: The run folder, which vocabulary files are below.
+        threads: That open vocabularies.
 
     Raises:
         PreprocessingError: A vocabulary file is missing or is not the one the plan was fitted with.
     """
 
-    def __init__(self, plan: PreprocessingPlan, folder: Path) -> None:
+    def __init__(self, plan: PreprocessingPlan, folder: Path, *, threads: int = 1) -> None:
         self._plan = plan
-        self._id_kernels = [
-            ID_FACES[field.step.kind].open_kernel(field.step, folder) for field in plan.fields
-        ]
+        with ThreadPoolExecutor(threads, thread_name_prefix="open-vocabularies") as pool:
+            self._id_kernels = list(
+                pool.map(
+                    lambda field: ID_FACES[field.step.kind].open_kernel(field.step, folder),
+                    plan.fields,
+                )
+            )
 
     def encode(self, batch: pa.RecordBatch, out: EncodedBatch | None = None) -> EncodedBatch:
         """Encodes the plan's columns; others are ignored.
