@@ -198,15 +198,16 @@ def test_what_waits_is_bounded(proxy):
 
 
 def test_a_target_that_does_not_listen_resets_the_caller():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        target = f"127.0.0.1:{probe.getsockname()[1]}"
-    with (
-        FaultyProxy(target) as proxy,
-        call(proxy.address) as connection,
-        pytest.raises(ConnectionResetError),
-    ):
-        connection.recv(1)
+    with socket.socket() as silent:
+        # Bound all the while, so that nobody else gets the port.
+        silent.bind(("127.0.0.1", 0))
+        with (
+            FaultyProxy(f"127.0.0.1:{silent.getsockname()[1]}") as proxy,
+            # The reset may come before the call is even set up.
+            pytest.raises(ConnectionResetError),
+            call(proxy.address) as connection,
+        ):
+            connection.recv(1)
 
 
 def test_it_can_be_pointed_elsewhere(proxy):
