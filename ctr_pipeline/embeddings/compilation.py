@@ -1,7 +1,8 @@
 """How kernels are compiled: on first use, without the GIL, kept on disk.
 
 A cached kernel is compiled again when its own file changes, not when a file it calls into does:
-kernels that call each other therefore stand in one file.
+kernels that call each other therefore stand in one file. What `lanes` and `prefetch` offer is
+compiled into kernels of other files: whoever changes it deletes the `__pycache__` folders.
 """
 
 import logging
@@ -14,7 +15,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Compiles `function` into the kernels of its own file that call it.
+    """Compiles `function` into the kernels that call it.
 
     A call that stays a call passes arrays with their reference counts, which costs more than the
     arithmetic of a row.

@@ -22,7 +22,7 @@ from numba.core.types.misc import CPointer
 from numba.extending import intrinsic, models, overload, register_model
 
 from ctr_pipeline.embeddings.compilation import inlined
-from ctr_pipeline.embeddings.prefetch import prefetch_at
+from ctr_pipeline.embeddings.prefetch import prefetch
 
 Address = Any
 """Where items of one type lie; in kernels alone."""
@@ -217,8 +217,8 @@ def clear_values(target: Address, count: np.uint64) -> None:
 def prefetch_values(address: Address, count: np.uint64) -> None:
     """Fetches the cache lines of so many float32 values, of which there is at least one."""
     for i in range(_NONE, count, _LINE_FLOATS):
-        prefetch_at(address, i)
-    prefetch_at(address, count - _NEXT)
+        prefetch(address, i)
+    prefetch(address, count - _NEXT)
 
 
 @inlined

@@ -11,7 +11,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt8Array
 from ctr_pipeline.embeddings.compilation import kernel
-from ctr_pipeline.embeddings.prefetch import prefetch
+from ctr_pipeline.embeddings.lanes import address_of, prefetch_values
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -22,7 +22,6 @@ _SHIFT_30 = np.uint64(30)
 _SHIFT_31 = np.uint64(31)
 _ROWS_AHEAD = 16
 _NONE = np.uint64(0)
-_LINE_FLOATS = np.uint64(16)
 _UNMARKED = np.uint8(0)
 _FIRST_VALUE = np.uint64(HEADER_WORDS)
 
@@ -83,8 +82,7 @@ def save_rows(
     for u in range(begin, rows_U.shape[0]):
         ahead = u + _ROWS_AHEAD
         if ahead < rows_U.shape[0] and rows_U[ahead] >= 0:
-            for column in range(_NONE, size, _LINE_FLOATS):
-                prefetch(records_NR, (np.uint64(rows_U[ahead]), column))
+            prefetch_values(address_of(records_NR, (np.uint64(rows_U[ahead]), _NONE)), size)
         if rows_U[u] < 0:
             continue
         row = np.uint64(rows_U[u])

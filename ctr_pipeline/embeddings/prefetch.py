@@ -8,39 +8,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
 
 @intrinsic
-def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
-    """Fetches the cache line of `array[place]` into all caches; never faults.
-
-    Args:
-        typing_context: Numba's own.
-        array: Of any shape.
-        place: uint64, or a tuple of one for each axis.
-    """
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type, place_type = signature.args
-        view = context.make_array(array_type)(context, builder, arguments[0])
-        if isinstance(place_type, UniTuple):
-            indices = cgutils.unpack_tuple(builder, arguments[1], count=len(place_type))
-        else:
-            indices = [arguments[1]]
-        address = cgutils.get_item_pointer(
-            context, builder, array_type, view, indices, wraparound=False
-        )
-        _fetch(builder, address)
-        return context.get_dummy_value()
-
-    return types.void(array, place), generate
-
-
-@intrinsic
-def prefetch_at(typing_context: Any, address: Any, place: Any) -> Any:
+def prefetch(typing_context: Any, address: Any, place: Any) -> Any:
     """Fetches the cache line of `address[place]` into all caches; never faults.
 
     Args:
@@ -52,22 +24,16 @@ def prefetch_at(typing_context: Any, address: Any, place: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         del signature
-        _fetch(builder, builder.gep(arguments[0], [arguments[1]]))
+        byte_pointer = ir.IntType(8).as_pointer()
+        flag = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag]),
+            "llvm.prefetch.p0",
+        )
+        read, keep_in_all_caches, is_data = flag(0), flag(3), flag(1)
+        line = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), byte_pointer)
+        builder.call(function, [line, read, keep_in_all_caches, is_data])
         return context.get_dummy_value()
 
     return types.void(address, place), generate
-
-
-def _fetch(builder: Any, address: Any) -> None:
-    byte_pointer = ir.IntType(8).as_pointer()
-    flag = ir.IntType(32)
-    function = cgutils.get_or_insert_function(
-        builder.module,
-        ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag]),
-        "llvm.prefetch.p0",
-    )
-    read, keep_in_all_caches, is_data = flag(0), flag(3), flag(1)
-    builder.call(
-        function,
-        [builder.bitcast(address, byte_pointer), read, keep_in_all_caches, is_data],
-    )

@@ -64,16 +64,17 @@ def find_rows(
     hashes = np.empty(_BLOCK, np.uint64)
     entries = np.empty(_BLOCK, np.uint64)
     num_missing = 0
+    entries_at, keys_at = address_of(index, (_NONE,)), address_of(row_keys, (_NONE,))
     for begin in range(first, last, _BLOCK):
         size = min(_BLOCK, last - begin)
         # Index entries of one block are fetched together, then the keys that they point to.
         for i in range(size):
             hashes[i] = _mix(np.uint64(keys_U[begin + i]))
-            prefetch(index, hashes[i] & mask)
+            prefetch(entries_at, hashes[i] & mask)
         for i in range(size):
             entries[i] = index[hashes[i] & mask]
             if entries[i] != _EMPTY:
-                prefetch(row_keys, (entries[i] & _LOW_32) - _ONE)
+                prefetch(keys_at, (entries[i] & _LOW_32) - _ONE)
         for i in range(size):
             key = keys_U[begin + i]
             tag = hashes[i] >> _SHIFT_32

@@ -188,6 +188,14 @@ def _rowwise_adagrad(
 
 
 @inlined
+def _moments(m: Any, v: Any, g: Any, share_1: np.float32, share_2: np.float32) -> Any:
+    """First and second moment after a gradient."""
+    m += (g - m) * share_1
+    v += (g * g - v) * share_2
+    return m, v
+
+
+@inlined
 def _adam_values(
     value: Any,
     m: Any,
@@ -198,8 +206,7 @@ def _adam_values(
     share_2: np.float32,
     epsilon: np.float32,
 ) -> Any:
-    m += (g - m) * share_1
-    v += (g * g - v) * share_2
+    m, v = _moments(m, v, g, share_1, share_2)
     return value - m * rate / (square_root(v) + epsilon), m, v
 
 
@@ -245,11 +252,7 @@ def _amsgrad(
     second = after(slots, dim)
     largest = after(second, dim)
     for i in range(dim):
-        g = gradient[i]
-        m = slots[i]
-        v = second[i]
-        m += (g - m) * share_1
-        v += (g * g - v) * share_2
+        m, v = _moments(slots[i], second[i], gradient[i], share_1, share_2)
         slots[i] = m
         second[i] = v
         # Not `max`, which would drop a NaN.

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,9 +75,10 @@ def run_encoding(
             ):
                 label = loaded.config.data.label
                 files = analysis.ingested.splits[split].files
-                encode = _encode_with(encoder, writer, label)
                 batches = read_batches(files, [label, *columns_of(plan)])
-                for records in _in_order(encode, batches, threads):
+                for records in encode_in_order(
+                    encoder, writer, batches, label=label, threads=threads
+                ):
                     writer.write_records(records)
                     if counted is not None:
                         counted.add(records.ids_BF)
@@ -107,26 +108,31 @@ def columns_of(plan: PreprocessingPlan) -> list[str]:
     return list(dict.fromkeys([*fields, *(number.column for number in plan.numbers)]))
 
 
-def _encode_with(
-    encoder: ColumnEncoder, writer: EncodedWriter, label: str
-) -> Callable[[pa.RecordBatch], EncodedRecords]:
-    """From rows to records of the writer."""
+def encode_in_order(
+    encoder: ColumnEncoder,
+    writer: EncodedWriter,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    label: str | None,
+    threads: int,
+) -> Iterator[EncodedRecords]:
+    """Records of the writer, in the order of the rows; a few threads make them.
+
+    Args:
+        encoder: Of the plan.
+        writer: Whose records they are; writes none.
+        batches: Rows.
+        label: Column of it; None: labels are 0.
+        threads: That encode.
+    """
 
     def encode(batch: pa.RecordBatch) -> EncodedRecords:
         records = writer.new_records(batch.num_rows)
-        records.labels_B[:] = batch.column(label).to_numpy(zero_copy_only=False)
+        labels = 0 if label is None else batch.column(label).to_numpy(zero_copy_only=False)
+        records.labels_B[:] = labels
         encoder.encode(batch, EncodedBatch(ids=records.ids_BF, numbers=records.numbers_BN))
         return records
 
-    return encode
-
-
-def _in_order(
-    encode: Callable[[pa.RecordBatch], EncodedRecords],
-    batches: Iterator[pa.RecordBatch],
-    threads: int,
-) -> Iterator[EncodedRecords]:
-    """Encodes batches in a few threads, in the order of the rows."""
     waiting: deque[Future[EncodedRecords]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
         for batch in batches:

@@ -111,7 +111,7 @@ def evaluate(
                 loaded, run, cut.plan, cut.state, progress=progress, times=times
             )
             splits = {name: encoding.folders[name] for name in _held_out(encoding)}
-            with scored_in_processes(loaded, run, splits, progress=progress) as scores:
+            with scored_in_processes(loaded, run, cut, splits, progress=progress) as scores:
                 results = run_evaluation(
                     loaded, run, analysis.ingested, encoding, scores.load, times=times
                 )

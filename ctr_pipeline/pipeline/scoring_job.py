@@ -28,9 +28,11 @@ from ctr_pipeline.distributed.master.manifests import CutManifest, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
+from ctr_pipeline.pipeline.encoding_stage import encode_in_order
 from ctr_pipeline.pipeline.job_following import finish_job, follow_job
 from ctr_pipeline.pipeline.job_model import TrainedCut, find_trained_cut
 from ctr_pipeline.pipeline.members import CommandLines
+from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.score_files import ScoreFiles
 from ctr_pipeline.pipeline.unseen import ScoredBatch, stream_file
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -45,13 +47,19 @@ _NEW_ROWS = "test"
 
 @contextmanager
 def scored_in_processes(
-    loaded: LoadedConfig, run: RunFolder, splits: Mapping[str, Path], *, progress: Progress
+    loaded: LoadedConfig,
+    run: RunFolder,
+    cut: TrainedCut,
+    splits: Mapping[str, Path],
+    *,
+    progress: Progress,
 ) -> Iterator[ScoreFiles]:
     """Has splits scored with the parameters of the best epoch; the scores are gone afterwards.
 
     Args:
         loaded: The config.
         run: The run whose model it is.
+        cut: The best epoch; a later one, if training has deleted it.
         splits: Of `valid` and `test`, folders of encoded rows.
         progress: Who is shown the job.
 
@@ -61,7 +69,7 @@ def scored_in_processes(
         Interrupted: It was stopped.
     """
     with _own_folder(run) as folder:
-        yield _score(loaded, run, folder, splits, progress)
+        yield _score(loaded, run, folder, cut, splits, progress=progress)
 
 
 @contextmanager
@@ -83,12 +91,14 @@ def _score(
     loaded: LoadedConfig,
     run: RunFolder,
     folder: RunFolder,
+    cut: TrainedCut,
     splits: Mapping[str, Path],
+    *,
     progress: Progress,
 ) -> ScoreFiles:
-    cut = _keep_cut(loaded, run, folder, progress)
-    access = _prepare(loaded, run, folder, cut, splits)
-    progress.say(f"Scoring with checkpoint {cut.facts.cut}, epoch {cut.facts.epoch + 1}")
+    kept = _keep_cut(loaded, run, folder, cut, progress)
+    access = _prepare(loaded, run, folder, kept, splits)
+    progress.say(f"Scoring with checkpoint {kept.facts.cut}, epoch {kept.facts.epoch + 1}")
     commands = CommandLines(folder.config)
     with LocalLauncher(commands, logs_folder=folder.logs, access=access) as launcher:
         launcher.start("master", 0)
@@ -98,11 +108,11 @@ def _score(
 
 
 def _keep_cut(
-    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress
+    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, cut: TrainedCut, progress: Progress
 ) -> CutManifest:
     """Gives the files of the best cut a second name, so that training may delete its own."""
     for _ in range(_KEEP_ATTEMPTS):
-        manifest = find_trained_cut(loaded, run, progress).manifest
+        manifest = cut.manifest
         names = {file.name for file in manifest.files.all_files()}
         folder.checkpoints.mkdir(parents=True)
         try:
@@ -111,6 +121,7 @@ def _keep_cut(
         except FileNotFoundError:
             # Training found a better epoch meanwhile, and deleted this one.
             shutil.rmtree(folder.checkpoints)
+            cut = find_trained_cut(loaded, run, progress)
         else:
             return manifest
     raise CheckpointError(
@@ -162,7 +173,7 @@ class JobScorer:
     Attributes:
         loaded: The config.
         run: The run whose model it is.
-        cut: Its transforms, and the rows that it was trained on.
+        cut: Its best epoch.
         progress: Who is shown the job.
     """
 
@@ -186,7 +197,8 @@ class JobScorer:
             num_rows = self._encode(rows, data, label_required=label_required)
             if not num_rows:
                 return iter(())
-            scores = _score(self.loaded, self.run, folder, {_NEW_ROWS: rows}, self.progress)
+            splits = {_NEW_ROWS: rows}
+            scores = _score(self.loaded, self.run, folder, self.cut, splits, progress=self.progress)
             logits = scores.load(_NEW_ROWS, rows).logits
         rows_again = stream_file(
             self.loaded, self.cut.plan, data, label_required=label_required, ledger=ledger
@@ -196,7 +208,8 @@ class JobScorer:
     def _encode(self, folder: Path, data: str, *, label_required: bool) -> int:
         """Writes the rows as workers read them; returns how many."""
         plan, config = self.cut.plan, self.loaded.config
-        encoder = ColumnEncoder(plan, self.run.path)
+        threads = num_threads(config.runtime)
+        encoder = ColumnEncoder(plan, self.run.path, threads=threads)
         ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
         num_rows = 0
         with (
@@ -208,13 +221,13 @@ class JobScorer:
                 fingerprint=self.cut.state.rows_fingerprint,
             ) as writer,
         ):
-            for batch in stream_file(
+            batches = stream_file(
                 self.loaded, plan, data, label_required=label_required, ledger=ledger
-            ):
-                encoded = encoder.encode(batch)
-                writer.write(encoded.ids, encoded.numbers, np.zeros(batch.num_rows, np.float32))
-                num_rows += batch.num_rows
-                task.advance(batch.num_rows)
+            )
+            for records in encode_in_order(encoder, writer, batches, label=None, threads=threads):
+                writer.write_records(records)
+                num_rows += len(records.labels_B)
+                task.advance(len(records.labels_B))
         return num_rows
 
 

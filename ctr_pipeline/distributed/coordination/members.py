@@ -43,8 +43,7 @@ class MemberState:
         coming_since: When a process was seen first that runs and has not registered, on the job's
             clock; None: there is none.
         stats: That it said of itself last.
-        begun: Of a worker: kinds of task that it has reported work of.
-        speeds: Of a worker: records per second, by kind of task.
+        speeds: Of a worker: records per second, by kind of task that it has reported work of.
         is_slow: It was announced as a straggler.
     """
 
@@ -69,7 +68,6 @@ class MemberState:
     process: ProcessState | None = None
     coming_since: float | None = None
     stats: MemberStats = field(default_factory=MemberStats)
-    begun: set[TaskKind] = field(default_factory=set)
     speeds: dict[TaskKind, MovingAverage] = field(default_factory=dict)
     is_slow: bool = False
 
@@ -108,7 +106,7 @@ class MemberState:
         self.heard_at = self.idle_since = now
         self.stop_asked_at = self.coming_since = None
         self.told_to_leave = self.is_slow = False
-        self.stats, self.begun, self.speeds = MemberStats(), set(), {}
+        self.stats, self.speeds = MemberStats(), {}
 
     def give_up(self, incarnation: str) -> None:
         """A process no longer counts, whatever it may still say."""
@@ -144,10 +142,10 @@ class MemberState:
 
     def measure(self, kind: TaskKind, rows: int, seconds: float) -> None:
         """Takes in work done; the first of a kind compiles the model and says nothing of speed."""
-        if kind not in self.begun:
-            self.begun.add(kind)
+        if kind not in self.speeds:
+            self.speeds[kind] = MovingAverage()
         elif seconds > 0:
-            self.speeds.setdefault(kind, MovingAverage()).add(rows / seconds)
+            self.speeds[kind].add(rows / seconds)
 
     def to_json(self) -> dict[str, object]:
         """Everything that has to outlive the master."""
