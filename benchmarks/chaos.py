@@ -4,16 +4,25 @@ Each case starts `ctrpipe run` with `runtime.mode: processes` on sample rows, do
 while steps are running, and lets it end. A fault that missed, because the run had ended or its
 target was idle, fails the case. Every run has to end as it should, with every record of every
 epoch counted once, nothing dropped, no process left behind, and a test AUC within the natural
-error of undisturbed runs with other seeds. Published are the longest pause without progress, the
+error of undisturbed runs with other seeds. With `--together` several faults strike one run, one
+after another, in an order that the seed draws; each is judged for itself up to the next one's
+moment, the run's end for all of them. Published are the longest pause without progress, the
 records that were computed again, and the restarts.
 
-    python benchmarks/chaos.py                            # all, three repeats: hours
+    python benchmarks/chaos.py                            # all, three repeats: six hours
+    python benchmarks/chaos.py --together 4               # four faults a run where they can: two
     python benchmarks/chaos.py --fault ps_killed --repeats 1
+    python benchmarks/chaos.py --seed 2 --repeats 1 --earlier seeds-0-1.json --json all.json
+
+Hours need not be in one piece: `--earlier` takes what runs of the same size wrote into the table
+and into the new file, and leaves out what they have done.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import itertools
+import json
 import os
 import random
 import shutil
@@ -78,10 +87,10 @@ class Outcome:
         exit_code: Of the process that the user started.
         trained: Records counted.
         expected: Records that had to be.
-        repeated: Executions beyond them.
-        restarts: Of members.
+        repeated: Executions beyond them, until the next fault of the run.
+        restarts: Of members, until then.
         auc: Of the test rows; None if it did not come that far.
-        stall_seconds: Longest pause between counts of records from the first blow on.
+        stall_seconds: Longest pause between counts of records from the first blow until then.
         training_seconds: From the first record to the last, validation left out.
         seconds: Of the whole run.
         strikes: What was done to it.
@@ -153,57 +162,109 @@ def make_config(
     return config
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """Where a fault's own part of a run begins.
+
+    Attributes:
+        at: Monotonic clock, seconds: its first blow, or the end of the run.
+        strikes: Blows before.
+        problems: Before.
+    """
+
+    at: float
+    strikes: int
+    problems: int
+
+
 def run_case(
-    fault: Fault | None, rows: Path, size: Size, *, seed: int, folder: Path, command: str = "run"
-) -> Outcome:
-    """One run with one fault, or with none.
+    faults: Sequence[Fault],
+    rows: Path,
+    size: Size,
+    *,
+    seed: int,
+    folder: Path,
+    command: str = "run",
+) -> list[Outcome]:
+    """One run with faults, one after another, or with none.
 
     Args:
-        fault: Which.
+        faults: Which; several need the same of the run.
         rows: Sample rows; what the first run makes of them is kept beside them for the others.
         size: How large.
-        seed: Of training and of the fault.
+        seed: Of training and of the faults.
         folder: For the run.
         command: `run`, or `train`, which ends before the export.
+
+    Returns:
+        One for each fault, or one that is `undisturbed`.
     """
     prepared = rows.with_suffix(".prepared")
-    outcome = Outcome(fault.name if fault else "undisturbed", seed)
+    outcomes = [Outcome(fault.name, seed) for fault in faults] or [Outcome("undisturbed", seed)]
+    first = faults[0] if faults else None
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        runtime = dict(fault.runtime) if fault else {}
-        if fault is not None and fault.surroundings is not None:
-            runtime |= stack.enter_context(fault.surroundings(folder))
+        runtime = dict(first.runtime) if first else {}
+        if first is not None and first.surroundings is not None:
+            runtime |= stack.enter_context(first.surroundings(folder))
         config = make_config(
-            rows, size, seed=seed, runtime=runtime, others=fault.config if fault else {}
+            rows, size, seed=seed, runtime=runtime, others=first.config if first else {}
         )
         if config["model"]["name"] == "custom":
             _write_buggy_model(folder, config["model"])
         program = [sys.executable, str(PROXIED_RUN), str(folder / "control.sock")]
-        is_proxied = fault is not None and fault.is_proxied
+        is_proxied = first is not None and first.is_proxied
         run = stack.enter_context(
             WatchedRun(folder, config, program=program if is_proxied else CTRPIPE)
         )
-        chaos = Disturbance(run, random.Random(f"{outcome.fault} {seed}"), command)  # noqa: S311
-        is_usual = not fault or not fault.config
+        chaos = Disturbance(run, random.Random(f"{outcomes[0].fault} {seed}"), command)  # noqa: S311
+        is_usual = not first or not first.config
         if prepared.exists() and is_usual:
             run.adopt_preparation(prepared)
         run.start(command, "--overwrite")
+        turns = []
+        for number, fault in enumerate(faults):
+            if len(faults) > 1:
+                chaos.window = window_of(number, len(faults))
+            turns.append(_strike(fault, chaos))
+        exit_code = None
         try:
-            if fault is not None:
-                fault.strike(chaos)
-                if not chaos.strikes:
-                    raise MissedError("nothing was done to the run")
-            outcome.exit_code = run.wait(_RUN_SECONDS)
-        except (MissedError, OverdueError) as error:
-            outcome.problems.append(f"{type(error).__name__}: {error}")
-        except Exception:  # noqa: BLE001  a case that fails is no reason to lose the others
-            outcome.problems.append(traceback.format_exc(limit=-3))
-        if not prepared.exists() and is_usual and outcome.exit_code == 0:
+            exit_code = run.wait(_RUN_SECONDS)
+        except OverdueError as error:
+            chaos.problems.append(f"OverdueError: {error}")
+        if not prepared.exists() and is_usual and exit_code == 0:
             run.keep_preparation(prepared)
-        outcome.problems += chaos.problems
-        _judge(outcome, fault, chaos)
-        outcome.seconds = time.monotonic() - began
-    return outcome
+        turns.append(_Turn(time.monotonic(), len(chaos.strikes), len(chaos.problems)))
+        for number, fault in enumerate(faults):
+            _judge_turn(outcomes[number], fault, chaos, turns[number], turns[number + 1])
+        _judge_end(outcomes, first, chaos, exit_code)
+        for outcome in outcomes:
+            outcome.seconds = (time.monotonic() - began) / len(outcomes)
+    return outcomes
+
+
+def window_of(number: int, total: int) -> tuple[float, float]:
+    """Fractions of a job between which one of several faults strikes: the first half of its share.
+
+    The other half is for the run to recover in, before the next one.
+    """
+    begin, share = 0.08 + 0.82 * number / total, 0.82 / total
+    return begin, begin + share / 2
+
+
+def _strike(fault: Fault, chaos: Disturbance) -> _Turn:
+    """Has a fault do what it does; what goes wrong is one of the problems."""
+    num_strikes, num_problems = len(chaos.strikes), len(chaos.problems)
+    try:
+        fault.strike(chaos)
+        if len(chaos.strikes) == num_strikes:
+            raise MissedError("nothing was done to the run")
+    except (MissedError, OverdueError) as error:
+        chaos.problems.append(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001  a case that fails is no reason to lose the others
+        chaos.problems.append(traceback.format_exc(limit=-3))
+    struck = chaos.strikes[num_strikes:]
+    return _Turn(struck[0].at if struck else time.monotonic(), num_strikes, num_problems)
 
 
 def _write_buggy_model(folder: Path, model: dict[str, Any]) -> None:
@@ -213,49 +274,94 @@ def _write_buggy_model(folder: Path, model: dict[str, Any]) -> None:
     model["options"] = {"bug": str(folder / "bug")}
 
 
-def _judge(outcome: Outcome, fault: Fault | None, chaos: Disturbance) -> None:
-    """Fills in what is known of the run, and what of it is wrong."""
-    run = chaos.run
-    problems = outcome.problems
+def _judge_turn(
+    outcome: Outcome, fault: Fault, chaos: Disturbance, begin: _Turn, end: _Turn
+) -> None:
+    """Fills in what one fault did, and what of it is wrong."""
+    outcome.problems += chaos.problems[begin.problems : end.problems]
+    strikes = chaos.strikes[begin.strikes : end.strikes]
+    outcome.strikes = [strike.what for strike in strikes]
+    before, after = chaos.run.moment_at(begin.at - 0.5), chaos.run.moment_at(end.at)
+    if before is not None and after is not None:
+        outcome.restarts = after.restarts - before.restarts
+        outcome.repeated = max(after.repeated - before.repeated, 0)
+    if strikes:
+        pauses = chaos.run.progress_seconds(begin.at - 0.5, end.at)
+        outcome.stall_seconds = pauses[0] if pauses else 0.0
+    limit = fault.most_stall_seconds
+    if limit is not None and outcome.stall_seconds > limit:
+        outcome.problems.append(
+            f"{outcome.stall_seconds:.1f} s without progress, {limit:.0f} allowed"
+        )
+
+
+def _judge_end(
+    outcomes: Sequence[Outcome], fault: Fault | None, chaos: Disturbance, exit_code: int | None
+) -> None:
+    """Fills in what is known of the run's end, for all of its faults, and what of it is wrong."""
+    run, problems = chaos.run, []
     expected_exit = fault.ends if fault else 0
-    if outcome.exit_code is not None and expected_exit is not None:
-        if outcome.exit_code != expected_exit:
-            problems.append(f"exit code {outcome.exit_code}: {run.tail()}")
+    if exit_code is None:
+        problems.append("the run did not end")
+    elif expected_exit is not None:
+        if exit_code != expected_exit:
+            problems.append(f"exit code {exit_code}: {run.tail()}")
         pids = [process.pid for process in run.processes()]
         if not wait_until_gone(pids, 5.0):
             problems.append(f"processes were left behind: {pids}")
+    view = None
     try:
         view = run.final_view()
     except Exception as error:  # noqa: BLE001  whatever it is, it is what is wrong
         problems.append(f"no status after the end: {error}")
-        return
-    outcome.state = view.state
-    outcome.trained, outcome.repeated = view.records.trained, view.records.repeated
-    outcome.expected = view.records.total
-    outcome.restarts = sum(run.restarts.values())
-    outcome.strikes = [strike.what for strike in chaos.strikes]
-    outcome.events = [f"{event.what}: {event.done}" for event in view.events]
-    outcome.training_seconds = run.training_seconds()
-    if chaos.strikes:
-        pauses = run.progress_seconds(chaos.strikes[0].at - 0.5, float("inf"))
-        outcome.stall_seconds = pauses[0] if pauses else 0.0
-    limit = fault.most_stall_seconds if fault else None
-    if limit is not None and outcome.stall_seconds > limit:
-        problems.append(f"{outcome.stall_seconds:.1f} s without progress, {limit:.0f} allowed")
-    if expected_exit != 0:
-        return
-    if view.state != "finished":
-        problems.append(f"the job is '{view.state}' at the end: {view.reason}")
-    if outcome.trained != outcome.expected:
-        problems.append(f"{outcome.trained:,} records counted, {outcome.expected:,} expected")
-    if view.records.dropped:
-        problems.append(f"{view.records.dropped:,} records were dropped")
-    outcome.auc = next((one.auc for one in view.final_metrics if one.split == "test"), None)
-    with contextlib.suppress(OSError, KeyError):
-        # Exact, from the predictions; a run that ends before the export has the master's.
-        outcome.auc = float(run.metrics()["test"]["auc"])
-    if outcome.auc is None:
-        problems.append("there is no test AUC")
+    auc = None
+    if view is not None and expected_exit == 0:
+        if view.state != "finished":
+            problems.append(f"the job is '{view.state}' at the end: {view.reason}")
+        if view.records.trained != view.records.total:
+            problems.append(
+                f"{view.records.trained:,} records counted, {view.records.total:,} expected"
+            )
+        if view.records.dropped:
+            problems.append(f"{view.records.dropped:,} records were dropped")
+        auc = next((one.auc for one in view.final_metrics if one.split == "test"), None)
+        with contextlib.suppress(OSError, KeyError):
+            # Exact, from the predictions; a run that ends before the export has the master's.
+            auc = float(run.metrics()["test"]["auc"])
+        if auc is None:
+            problems.append("there is no test AUC")
+    for outcome in outcomes:
+        outcome.exit_code, outcome.auc = exit_code, auc
+        outcome.training_seconds = run.training_seconds()
+        outcome.problems += problems
+        if view is not None:
+            outcome.state = view.state
+            outcome.trained, outcome.expected = view.records.trained, view.records.total
+            outcome.events = [f"{event.what}: {event.done}" for event in view.events]
+            if len(outcomes) == 1:
+                outcome.repeated = view.records.repeated
+
+
+def plan_runs(faults: Sequence[Fault], together: int, seed: int) -> list[tuple[Fault, ...]]:
+    """Which faults strike which run.
+
+    Args:
+        faults: To be dealt with, each once.
+        together: At most so many in a run.
+        seed: Draws the order of those that may share one.
+    """
+    by_needs: dict[tuple[object, ...], list[Fault]] = {}
+    for fault in faults:
+        by_needs.setdefault(fault.needs, []).append(fault)
+    dice = random.Random(seed)  # noqa: S311  no secret
+    runs = []
+    for same in by_needs.values():
+        order = dice.sample(same, len(same)) if together > 1 else same
+        # Runs of about the same number of faults.
+        num_runs = -(-len(order) // together)
+        bounds = [len(order) * number // num_runs for number in range(num_runs + 1)]
+        runs += [tuple(order[low:high]) for low, high in itertools.pairwise(bounds)]
+    return runs
 
 
 def natural_error(aucs: Sequence[float]) -> tuple[float, float]:
@@ -337,6 +443,26 @@ def _spread(values: Sequence[float], digits: int) -> str:
     return f"{statistics.fmean(values):,.{digits}f} ± {spread:,.{digits}f}"
 
 
+def load_outcomes(path: Path, size: Size) -> list[Outcome]:
+    """What an earlier run found.
+
+    Raises:
+        SystemExit: Its runs were of another size, so that they cannot stand in one table.
+    """
+    results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    if results["size"] != dataclasses.asdict(size):
+        raise SystemExit(f"{path}: its runs are of another size: {results['size']}")
+    return [Outcome(**one) for one in results["outcomes"]]
+
+
+def _write(path: Path | None, machine: Any, size: Size, outcomes: Sequence[Outcome]) -> None:
+    results = {
+        "size": dataclasses.asdict(size),
+        "outcomes": [dataclasses.asdict(one) for one in outcomes],
+    }
+    write_results(path, benchmark="chaos", machine=machine, results=results)
+
+
 def main() -> int:
     """Runs the cases and prints the table; exit code 1 if anything was not as it should be."""
     parser = argparse.ArgumentParser(
@@ -347,6 +473,7 @@ def main() -> int:
                         help="Only this one; may be given again.")  # fmt: skip
     parser.add_argument("--repeats", type=int, default=3, help="Seeds of each.")
     parser.add_argument("--seed", type=int, default=0, help="The first seed.")
+    parser.add_argument("--together", type=int, default=1, help="Faults that may share a run.")
     parser.add_argument("--rows", type=int, help="Sample rows.")
     parser.add_argument("--epochs", type=int, help="Passes over them.")
     parser.add_argument(
@@ -356,6 +483,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="Name the faults and end.")
     parser.add_argument("--keep", type=Path, help="Keep the runs' folders there.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
+    parser.add_argument("--earlier", type=Path, action="append", default=[],
+                        help="Results of an earlier run; may be given again.")  # fmt: skip
     arguments = parser.parse_args()
     if arguments.list:
         print_table(["fault", "what"], [[fault.name, fault.what] for fault in ALL_FAULTS])
@@ -372,25 +501,35 @@ def main() -> int:
                 print(f"{one.name} needs root and is left out", file=sys.stderr)
         wanted = [one for one in wanted if not one.needs_root]
     machine = describe_machine()
-    outcomes: list[Outcome] = []
+    outcomes = [one for path in arguments.earlier for one in load_outcomes(path, size)]
+    done = {(one.fault, one.seed) for one in outcomes}
     with tempfile.TemporaryDirectory(prefix="chaos-rows-") as temporary:
         rows = sample(Path(temporary), size)
         for seed in range(arguments.seed, arguments.seed + repeats):
-            for fault in (None, *wanted):
-                name = fault.name if fault else "undisturbed"
-                with case_folder(arguments.keep, f"{name}-{seed}") as folder:
-                    outcome = run_case(
-                        fault, rows, size, seed=seed, folder=folder, command=arguments.command
+            todo = [one for one in wanted if (one.name, seed) not in done]
+            runs: list[tuple[Fault, ...]] = plan_runs(todo, arguments.together, seed)
+            if ("undisturbed", seed) not in done:
+                runs.insert(0, ())
+            for faults in runs:
+                name = "+".join(fault.name for fault in faults) or "undisturbed"
+                with case_folder(arguments.keep, f"{name[:100]}-{seed}") as folder:
+                    found = run_case(
+                        faults, rows, size, seed=seed, folder=folder, command=arguments.command
                     )
-                show_outcome(outcome)
-                outcomes.append(outcome)
+                for outcome in found:
+                    show_outcome(outcome)
+                outcomes += found
+                # Time may end before the last of them does.
+                _write(arguments.json, machine, size, outcomes)
+    _write(arguments.json, machine, size, outcomes)
     aucs = [one.auc for one in outcomes if one.fault == "undisturbed" and one.auc is not None]
     if aucs:
         middle, room = natural_error(aucs)
         for one in outcomes:
             if one.auc is not None and abs(one.auc - middle) > room:
                 one.problems.append(f"AUC {one.auc:.4f} is beyond {middle:.4f} ± {room:.4f}")
-    print(f"\n{size.rows:,} sample rows, {size.epochs} epochs, {repeats} repeats\n")
+    num_seeds = len({one.seed for one in outcomes})
+    print(f"\n{size.rows:,} sample rows, {size.epochs} epochs, {num_seeds} seeds\n")
     print_machine(machine)
     what = {fault.name: fault.what for fault in ALL_FAULTS}
     header = ["fault", "s without progress", "records repeated", "restarts", "goodput", "test AUC",
@@ -399,15 +538,6 @@ def main() -> int:
     for one in outcomes:
         for problem in one.problems:
             print(f"{one.fault} (seed {one.seed}): {problem}")
-    write_results(
-        arguments.json,
-        benchmark="chaos",
-        machine=machine,
-        results={
-            "size": dataclasses.asdict(size),
-            "outcomes": [dataclasses.asdict(one) for one in outcomes],
-        },
-    )
     return 1 if any(one.problems for one in outcomes) else 0
 
 

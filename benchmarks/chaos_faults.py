@@ -54,6 +54,8 @@ class Disturbance:
         strikes: So far.
         problems: What did not hold.
         resumed: The run was started again with `--resume`.
+        window: Fractions of the job that the next fault has for itself, where it shares the run
+            with others; None: where it likes.
     """
 
     run: WatchedRun
@@ -62,10 +64,11 @@ class Disturbance:
     strikes: list[Strike] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     resumed: bool = False
+    window: tuple[float, float] | None = None
 
     def wait_for_moment(self, low: float = 0.15, high: float = 0.6) -> None:
         """Waits for a random place between two fractions of the job, in the middle of steps."""
-        fraction = self.dice.uniform(low, high)
+        fraction = self.dice.uniform(*(self.window or (low, high)))
         run = self.run
 
         def reached() -> bool:
@@ -162,6 +165,7 @@ class Fault:
         surroundings: Something that has to be there before the run starts, such as an etcd.
         is_proxied: Members reach each other through proxies.
         is_core: An end-to-end test of its own.
+        is_alone: It takes the whole run, so that no other fault can share it.
     """
 
     name: str
@@ -177,6 +181,17 @@ class Fault:
     )
     is_proxied: bool = False
     is_core: bool = False
+    is_alone: bool = False
+
+    @property
+    def needs(self) -> tuple[object, ...]:
+        """Faults share a run only if they need the same."""
+        return (
+            self.name if self.is_alone or self.config or self.ends != 0 else "",
+            repr(self.runtime),
+            self.surroundings,
+            self.is_proxied,
+        )
 
 
 # Workers.
@@ -727,7 +742,12 @@ def _slowed(chaos: Disturbance, role: Role, index: int, *, fraction: float) -> I
 FAULTS: tuple[Fault, ...] = (
     Fault("worker_killed", "worker `kill -9`", kill_worker, most_stall_seconds=2.0, is_core=True),
     Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers),
-    Fault("worker_killed_every_20s", "a worker `kill -9` every 20 s", kill_workers_again_and_again),
+    Fault(
+        "worker_killed_every_20s",
+        "a worker `kill -9` every 20 s",
+        kill_workers_again_and_again,
+        is_alone=True,
+    ),
     Fault(
         "worker_hung",
         "worker SIGSTOP for good",
@@ -737,8 +757,15 @@ FAULTS: tuple[Fault, ...] = (
         "worker_zombie",
         "worker SIGSTOP beyond its lease, then SIGCONT",
         wake_up_zombie,
+        is_alone=True,
     ),
-    Fault("worker_out_of_memory", "worker out of memory", squeeze_worker, needs_root=True),
+    Fault(
+        "worker_out_of_memory",
+        "worker out of memory",
+        squeeze_worker,
+        needs_root=True,
+        is_alone=True,
+    ),
     Fault(
         "worker_crash_loop",
         "bug in the model's file: crash loop",

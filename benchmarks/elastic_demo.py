@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from watched_run import MissedError, OverdueError, WatchedRun
 
-from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
 
 _RUN_SECONDS = 3600.0
 
@@ -48,9 +48,10 @@ class Story:
     def tell_members(self) -> None:
         """Who is there."""
         for member in self._run.now.members:
-            speed = member.stats.samples_per_second
+            stats = member.stats or MemberStats()
+            speed = stats.samples_per_second
             doing = f", {speed:,.0f} records/s" if speed else ""
-            rows = f", {member.stats.rows_held:,} rows" if member.stats.rows_held else ""
+            rows = f", {stats.rows_held:,} rows" if stats.rows_held else ""
             restarts = f", started again {member.restarts}×" if member.restarts else ""
             self.tell(
                 f"         {member.role}-{member.index}: process {member.pid}, {member.state}"

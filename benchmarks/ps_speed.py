@@ -131,7 +131,7 @@ class Worker:
         )
         self.ahead.wait()
         pulled = time.perf_counter()
-        outcome = self.client.push(
+        outcome = self.client.start_push(
             pull,
             self.gradients,
             self.dense_gradient,
@@ -140,7 +140,7 @@ class Worker:
             learning_rate_factor=1.0,
             num_examples=self.num_examples,
             refresh=self.ahead,
-        )
+        ).wait()
         pushed = time.perf_counter()
         if outcome.repeated or outcome.verdict != "applied":
             raise RuntimeError(f"batch {number} was not applied")

@@ -31,9 +31,12 @@ from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, draw_rows
 from watched_run import WatchedRun
 
+from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.distributed.master.status import MemberView
 from ctr_pipeline.training.history import load_history
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.5
+_WATCH_SECONDS = 2.0
 _RUN_SECONDS = 3600.0
 
 
@@ -126,7 +129,9 @@ class UsageLog:
                 epochs=len(load_history(history)),
                 cpu_seconds=sum(self._cpu.values()),
                 server_cpu_seconds=tuple(self._cpu.get(one.pid, 0.0) for one in servers),
-                bytes=sum(one.stats.bytes_sent + one.stats.bytes_received for one in workers),
+                bytes=sum(
+                    stats_of(one).bytes_sent + stats_of(one).bytes_received for one in workers
+                ),
             )
         )
 
@@ -140,6 +145,11 @@ class UsageLog:
         begin = next(one for one in self.looks if one.epochs > first)
         end = next(one for one in self.looks if one.epochs > last)
         return begin, end
+
+
+def stats_of(member: MemberView) -> MemberStats:
+    """What a member said of itself; zeros if nobody knows."""
+    return member.stats or MemberStats()
 
 
 def write_rows(path: Path, num_rows: int, seed: int) -> None:
@@ -183,7 +193,7 @@ def run_side(side: Side, rows: Path, *, epochs: int, seed: int) -> dict[str, Any
     """One run and its figures."""
     with tempfile.TemporaryDirectory(prefix="runtime-speed-") as folder:
         config = make_config(rows, side, epochs=epochs, seed=seed)
-        with WatchedRun(Path(folder), config) as run:
+        with WatchedRun(Path(folder), config, watch_seconds=_WATCH_SECONDS) as run:
             run.start("train")
             log = UsageLog(run)
             code = run.wait(_RUN_SECONDS)
@@ -191,7 +201,8 @@ def run_side(side: Side, rows: Path, *, epochs: int, seed: int) -> dict[str, Any
             if code != 0:
                 raise SystemExit(f"{side.name}: ctrpipe train ended with {code}:\n{run.tail(40)}")
             history = load_history(run.output / "history.csv")
-            view = None if side.is_local else run.final_view()
+            # What members said last: nobody else knows what they held.
+            view = None if side.is_local else run.view
     if len(history) != epochs:
         raise SystemExit(f"{side.name}: {len(history)} epochs instead of {epochs}")
     samples = sum(epoch.num_rows for epoch in history[1:])
@@ -207,7 +218,7 @@ def run_side(side: Side, rows: Path, *, epochs: int, seed: int) -> dict[str, Any
         ],
         "valid_logloss": history[-1].valid_logloss,
         "repeated": view.records.repeated if view else 0,
-        "rows_held": [one.stats.rows_held for one in view.members if one.role == "ps"]
+        "rows_held": [stats_of(one).rows_held for one in view.members if one.role == "ps"]
         if view
         else [],
     }

@@ -28,11 +28,10 @@ import yaml
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
 from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.pipeline.job_control import Job, ask_master, read_status
+from ctr_pipeline.pipeline.job_control import Job, MasterLine, read_status
 
 MARK = "CTRPIPE_WATCHED_RUN"
 CTRPIPE = (sys.executable, "-m", "ctr_pipeline")
-_WATCH_SECONDS = 0.1
 _PREPARED = (
     "cache",
     "statistics.json",
@@ -62,6 +61,7 @@ class Moment:
         trained: Records counted.
         repeated: Executions beyond that.
         samples_per_second: As `status` says it.
+        restarts: Of members.
     """
 
     at: float
@@ -69,6 +69,7 @@ class Moment:
     trained: int
     repeated: int
     samples_per_second: float
+    restarts: int = 0
 
 
 class WatchedRun:
@@ -79,6 +80,7 @@ class WatchedRun:
         config: The YAML file as a mapping; `output` is set here.
         program: That starts the run; other commands are always those of `ctrpipe`.
         environment: Added to ours.
+        watch_seconds: Between looks at its status; a look costs the run's machine about 3 ms.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class WatchedRun:
         *,
         program: Sequence[str] = CTRPIPE,
         environment: Mapping[str, str] | None = None,
+        watch_seconds: float = 0.1,
     ) -> None:
+        self._watch_seconds = watch_seconds
         self._program = tuple(program)
         self.folder = folder
         self.mark = secrets.token_hex(8)
@@ -223,28 +227,37 @@ class WatchedRun:
         found: dict[str, Any] = json.loads((self.output / "metrics.json").read_text("utf-8"))
         return found
 
+    def moment_at(self, at: float) -> Moment | None:
+        """The last look until then at which a master answered."""
+        return next((one for one in reversed(self.moments) if one.at <= at and one.state), None)
+
     # Looking.
 
     def _watch(self) -> None:
-        while not self._ended.wait(_WATCH_SECONDS):
-            try:
-                view = ask_master(self.job, "Status", Empty(), JobView)
-            except CtrPipelineError:
-                self._note(Moment(time.monotonic(), "", *self._last_counts()))
-                continue
-            self.view = view
-            for member in view.members:
-                place = (member.role, member.index)
-                self.restarts[place] = max(member.restarts, self.restarts.get(place, 0))
-            self._note(
-                Moment(
-                    time.monotonic(),
-                    view.state,
-                    view.records.trained,
-                    view.records.repeated,
-                    view.samples_per_second,
-                )
+        with MasterLine(self.job) as line:
+            while not self._ended.wait(self._watch_seconds):
+                self._look(line)
+
+    def _look(self, line: MasterLine) -> None:
+        try:
+            view = line.ask("Status", Empty(), JobView)
+        except CtrPipelineError:
+            self._note(Moment(time.monotonic(), "", *self._last_counts()))
+            return
+        self.view = view
+        for member in view.members:
+            place = (member.role, member.index)
+            self.restarts[place] = max(member.restarts, self.restarts.get(place, 0))
+        self._note(
+            Moment(
+                time.monotonic(),
+                view.state,
+                view.records.trained,
+                view.records.repeated,
+                view.samples_per_second,
+                sum(self.restarts.values()),
             )
+        )
 
     def _last_counts(self) -> tuple[int, int, float]:
         if not self.moments:

@@ -65,6 +65,10 @@ class RunFolderError(CtrPipelineError):
     """The run folder is locked, read-only, full, or belongs to another configuration."""
 
 
+class FolderInUseError(RunFolderError):
+    """Another process holds the lock of the run folder."""
+
+
 @dataclass(frozen=True)
 class ConfigProblem:
     """One thing wrong in a config.

@@ -23,6 +23,9 @@ def evaluate(
 ) -> None:
     """Measure the trained model on the test rows, or on other rows.
 
+    While a run of several processes trains, its test rows are measured with its newest checkpoint;
+    the results are kept in the run folder's evaluations, apart from those of the run.
+
     For example:
 
     ctrpipe evaluate config.yaml

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 160
 _NUM_EVENTS = 8
+_UNKNOWN = "–"
 _GOOD = frozenset({"running", "standby", "finished", "training", "trained"})
 _BAD = frozenset({"silent", "ended", "backing off", "failed"})
 
@@ -103,20 +104,33 @@ def _render_members(members: "Sequence[MemberView]") -> Table:
     table.add_column("last end", overflow="fold")
     for member in members:
         seen = member.last_seen_seconds
-        stats = member.stats
+        memory, speed, rows = _spoken_figures(member)
         table.add_row(
             f"{member.role}-{member.index}",
             Text(member.state, style=_style_of(member.state)),
             escape(member.address),
             str(member.pid) if member.pid else "",
             f"{member.restarts:,}",
-            "" if seen is None else f"{spoken_seconds(seen)} ago",
-            spoken_amount(stats.rss_bytes, "bytes") if stats.rss_bytes else "",
-            f"{stats.samples_per_second:,.0f}" if member.role == "worker" else "",
-            f"{stats.rows_held:,}" if member.role == "ps" else "",
+            _UNKNOWN if seen is None else f"{spoken_seconds(seen)} ago",
+            memory,
+            speed,
+            rows,
             escape(member.last_end),
         )
     return table
+
+
+def _spoken_figures(member: "MemberView") -> tuple[str, str, str]:
+    """Memory, speed and rows held; a dash where nobody knows, nothing where there is no such."""
+    stats, is_worker, is_server = member.stats, member.role == "worker", member.role == "ps"
+    if stats is None or not stats.rss_bytes:
+        # It has not said anything of itself yet: every process holds some memory.
+        return _UNKNOWN, _UNKNOWN if is_worker else "", _UNKNOWN if is_server else ""
+    return (
+        spoken_amount(stats.rss_bytes, "bytes"),
+        f"{stats.samples_per_second:,.0f}" if is_worker else "",
+        f"{stats.rows_held:,}" if is_server else "",
+    )
 
 
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:

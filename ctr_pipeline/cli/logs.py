@@ -33,10 +33,12 @@ def logs(
 
     ctrpipe logs runs/criteo master-0 -f
     """
-    session_of(context, verbose, quiet, as_json=False)
-    from ctr_pipeline.pipeline.job_control import find_job, find_log, read_log
+    session = session_of(context, verbose, quiet, as_json=False)
+    from ctr_pipeline.pipeline.job_control import await_log, find_job, find_log, read_log
 
-    for data in read_log(find_log(find_job(run), member), num_lines, follow=follow):
+    job = find_job(run)
+    path = await_log(job, member, on_wait=session.progress.say) if follow else find_log(job, member)
+    for data in read_log(path, num_lines, follow=follow):
         # Bytes that are no text are shown as such; a terminal must not stumble over a member's.
         sys.stdout.write(data.decode("utf-8", "replace"))
         sys.stdout.flush()

@@ -54,6 +54,15 @@ MasterAddress = Annotated[
         show_default=False,
     ),
 ]
+WaitForMaster = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        min=0,
+        metavar="SECONDS",
+        help="For the first master to come; one that was there is waited for in any case.",
+    ),
+]
 Incarnation = Annotated[str | None, typer.Option(hidden=True)]
 """Name that the launcher gives a process."""
 

@@ -13,6 +13,7 @@ from ctr_pipeline.cli.options import (
     Overrides,
     Quiet,
     Verbose,
+    WaitForMaster,
 )
 from ctr_pipeline.cli.session import session_of
 
@@ -32,6 +33,7 @@ def ps(
         ),
     ] = None,
     master: MasterAddress = None,
+    wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
@@ -53,4 +55,5 @@ def ps(
         advertise=advertise,
         master_address=master,
         incarnation=incarnation,
+        wait_seconds=wait_seconds,
     )

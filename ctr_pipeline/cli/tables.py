@@ -97,12 +97,21 @@ def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
-    """Metrics of one set of rows."""
+    """Metrics of one set of rows; which checkpoint, if it was one of a run that goes on."""
     table = _facts("")
+    checkpoint = metrics.get("checkpoint")
+    if checkpoint:
+        table.add_row(
+            "checkpoint",
+            f"{checkpoint['cut']}, epoch {checkpoint['epoch']}, step {checkpoint['step']:,}",
+        )
     if isinstance(metrics.get("num_rows"), int):
         table.add_row("rows", f"{metrics['num_rows']:,}")
     _add_metrics(table, "", metrics)
-    _console().print(table)
+    console = _console()
+    console.print(table)
+    if "folder" in metrics:
+        _print_paths(console, {"kept in": Path(metrics["folder"])})
 
 
 def check_payload(result: "CheckResult") -> dict[str, Any]:

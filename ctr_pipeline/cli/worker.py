@@ -10,6 +10,7 @@ from ctr_pipeline.cli.options import (
     Overrides,
     Quiet,
     Verbose,
+    WaitForMaster,
 )
 from ctr_pipeline.cli.session import session_of
 
@@ -21,6 +22,7 @@ def worker(
     overrides: Overrides = None,
     *,
     master: MasterAddress = None,
+    wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
@@ -40,4 +42,5 @@ def worker(
         index,
         master_address=master,
         incarnation=incarnation,
+        wait_seconds=wait_seconds,
     )

@@ -416,9 +416,10 @@ class RuntimeConfig(Section):
     )
     update: Literal["async", "sync", "bounded"] = Field(
         default="async",
-        description="async: each batch's gradients are applied as they come; sync: the mean of "
-        "those of grads_to_wait batches; bounded: as they come, but not more than max_staleness "
-        "updates late.",
+        description="async: each batch's gradients are applied as they come, and a worker computes "
+        "the next batch meanwhile unless train.deterministic is set; sync: the mean of those of "
+        "grads_to_wait batches; bounded: as they come, but not more than max_staleness updates "
+        "late.",
     )
     grads_to_wait: int = Field(
         default=1,

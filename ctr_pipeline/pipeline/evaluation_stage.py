@@ -1,6 +1,6 @@
 """Trained parameters → metrics and predictions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictio
 from ctr_pipeline.pipeline.encoding_stage import Encoding, columns_of
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.training_stage import TrainedModel
-from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.scoring import ScoredRows
 
@@ -28,21 +27,30 @@ SplitScorer = Callable[[str, Path], ScoredRows]
 
 def run_evaluation(
     loaded: LoadedConfig,
-    run: RunFolder,
     ingested: IngestedRows,
-    encoding: Encoding,
+    folders: Mapping[str, Path],
     score: SplitScorer,
     *,
+    predictions: Path,
     times: StageTimes,
 ) -> dict[str, EvaluationResult]:
-    """Exact metrics of the validation and test rows; writes `predictions.parquet`."""
+    """Exact metrics of the validation and test rows; writes the predictions of the test rows.
+
+    Args:
+        loaded: The config.
+        ingested: The rows as they were read.
+        folders: Encoded rows by split; a split that is not among them is not evaluated.
+        score: Scores a split.
+        predictions: File for those of the test rows.
+        times: What the stage took.
+    """
     results: dict[str, EvaluationResult] = {}
     training = ingested.splits["train"]
     with times.stage("evaluation"):
         for split in ("valid", "test"):
-            if split not in ingested.splits:
+            if split not in folders:
                 continue
-            scored = score(split, encoding.folders[split])
+            scored = score(split, folders[split])
             carried = _carried(loaded, ingested.splits[split].files)
             gauc_column = loaded.config.evaluation.gauc_column
             results[split] = evaluate_predictions(
@@ -55,7 +63,7 @@ def run_evaluation(
             )
             if split == "test":
                 keys = carried.select(list(loaded.config.data.key_columns))
-                save_predictions(run.predictions, keys, scored)
+                save_predictions(predictions, keys, scored)
     return results
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Self, TypeVar
 
 from ctr_pipeline.distributed.coordination.messages import Empty, ScaleRequest
 from ctr_pipeline.distributed.master.status import JobView
@@ -29,6 +29,7 @@ ENDED_STATES = frozenset({"finished", "stopped", "failed"})
 
 _DEADLINE_SECONDS = 3.0
 _POLL_SECONDS = 0.2
+_LOG_POLL_SECONDS = 1.0
 _SCALE_SECONDS = 2.0
 _MEMBER = re.compile(r"(master|ps|worker)-[0-9]+|nursery")
 _BLOCK_BYTES = 1 << 16
@@ -103,29 +104,71 @@ def read_status(job: Job) -> JobView:
         return reading.read_status(job.run_folder)
 
 
-def ask_master(job: Job, method: str, message: object, reply: type[T]) -> T:
-    """Asks the master of a job.
+class MasterLine:
+    """Calls to the master of a job, over one connection for as long as it answers there.
 
-    Raises:
-        PeerUnavailable: None answers.
-        CtrPipelineError: It refuses, or the secrets of the job cannot be read.
+    A context manager that hangs up.
+
+    Args:
+        job: Which.
+        address: `host:port` of its master; None: as announced in the run folder.
     """
-    endpoint = load_endpoint(job.folder)
-    if endpoint is None:
-        raise PeerUnavailable(
-            "no master has announced itself", place=str(job.run_folder), remedy=_NOT_RUNNING
-        )
-    client = RpcClient(MASTER_SERVICE, endpoint.address, Access.load(job.folder))
-    try:
-        return client.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
-    except PeerUnavailable as error:
-        raise PeerUnavailable(
-            f"the master at {endpoint.address} does not answer: the job does not run",
-            place=str(job.run_folder),
-            remedy=_NOT_RUNNING,
-        ) from error
-    finally:
-        client.close()
+
+    def __init__(self, job: Job, address: str | None = None) -> None:
+        self._job = job
+        self._address = address
+        self._client: RpcClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._hang_up()
+
+    def ask(self, method: str, message: object, reply: type[T]) -> T:
+        """Calls.
+
+        Raises:
+            PeerUnavailable: No master answers.
+            CtrPipelineError: It refuses, or the secrets of the job cannot be read.
+        """
+        address = self._address or self._announced()
+        if self._client is None or self._client.address != address:
+            self._hang_up()
+            self._client = RpcClient(MASTER_SERVICE, address, Access.load(self._job.folder))
+        try:
+            return self._client.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
+        except PeerUnavailable as error:
+            # The next one may have other secrets.
+            self._hang_up()
+            raise PeerUnavailable(
+                f"the master at {address} does not answer: the job does not run",
+                place=str(self._job.run_folder),
+                remedy=_NOT_RUNNING,
+            ) from error
+
+    def _announced(self) -> str:
+        endpoint = load_endpoint(self._job.folder)
+        if endpoint is None:
+            raise PeerUnavailable(
+                "no master has announced itself",
+                place=str(self._job.run_folder),
+                remedy=_NOT_RUNNING,
+            )
+        return endpoint.address
+
+    def _hang_up(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def ask_master(
+    job: Job, method: str, message: object, reply: type[T], *, address: str | None = None
+) -> T:
+    """Asks the master of a job once; arguments and errors as of `MasterLine`."""
+    with MasterLine(job, address) as line:
+        return line.ask(method, message, reply)
 
 
 def _steer(job: Job, method: str, message: object) -> None:
@@ -246,8 +289,49 @@ def find_log(job: Job, member: str) -> Path:
     raise RunFolderError(
         f"there is no member '{member}'{hint}",
         place=str(job.run_folder),
-        remedy=f"There are {found}" if members else found.capitalize(),
+        remedy=f"There are {found}" if members else f"{found.capitalize()}; -f waits for it",
     )
+
+
+def await_log(
+    job: Job,
+    member: str,
+    *,
+    on_wait: Callable[[str], None],
+    is_over: Callable[[], bool] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Path:
+    """The log of a member, once it has one.
+
+    Args:
+        job: Which.
+        member: For example `worker-3`.
+        on_wait: Told once that it is waited for.
+        is_over: Whether no more members will come; None: as the job says.
+        pause: Waits seconds; whatever it raises ends the waiting.
+
+    Raises:
+        RunFolderError: No member can have that name, or the job is over and it has none.
+    """
+    path = job.logs / f"{member}.log"
+    is_said = False
+    while not path.is_file():
+        over = _is_over(job) if is_over is None else is_over()
+        if over or not _MEMBER.fullmatch(member):
+            return find_log(job, member)
+        if not is_said:
+            is_said = True
+            on_wait(f"{member} has not started yet: waiting for what it writes")
+        pause(_LOG_POLL_SECONDS)
+    return path
+
+
+def _is_over(job: Job) -> bool:
+    try:
+        return read_status(job).state in ENDED_STATES
+    except CtrPipelineError:
+        # It may be about to begin.
+        return False
 
 
 def _by_role_and_index(name: str) -> tuple[str, int]:

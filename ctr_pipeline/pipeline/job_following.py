@@ -10,13 +10,14 @@ from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import Interrupted, TrainingError
-from ctr_pipeline.pipeline.job_control import Job, ask_master
+from ctr_pipeline.pipeline.job_control import Job, MasterLine, ask_master
 from ctr_pipeline.pipeline.job_progress import JobProgress
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
+_LOOK_SECONDS = 0.5
 _STOP_SECONDS = 120.0
 _FINISH_SECONDS = 20.0
 _RESUME = "--resume goes on from the last checkpoint"
@@ -38,7 +39,7 @@ def follow_job(
         Interrupted: It was stopped.
     """
     job, stop_until, view = Job(run.path), None, None
-    with interruption.deferred(), JobProgress(progress) as shown:
+    with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
         while True:
             if interruption.requested() and stop_until is None:
                 progress.say("Stopping after a checkpoint" if resumable else "Stopping")
@@ -47,7 +48,7 @@ def follow_job(
             if stop_until is not None and time.monotonic() > stop_until:
                 interruption.raise_if_requested()
             try:
-                view = ask_master(job, "Status", Empty(), JobView)
+                view = line.ask("Status", Empty(), JobView)
             except PeerUnavailable:
                 # It may not serve yet, or be on its way back.
                 if failure := launcher.failure():
@@ -65,7 +66,7 @@ def follow_job(
                     interruption.raise_if_requested()
                     # Somebody ran 'ctrpipe stop'.
                     raise Interrupted(signal.SIGTERM)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_LOOK_SECONDS)
 
 
 def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> TrainingError:

@@ -5,7 +5,11 @@ from pathlib import Path
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.distributed.coordination.messages import LoggedFile
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, CutManifest
+from ctr_pipeline.distributed.master.manifests import (
+    CheckpointsFolder,
+    CutManifest,
+    cut_file_name,
+)
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.embeddings.dense_log import restore_range
 from ctr_pipeline.embeddings.log_chain import LogFile
@@ -27,11 +31,11 @@ from ctr_pipeline.training.trainer import TrainingState
 
 @dataclass(frozen=True)
 class TrainedCut:
-    """Where the best epoch of a job lies.
+    """A cut of a job, to score with.
 
     Attributes:
-        manifest: Of its cut, or of the newest whole one if that is damaged.
-        state: How training went.
+        manifest: Of the cut.
+        state: How training went until then, or until now.
         plan: Fitted transforms.
     """
 
@@ -41,7 +45,9 @@ class TrainedCut:
 
 
 def find_trained_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedCut:
-    """The best epoch until now; the job may still train.
+    """The cut of the best epoch until now, or the newest whole one if that is damaged.
+
+    The job may still train.
 
     Raises:
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
@@ -52,7 +58,8 @@ def find_trained_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
         raise CheckpointError(
             "holds no trained model: no epoch is done",
             place=str(run.path),
-            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with --resume first",
+            remedy="Wait for its first epoch if it trains now; if not, run 'ctrpipe train' (or "
+            "'ctrpipe run') with --resume",
         )
     decision = decide_stop(history, loaded.config.train.early_stopping, loaded.config.train.epochs)
     best = next(record for record in history if record.epoch == decision.best_epoch)
@@ -68,6 +75,39 @@ def find_trained_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
     plan = load_plan(run.preprocessing)
     require_same_plan(state, plan, run)
     return TrainedCut(manifest, state, plan)
+
+
+def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
+    """The newest whole cut of a job that trains; it may be one of the middle of an epoch.
+
+    Raises:
+        CheckpointError: There is none, or it is of another model than the folder's.
+    """
+    folder = CheckpointsFolder(run.checkpoints, load_spec(run.job).job)
+    for number in folder.numbers():
+        try:
+            manifest = folder.load(number)
+            folder.check_files(manifest, read=True)
+        except CheckpointError as error:
+            # Training deletes old ones meanwhile, and that is no damage.
+            if (folder.path / cut_file_name(number)).exists():
+                progress.say(f"Checkpoint passed over: cut {number}: {error}")
+            continue
+        facts = manifest.facts
+        state = TrainingState(
+            step=facts.step,
+            history=[EpochRecord(**record) for record in manifest.history],
+            rows_fingerprint=facts.rows_fingerprint,
+            plan_fingerprint=facts.plan_fingerprint,
+        )
+        plan = load_plan(run.preprocessing)
+        require_same_plan(state, plan, run)
+        return TrainedCut(manifest, state, plan)
+    raise CheckpointError(
+        "no checkpoint is whole",
+        place=str(run.checkpoints),
+        remedy="Wait for the next one, if the model still trains",
+    )
 
 
 def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:

@@ -118,11 +118,11 @@ def describe_member(member: MemberView) -> str:
     """One member in a line: state, speed, memory, restarts."""
     stats = member.stats
     parts = [f"{member.role}-{member.index}".ljust(10), member.state.ljust(9)]
-    if stats.samples_per_second:
+    if stats is not None and stats.samples_per_second:
         parts.append(f"{stats.samples_per_second:,.0f} rows/s")
-    if stats.rows_held:
+    if stats is not None and stats.rows_held:
         parts.append(f"{stats.rows_held:,} rows held")
-    if stats.rss_bytes:
+    if stats is not None and stats.rss_bytes:
         parts.append(f"{stats.rss_bytes / _MEBIBYTE:,.0f} MiB")
     if member.restarts:
         parts.append(f"{member.restarts} restart{'s' if member.restarts > 1 else ''}")

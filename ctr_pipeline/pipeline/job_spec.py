@@ -95,14 +95,26 @@ def continue_spec(fresh: JobSpec, run: RunFolder) -> JobSpec:
             place=str(run.path),
             remedy="Set model.file back, or give --overwrite",
         )
-    if earlier.num_partitions < fresh.num_parameter_servers:
+    return replace(fresh, job=earlier.job)
+
+
+def require_same_partitions(config: Config, run: RunFolder) -> None:
+    """Refuses to resume a job whose rows lie in another number of partitions.
+
+    Also one that is finished: its export reads the rows from where they lie.
+
+    Raises:
+        CtrPipelineError: It is another number, or what the job was told cannot be read.
+    """
+    asked, kept = config.runtime.partitions, load_spec(run.job).num_partitions
+    if asked != kept:
         raise RunFolderError(
-            f"its rows have {earlier.num_partitions} partitions, too few for "
-            f"{fresh.num_parameter_servers} parameter servers",
+            f"runtime.partitions is {asked} now and was {kept} when the job began, and its "
+            "checkpoints keep that",
             place=str(run.path),
-            remedy="Take fewer with runtime.parameter_servers",
+            remedy=f"Set it back with --set runtime.partitions={kept}, or give --overwrite to "
+            "start anew",
         )
-    return replace(fresh, job=earlier.job, num_partitions=earlier.num_partitions)
 
 
 def _num_rows(folder: Path) -> int:

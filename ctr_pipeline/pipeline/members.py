@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1:0"
 
+WAIT_SECONDS = 60.0
+"""For a master that nobody has seen yet."""
+
 
 class MemberOutOfMemory(CtrPipelineError):  # noqa: N818  what happened, as the launcher calls it
     """A member could not get the memory it needs; its exit code says so to the launcher."""
@@ -90,6 +93,7 @@ def be_parameter_server(
     advertise: str | None = None,
     master_address: str | None,
     incarnation: str | None,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> int:
     """Is a parameter server until the master says to leave; returns the exit code.
 
@@ -100,13 +104,16 @@ def be_parameter_server(
         advertise: `host:port` that others are told; None: where it serves.
         master_address: `host:port`; None: as announced in the run folder.
         incarnation: Name that the launcher knows this process by; None: nobody launched it.
+        wait_seconds: For a first master, where nobody launched it.
 
     Raises:
-        CtrPipelineError: It cannot serve, or the master refuses it.
+        CtrPipelineError: It cannot serve, the master refuses it, or there is no job to join.
     """
     folder = require_job(loaded)
 
     def run() -> int:
+        if incarnation is None and not _can_join(folder, master_address, wait_seconds):
+            return 0
         from ctr_pipeline.distributed.ps.program import run_ps
 
         return run_ps(
@@ -117,7 +124,12 @@ def be_parameter_server(
 
 
 def be_worker(
-    loaded: "LoadedConfig", index: int, *, master_address: str | None, incarnation: str | None
+    loaded: "LoadedConfig",
+    index: int,
+    *,
+    master_address: str | None,
+    incarnation: str | None,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> int:
     """Works for a job until nothing is left or somebody says to leave; returns the exit code.
 
@@ -126,13 +138,16 @@ def be_worker(
         index: Which.
         master_address: `host:port`; None: as announced in the run folder.
         incarnation: Name that the launcher knows this process by; None: nobody launched it.
+        wait_seconds: For a first master, where nobody launched it.
 
     Raises:
-        CtrPipelineError: Of the model, the data, or the master's refusal.
+        CtrPipelineError: Of the model, the data, the master's refusal; or there is no job to join.
     """
     folder = require_job(loaded)
 
     def run() -> int:
+        if incarnation is None and not _can_join(folder, master_address, wait_seconds):
+            return 0
         from ctr_pipeline.distributed.worker.program import run_worker
         from ctr_pipeline.pipeline.worker_model import build_worker_model
 
@@ -145,6 +160,16 @@ def be_worker(
         )
 
     return _explained(run, f"worker-{index}")
+
+
+def _can_join(folder: Path, master_address: str | None, wait_seconds: float) -> bool:
+    """Whether a member that nobody launched finds a job; False if it is finished."""
+    from ctr_pipeline.pipeline import job_arrival
+    from ctr_pipeline.pipeline.job_control import Job
+
+    job = Job(folder)
+    look = job_arrival.JobSight(job, master_address)
+    return job_arrival.await_job(job, look, wait_seconds=wait_seconds)
 
 
 def load_worker_code() -> None:

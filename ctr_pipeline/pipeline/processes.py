@@ -10,13 +10,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
+from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.job_following import finish_job, follow_job
-from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec
+from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.members import CommandLines
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from ctr_pipeline.pipeline.training_stage import TrainedModel
     from ctr_pipeline.training.compiled import CompiledModel
     from ctr_pipeline.training.trainer import TrainingState
+
+_ETCD_SECONDS = 60.0
+"""For etcd to answer before members are started; it may be starting, too."""
 
 
 @contextmanager
@@ -50,6 +55,10 @@ def trained_in_processes(
     if resume:
         require_mode(run, processes=True)
     resume = resume and (run.job / "spec.json").exists()
+    if resume:
+        # Before the config in the folder is replaced.
+        require_same_partitions(loaded.config, run)
+    _await_ledger(loaded, progress)
     if not resume:
         run.discard_results()
     run.keep_config(loaded)
@@ -69,6 +78,17 @@ def trained_in_processes(
         ) as model:
             yield model
             finish_job(run, launcher)
+
+
+def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
+    """Waits for etcd where it keeps the ledger: its master would do so where nobody sees it.
+
+    Raises:
+        LedgerError: It does not answer.
+    """
+    ledger = loaded.config.runtime.ledger
+    if ledger != "sqlite":
+        await_etcd(ledger.etcd, wait_seconds=_ETCD_SECONDS, on_wait=progress.say)
 
 
 def _prepare(
@@ -166,18 +186,21 @@ def describe_job(view: JobView) -> dict[str, Any]:
             for role in ("master", "ps", "worker")
         },
         "recoveries": [asdict(event) for event in recoveries],
-        "members": [
-            {
-                "role": one.role,
-                "index": one.index,
-                "pid": one.pid,
-                "restarts": one.restarts,
-                "rows_held": one.stats.rows_held,
-                "bytes_received": one.stats.bytes_received,
-                "bytes_sent": one.stats.bytes_sent,
-                "cpu_seconds": one.stats.cpu_seconds,
-                "rss_bytes": one.stats.rss_bytes,
-            }
-            for one in view.members
-        ],
+        "members": [_describe_member(one) for one in view.members],
+    }
+
+
+def _describe_member(member: MemberView) -> dict[str, Any]:
+    """One that a master told of: without one there is no model to describe the job of."""
+    stats = member.stats or MemberStats()
+    return {
+        "role": member.role,
+        "index": member.index,
+        "pid": member.pid,
+        "restarts": member.restarts,
+        "rows_held": stats.rows_held,
+        "bytes_received": stats.bytes_received,
+        "bytes_sent": stats.bytes_sent,
+        "cpu_seconds": stats.cpu_seconds,
+        "rss_bytes": stats.rss_bytes,
     }

@@ -5,12 +5,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.errors import CheckpointError, ConfigError, CtrPipelineError, Interrupted
+from ctr_pipeline.errors import (
+    CheckpointError,
+    ConfigError,
+    CtrPipelineError,
+    FolderInUseError,
+    Interrupted,
+)
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
 from ctr_pipeline.pipeline.encoding_stage import Encoding, encoded_fingerprint, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
@@ -90,45 +97,88 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of the trained model on the test rows, or on the labelled rows of `data`.
 
-    Rows of `data` may be scored while the model still trains in several processes.
+    While the model still trains in several processes, rows of `data` are scored with the best
+    epoch until then, and the test rows with the newest checkpoint; `checkpoint` and `folder`
+    among the metrics then tell which it was and where its results are kept.
     """
     progress = LoggedProgress(progress)
-    with _opened_trained(loaded, beside_training=data is not None) as run:
-        from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, split_scorer
-        from ctr_pipeline.pipeline.training_stage import open_trained
-        from ctr_pipeline.pipeline.unseen import evaluate_file
-
+    with ExitStack() as stack:
+        try:
+            opened = _opened_trained(loaded, beside_training=data is not None)
+            run = stack.enter_context(opened)
+        except FolderInUseError:
+            run = RunFolder(loaded.config.run_folder)
+            if data is not None or not _may_score_beside(loaded, run):
+                raise
+            return _evaluate_beside(loaded, run, progress)
         if data is not None:
+            from ctr_pipeline.pipeline.unseen import evaluate_file
+
             scorer = _file_scorer(loaded, run, progress)
             return evaluate_file(loaded, scorer, data=data, progress=progress).to_metrics()
-        times = StageTimes()
-        if _scores_by_job(loaded, run):
-            from ctr_pipeline.pipeline.job_model import find_trained_cut
-            from ctr_pipeline.pipeline.scoring_job import scored_in_processes
+        return _evaluate_trained(loaded, run, progress)
 
-            cut = find_trained_cut(loaded, run, progress)
-            analysis, encoding = _prepare_as_trained(
-                loaded, run, cut.plan, cut.state, progress=progress, times=times
-            )
-            splits = {name: encoding.folders[name] for name in _held_out(encoding)}
-            with scored_in_processes(loaded, run, cut, splits, progress=progress) as scores:
-                results = run_evaluation(
-                    loaded, run, analysis.ingested, encoding, scores.load, times=times
-                )
-        else:
-            model = open_trained(loaded, run, progress)
-            analysis, encoding = _prepare_as_trained(
-                loaded, run, model.plan, model.state, progress=progress, times=times
-            )
+
+def _may_score_beside(loaded: LoadedConfig, run: RunFolder) -> bool:
+    from ctr_pipeline.pipeline.cut_evaluation import decide_beside, find_job_state
+
+    return decide_beside(loaded.config.runtime.mode, find_job_state(run))
+
+
+def _evaluate_beside(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
+    """Without the lock, which the training has."""
+    from ctr_pipeline.pipeline.cut_evaluation import evaluate_newest_cut
+
+    with _logged(run), interruption.handle_signals():
+        return evaluate_newest_cut(loaded, run, progress)
+
+
+def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
+    """With the best epoch, under the lock; the predictions become those of the run."""
+    from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, split_scorer
+
+    times = StageTimes()
+    if _scores_by_job(loaded, run):
+        from ctr_pipeline.pipeline.job_model import find_trained_cut
+        from ctr_pipeline.pipeline.scoring_job import scored_in_processes
+
+        cut = find_trained_cut(loaded, run, progress)
+        analysis, encoding = _prepare_as_trained(
+            loaded, run, cut.plan, cut.state, progress=progress, times=times
+        )
+        splits = {name: encoding.folders[name] for name in _held_out(encoding)}
+        with scored_in_processes(
+            loaded,
+            run,
+            cut,
+            splits,
+            find_another=partial(find_trained_cut, loaded, run, progress),
+            progress=progress,
+        ) as scores:
             results = run_evaluation(
                 loaded,
-                run,
                 analysis.ingested,
-                encoding,
-                split_scorer(model, progress),
+                splits,
+                scores.files.load,
+                predictions=run.predictions,
                 times=times,
             )
-        return results["test" if "test" in results else "valid"].to_metrics()
+    else:
+        from ctr_pipeline.pipeline.training_stage import open_trained
+
+        model = open_trained(loaded, run, progress)
+        analysis, encoding = _prepare_as_trained(
+            loaded, run, model.plan, model.state, progress=progress, times=times
+        )
+        results = run_evaluation(
+            loaded,
+            analysis.ingested,
+            encoding.folders,
+            split_scorer(model, progress),
+            predictions=run.predictions,
+            times=times,
+        )
+    return results["test" if "test" in results else "valid"].to_metrics()
 
 
 def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress) -> PredictResult:
@@ -263,7 +313,12 @@ def _finish(
     from ctr_pipeline.pipeline.report_stage import run_report
 
     results = run_evaluation(
-        loaded, run, analysis.ingested, encoding, split_scorer(model, progress), times=times
+        loaded,
+        analysis.ingested,
+        encoding.folders,
+        split_scorer(model, progress),
+        predictions=run.predictions,
+        times=times,
     )
     importance: tuple[ImportanceRow, ...] = ()
     if loaded.config.report.importance:
@@ -350,9 +405,11 @@ def _opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> I
 
     Raises:
         CheckpointError: Nothing was trained in it.
+        FolderInUseError: Another run holds the lock, and it is needed or nothing is trained yet.
     """
     run = RunFolder(loaded.config.run_folder)
     if not run.checkpoints.is_dir():
+        run.require_unused()
         raise CheckpointError(
             "holds no trained model",
             place=str(run.path),

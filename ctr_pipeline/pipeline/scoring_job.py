@@ -4,13 +4,12 @@ The job has a folder of its own inside the run folder and changes nothing of the
 run while the run still trains. It is gone when its scores are read; one that failed leaves logs.
 """
 
-import contextlib
 import secrets
 import shutil
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +23,10 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
 from ctr_pipeline.distributed.coordination.spec import SplitShape
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.master.manifests import CutManifest, cut_file_name
+from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
-from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
+from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.encoding_stage import encode_in_order
 from ctr_pipeline.pipeline.job_following import finish_job, follow_job
 from ctr_pipeline.pipeline.job_model import TrainedCut, find_trained_cut
@@ -35,14 +34,26 @@ from ctr_pipeline.pipeline.members import CommandLines
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.score_files import ScoreFiles
 from ctr_pipeline.pipeline.unseen import ScoredBatch, stream_file
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.workspace import RunFolder, discard_unlocked
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.progress import Progress
 
 _KEEP_ATTEMPTS = 5
-_LEFT_SECONDS = 60.0
 _NEW_ROWS = "test"
 """Rows of a new file are scored as if they were this split."""
+
+
+@dataclass(frozen=True)
+class CutScores:
+    """What a job has scored.
+
+    Attributes:
+        facts: Of the cut that it scored with.
+        files: Logits of the rows.
+    """
+
+    facts: CutFacts
+    files: ScoreFiles
 
 
 @contextmanager
@@ -52,35 +63,32 @@ def scored_in_processes(
     cut: TrainedCut,
     splits: Mapping[str, Path],
     *,
+    find_another: Callable[[], TrainedCut],
     progress: Progress,
-) -> Iterator[ScoreFiles]:
-    """Has splits scored with the parameters of the best epoch; the scores are gone afterwards.
+) -> Iterator[CutScores]:
+    """Has splits scored with the parameters of a cut; the scores are gone afterwards.
 
     Args:
         loaded: The config.
         run: The run whose model it is.
-        cut: The best epoch; a later one, if training has deleted it.
-        splits: Of `valid` and `test`, folders of encoded rows.
+        cut: Which.
+        splits: Of `valid` and `test`, folders of encoded rows, which are only read.
+        find_another: Finds the cut to take if training has deleted that one.
         progress: Who is shown the job.
 
     Raises:
-        CheckpointError: There is no checkpoint of a whole epoch.
+        CheckpointError: No cut stays, or none is found.
         TrainingError: The job failed; its logs are kept.
         Interrupted: It was stopped.
     """
     with _own_folder(run) as folder:
-        yield _score(loaded, run, folder, cut, splits, progress=progress)
+        yield _score(loaded, run, folder, cut, splits, find_another=find_another, progress=progress)
 
 
 @contextmanager
 def _own_folder(run: RunFolder) -> Iterator[RunFolder]:
     """A folder for one job, gone unless something fails; what others left is gone as well."""
-    for left in run.scoring.glob("*"):
-        with contextlib.suppress(OSError, RunFolderError):
-            # One that has just been made may not be locked yet.
-            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                with RunFolder(left).locked():
-                    shutil.rmtree(left, ignore_errors=True)
+    discard_unlocked(run.scoring)
     folder = RunFolder(run.scoring / secrets.token_hex(4))
     with folder.locked():
         yield folder
@@ -94,23 +102,27 @@ def _score(
     cut: TrainedCut,
     splits: Mapping[str, Path],
     *,
+    find_another: Callable[[], TrainedCut],
     progress: Progress,
-) -> ScoreFiles:
-    kept = _keep_cut(loaded, run, folder, cut, progress)
+) -> CutScores:
+    kept = _keep_cut(run, folder, cut, find_another)
+    facts = kept.facts
     access = _prepare(loaded, run, folder, kept, splits)
-    progress.say(f"Scoring with checkpoint {kept.facts.cut}, epoch {kept.facts.epoch + 1}")
+    progress.say(
+        f"Scoring with checkpoint {facts.cut}, epoch {facts.epoch + 1}, step {facts.step:,}"
+    )
     commands = CommandLines(folder.config)
     with LocalLauncher(commands, logs_folder=folder.logs, access=access) as launcher:
         launcher.start("master", 0)
         follow_job(folder, launcher, progress, resumable=False)
         finish_job(folder, launcher)
-    return ScoreFiles(folder.scores)
+    return CutScores(facts, ScoreFiles(folder.scores))
 
 
 def _keep_cut(
-    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, cut: TrainedCut, progress: Progress
+    run: RunFolder, folder: RunFolder, cut: TrainedCut, find_another: Callable[[], TrainedCut]
 ) -> CutManifest:
-    """Gives the files of the best cut a second name, so that training may delete its own."""
+    """Gives the files of a cut a second name, so that training may delete its own."""
     for _ in range(_KEEP_ATTEMPTS):
         manifest = cut.manifest
         names = {file.name for file in manifest.files.all_files()}
@@ -119,9 +131,9 @@ def _keep_cut(
             for name in (*names, cut_file_name(manifest.facts.cut)):
                 durable.link_or_copy(run.checkpoints / name, folder.checkpoints / name)
         except FileNotFoundError:
-            # Training found a better epoch meanwhile, and deleted this one.
+            # Training went on meanwhile, and deleted this one.
             shutil.rmtree(folder.checkpoints)
-            cut = find_trained_cut(loaded, run, progress)
+            cut = find_another()
         else:
             return manifest
     raise CheckpointError(
@@ -198,8 +210,16 @@ class JobScorer:
             if not num_rows:
                 return iter(())
             splits = {_NEW_ROWS: rows}
-            scores = _score(self.loaded, self.run, folder, self.cut, splits, progress=self.progress)
-            logits = scores.load(_NEW_ROWS, rows).logits
+            scores = _score(
+                self.loaded,
+                self.run,
+                folder,
+                self.cut,
+                splits,
+                find_another=partial(find_trained_cut, self.loaded, self.run, self.progress),
+                progress=self.progress,
+            )
+            logits = scores.files.load(_NEW_ROWS, rows).logits
         rows_again = stream_file(
             self.loaded, self.cut.plan, data, label_required=label_required, ledger=ledger
         )

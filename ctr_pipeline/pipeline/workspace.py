@@ -1,10 +1,12 @@
 """The run folder: what lies where, who may write, whose config it belongs to."""
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +16,9 @@ from typing import Any
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 
+_LEFT_SECONDS = 60.0
 _FREE_KEYS = {
     "name",
     "evaluation",
@@ -35,10 +38,10 @@ _LEFTOVERS = (
     "metrics.json",
     "history.csv",
     "predictions.parquet",
+    "evaluations",
     "export",
     "job",
     "scores",
-    "scoring",
     "logs",
 )
 """What only training and the stages after it make."""
@@ -111,6 +114,11 @@ class RunFolder:
         return self.path / "predictions.parquet"
 
     @property
+    def evaluations(self) -> Path:
+        """Metrics and predictions of cuts that were evaluated while the run trained."""
+        return self.path / "evaluations"
+
+    @property
     def export(self) -> Path:
         """Servable models, a folder a version."""
         return self.path / "export"
@@ -163,8 +171,29 @@ class RunFolder:
         """Holds the folder's lock, which the system drops when the process ends.
 
         Raises:
-            RunFolderError: Another run holds it, or the folder cannot be made.
+            FolderInUseError: Another run holds it.
+            RunFolderError: The folder cannot be made, or is none of ours.
         """
+        descriptor = self._acquire()
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            self._sweep()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def require_unused(self) -> None:
+        """Refuses a folder that another run has begun to use, and changes nothing in it.
+
+        Raises:
+            FolderInUseError: Another run holds the lock.
+        """
+        if (self.path / ".lock").exists():
+            os.close(self._acquire())
+
+    def _acquire(self) -> int:
+        """A descriptor that holds the lock until it is closed."""
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(
                 "is a file", place=str(self.path), remedy="Choose another 'output'"
@@ -181,25 +210,28 @@ class RunFolder:
         except OSError as error:
             raise durable.explain_os_error(error, self.path) from error
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-                raise RunFolderError(
-                    f"another run (process {owner or 'unknown'}) uses this folder",
-                    place=str(self.path),
-                    remedy="Wait for it, stop it, or choose another 'output'",
-                ) from error
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-            self._sweep()
-            yield
-        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
+            raise FolderInUseError(
+                f"another run (process {owner or 'unknown'}) uses this folder",
+                place=str(self.path),
+                remedy="Wait for it, stop it, or choose another 'output'",
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def _sweep(self) -> None:
-        """Deletes what a killed process left half-written; nobody else writes under the lock."""
+        """Deletes what a killed process left half-written; nobody else writes under the lock.
+
+        Who scores beside a training does not hold it, and writes in places of its own.
+        """
         for path in list(self.path.rglob(".*.tmp")):
+            if path.is_relative_to(self.scoring) or path.is_relative_to(self.evaluations):
+                continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -271,12 +303,23 @@ class RunFolder:
 
     def discard_results(self) -> None:
         """Deletes what training and later stages made; data and statistics stay."""
+        discard_unlocked(self.scoring)
         for name in (*_LEFTOVERS, "tensorboard", "report.html"):
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+def discard_unlocked(scoring: Path) -> None:
+    """Deletes what scoring jobs left that were killed; one that lives holds its folder's lock."""
+    for left in scoring.glob("*"):
+        with contextlib.suppress(OSError, RunFolderError):
+            # One that has just been made may not be locked yet.
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                with RunFolder(left).locked():
+                    shutil.rmtree(left, ignore_errors=True)
 
 
 def require_mode(run: RunFolder, *, processes: bool) -> None:

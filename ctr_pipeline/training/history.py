@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,11 @@ def load_history(path: Path) -> list[EpochRecord]:
         (field.name, int if field.type is int else float) for field in fields(EpochRecord)
     ]
     try:
-        return [EpochRecord(**{name: read(line[name]) for name, read in readers}) for line in lines]
+        found = [
+            EpochRecord(**{name: read(line[name]) for name, read in readers}) for line in lines
+        ]
+        # Each epoch has a line, so its place says which it is, whatever a file begins to count at.
+        return [replace(record, epoch=number) for number, record in enumerate(found)]
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"is damaged ({error})", place=str(path), remedy="Train again, or restore the file"
@@ -62,11 +66,14 @@ def load_history(path: Path) -> list[EpochRecord]:
 
 
 def save_history(path: Path, history: Sequence[EpochRecord]) -> None:
-    """Writes `history.csv` as a whole, so that it rolls back with the checkpoint."""
+    """Writes `history.csv` as a whole, so that it rolls back with the checkpoint.
+
+    Epochs count from 1 there, as wherever people read them.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(
         text, [field.name for field in fields(EpochRecord)], lineterminator="\n"
     )
     writer.writeheader()
-    writer.writerows(asdict(record) for record in history)
+    writer.writerows(asdict(replace(record, epoch=record.epoch + 1)) for record in history)
     durable.write_text(path, text.getvalue())

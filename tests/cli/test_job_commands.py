@@ -14,9 +14,10 @@ from ctr_pipeline.distributed.coordination.messages import ScaleRequest
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
 from ctr_pipeline.pipeline import job_control
+from ctr_pipeline.training.history import EpochRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
-from job_views import FakeMaster, a_view
+from job_views import FakeMaster, a_member, a_view
 
 
 def call(capsys, *arguments):
@@ -76,6 +77,34 @@ class TestStatus:
         assert payload["members"][3]["restarts"] == 3
         assert payload["members"][2]["stats"]["samples_per_second"] == 12_345.0
         assert payload["events"][0]["recovery_seconds"] == 1.25
+
+    def test_epochs_count_from_1_for_machines_too(self, capsys, run, master):
+        record = EpochRecord(0, 640, 0.5, 0.5, 0.7, 1.0, 1.0, 40_000, 3.0)
+        master.view = a_view(epoch=1, history=(record,), best_epoch=0)
+        _, out, _ = call(capsys, "status", run, "--json")
+        payload = json.loads(out)
+        assert (payload["epoch"], payload["epochs"], payload["best_epoch"]) == (2, 2, 1)
+        assert [line["epoch"] for line in payload["history"]] == [1]
+        master.view = a_view(best_epoch=None)
+        _, out, _ = call(capsys, "status", run, "--json")
+        assert json.loads(out)["best_epoch"] is None
+
+    def test_what_only_a_master_knows_is_not_made_up_without_one(self, capsys, run, monkeypatch):
+        (run / "job").mkdir()
+        unheard = [
+            a_member(role, pid=0, address="", state="unknown", last_seen_seconds=None, stats=None)
+            for role in ("ps", "worker")
+        ]
+        view = a_view(answering=False, samples_per_second=0.0, members=tuple(unheard))
+        monkeypatch.setattr(job_control, "read_status", lambda job: view)
+        _, out, _ = call(capsys, "status", run, "--json")
+        payload = json.loads(out)
+        assert payload["samples_per_second"] is None
+        assert {member["stats"] for member in payload["members"]} == {None}
+        _, out, _ = call(capsys, "status", run)
+        cells = [line.split("│") for line in out.splitlines() if "unknown" in line]
+        shown = [[cell.strip() for cell in line[6:10]] for line in cells]
+        assert shown == [["–", "–", "", "–"], ["–", "–", "–", ""]]
 
     def test_a_config_names_its_run_folder(self, capsys, run, master, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.pipeline import job_arrival
 
 
 @pytest.fixture
@@ -40,6 +41,13 @@ class Programs:
         model = types.ModuleType("ctr_pipeline.pipeline.worker_model")
         model.build_worker_model = lambda loaded: ("model of", loaded.config.output)
         monkeypatch.setitem(sys.modules, model.__name__, model)
+        self.joins = []
+        self.can_join = True
+        monkeypatch.setattr(job_arrival, "await_job", self._join)
+
+    def _join(self, job, look, *, wait_seconds):
+        self.joins.append((job.run_folder, wait_seconds))
+        return self.can_join
 
     def _record(self, name):
         def run(*arguments, **keywords):
@@ -79,6 +87,27 @@ class TestReachTheirProgram:
         assert arguments == (prepared, 1, None)
         assert keywords["incarnation"] is None
         assert keywords["build"]() == ("model of", "runs/x")
+
+
+@pytest.mark.parametrize("role", ["ps", "worker"])
+class TestFindAJob:
+    def test_where_a_person_starts_them(self, config, prepared, programs, role):
+        command = [role, "-c", str(config), "--index", "0"]
+        assert main(command) == 0
+        assert main([*command, "--wait", "7"]) == 0
+        assert programs.joins == [(prepared, 60), (prepared, 7)]
+        assert len(programs.calls) == 2
+
+    def test_a_finished_one_is_left_alone(self, config, prepared, programs, role):
+        programs.can_join = False
+        assert main([role, "-c", str(config), "--index", "0"]) == 0
+        assert programs.calls == []
+
+    def test_a_launcher_knows_its_own(self, config, prepared, programs, role):
+        command = [role, "-c", str(config), "--index", "0", "--incarnation", "abc"]
+        assert main(command) == 0
+        assert programs.joins == []
+        assert len(programs.calls) == 1
 
 
 MEMBERS = {"master": [], "ps": ["--index", "0"], "worker": ["--index", "0"]}

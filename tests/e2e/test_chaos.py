@@ -25,7 +25,7 @@ def rows(tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(rows, tmp_path_factory) -> Outcome:
     folder = tmp_path_factory.mktemp("undisturbed")
-    outcome = run_case(None, rows, QUICK, seed=1, folder=folder, command="train")
+    (outcome,) = run_case((), rows, QUICK, seed=1, folder=folder, command="train")
     assert outcome.problems == []
     return outcome
 
@@ -35,7 +35,7 @@ def test_a_run_survives(fault, rows, undisturbed, tmp_path):
     lenient = dataclasses.replace(fault, most_stall_seconds=MOST_STALL_SECONDS)
     if fault.surroundings is real_etcd and find_etcd() is None and not os.environ.get("CI"):
         pytest.skip("no etcd here: 'make etcd' obtains one")
-    outcome = run_case(lenient, rows, QUICK, seed=1, folder=tmp_path, command="train")
+    (outcome,) = run_case((lenient,), rows, QUICK, seed=1, folder=tmp_path, command="train")
     assert outcome.problems == [], outcome
     assert outcome.strikes
     if fault.ends == 0:

@@ -7,7 +7,10 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import log_loss
 from watched_run import WatchedRun
 
 from ctr_pipeline.distributed.coordination.messages import Empty
@@ -189,11 +192,21 @@ def find_scoring_server(run, done):
     raise AssertionError(f"no job scores: {done.result(0)}")
 
 
-def test_new_rows_are_scored_while_the_model_trains_and_a_server_is_killed(data, tmp_path):
-    config = config_of(data, epochs=LONG, parameter_servers=2)
-    with WatchedRun(tmp_path, config) as run:
-        run.start("train")
-        run.wait_for("an epoch", lambda: run.now.history, PATIENCE_SECONDS)
+# Long enough for two scoring jobs to begin while the model trains.
+SCORED = 30
+
+
+def test_rows_are_scored_while_the_model_trains_and_a_server_is_killed(data, tmp_path):
+    with WatchedRun(tmp_path / "alone", config_of(data, epochs=SCORED, mode="local")) as alone:
+        finish(alone)
+    config = config_of(data, epochs=SCORED, parameter_servers=2)
+    with WatchedRun(tmp_path / "beside", config) as run:
+        run.start("run")
+        run.wait_for("the folder's lock", (run.output / ".lock").exists, PATIENCE_SECONDS)
+        with pytest.raises(RuntimeError, match="taken no checkpoint yet"):
+            run.call("evaluate", str(run.config_path), timeout_seconds=120)
+        run.wait_for("a checkpoint", lambda: run.now.checkpoint, PATIENCE_SECONDS)
+        own = evaluate_own_rows(run)
         found = predictions_of(run, data, kill_server=True)
         assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
         assert run.processes() == []
@@ -201,8 +214,43 @@ def test_new_rows_are_scored_while_the_model_trains_and_a_server_is_killed(data,
     assert len(set(found)) > NUM_ROWS / 2
     assert "Parameter server 0 was killed" in (run.output / "run.log").read_text()
     view = run.final_view()
-    assert_all_counted(view, LONG)
-    assert (view.generation, view.records.repeated) == (1, 0)
+    assert_all_counted(view, SCORED)
+    assert view.records.repeated == 0
+    assert {one.restarts for one in view.members} == {0}
+
+    # What was asked beside it has changed nothing of what the run comes to.
+    expected = alone.metrics()["test"]
+    for name in ("auc", "logloss", "calibration", "mean_probability"):
+        assert run.metrics()["test"][name] == pytest.approx(expected[name], abs=1e-6), name
+    assert_same_epochs(
+        load_history(run.output / "history.csv"), load_history(alone.output / "history.csv")
+    )
+    kept = run.output / "evaluations" / f"cut-{own['checkpoint']['cut']:06d}"
+    assert own["folder"] == str(kept)
+    tables = [pq.read_table(place / "predictions.parquet") for place in (kept, run.output)]
+    assert tables[0].drop_columns("probability") == tables[1].drop_columns("probability")
+    labels, early, final = (
+        table[name].to_numpy()
+        for table, name in zip(
+            (tables[0], *tables), ("label", "probability", "probability"), strict=True
+        )
+    )
+    assert own["logloss"] == pytest.approx(log_loss(labels, early.astype(float)), abs=1e-6)
+    assert not np.array_equal(early, final)
+
+
+def evaluate_own_rows(run):
+    """`ctrpipe evaluate` of the rows of a run that trains; the run has no results yet."""
+    found = json.loads(
+        run.call("evaluate", str(run.config_path), "--json", timeout_seconds=PATIENCE_SECONDS)
+    )
+    assert found["num_rows"] == (NUM_ROWS - NUM_TRAINING_ROWS) / 2
+    assert found["checkpoint"]["step"] > 0
+    assert run.now.state in {"training", "cutting", "validating"}
+    assert run.now.step > found["checkpoint"]["step"]
+    assert not run.output.joinpath("metrics.json").exists()
+    assert not run.output.joinpath("predictions.parquet").exists()
+    return found
 
 
 # A run that can be disturbed: long enough for a member to come back and go on.

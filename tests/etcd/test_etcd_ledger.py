@@ -19,7 +19,7 @@ from etcd_server import EtcdServer, as_base64, call_gateway, free_port, read_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
+from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, await_etcd, read_etcd_ledger
 from ctr_pipeline.distributed.master.ledger.store import (
     LedgerDamagedError,
     LedgerError,
@@ -301,6 +301,58 @@ def test_an_etcd_that_starts_late_is_waited_for(etcd_binary, tmp_path):
     finally:
         starter.join()
         server.close()
+
+
+class TestAwaited:
+    """A start of a job, told to the person who waits."""
+
+    def wait(self, url, *, wait_seconds, between=lambda: None):
+        said, now = [], [0.0]
+
+        def sleep(seconds):
+            now[0] += seconds
+            between()
+
+        await_etcd(
+            url,
+            wait_seconds=wait_seconds,
+            on_wait=said.append,
+            call_seconds=0.3,
+            clock=lambda: now[0],
+            sleep=sleep,
+        )
+        return said
+
+    def test_one_that_is_there_is_not_spoken_of(self, shared_etcd):
+        assert self.wait(shared_etcd.url, wait_seconds=0.0) == []
+
+    def test_one_that_comes_late_is_spoken_of_once(self, etcd_binary, tmp_path):
+        server = EtcdServer(etcd_binary, tmp_path / "etcd")
+        pauses = itertools.count()
+
+        def between():
+            if next(pauses) == 1:
+                server.start()
+
+        try:
+            said = self.wait(server.url, wait_seconds=60.0, between=between)
+        finally:
+            server.close()
+        assert said == [f"Waiting for etcd at {server.url}, 60 s at most: etcd cannot be reached"]
+
+    def test_one_that_does_not_come_is_an_error_of_the_users(self):
+        url = f"http://127.0.0.1:{free_port()}"
+        with pytest.raises(LedgerError, match="etcd cannot be reached, for 5 s now") as caught:
+            self.wait(url, wait_seconds=5.0)
+        assert caught.value.place == url
+        assert "runtime.ledger.etcd" in str(caught.value)
+        assert caught.value.exit_code == 1
+
+    def test_one_that_is_silent_is_spoken_of_after_the_first_call(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(LedgerError, match=r"in time, for 0\.1 s now"):
+                self.wait(url, wait_seconds=0.1)
 
 
 @pytest.fixture(params=[(200, b"<html>hello</html>"), (404, b"nothing"), (200, b'"etcd"')])

@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.local.log_file import LogFile
+from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.pipeline import job_control
-from ctr_pipeline.pipeline.job_control import read_log
+from ctr_pipeline.pipeline.job_control import Job, await_log, read_log
 
 
 def last_lines(content, num_lines, path):
@@ -74,3 +75,40 @@ def test_following_waits_for_a_log_that_is_gone_for_a_moment(tmp_path):
     path.write_bytes(b"a\n")
     writer = Writer(path.unlink, lambda: path.write_bytes(b"b\n"))
     assert follow(path, writer, num_lines=5) == b"a\nb\n"
+
+
+class TestWaitingForALog:
+    @pytest.fixture
+    def job(self, tmp_path):
+        job = Job(tmp_path)
+        job.logs.mkdir()
+        (job.logs / "ps-0.log").write_text("here")
+        return job
+
+    def wait(self, job, member, *steps, is_over=lambda: False):
+        said = []
+        writer = Writer(*steps)
+        found = await_log(job, member, on_wait=said.append, is_over=is_over, pause=writer.pause)
+        return found, said
+
+    def test_one_that_is_there_is_not_waited_for(self, job):
+        assert self.wait(job, "ps-0") == (job.logs / "ps-0.log", [])
+
+    def test_it_is_said_once(self, job):
+        path = job.logs / "worker-3.log"
+        found, said = self.wait(job, "worker-3", lambda: None, lambda: path.write_text("new"))
+        assert found == path
+        assert said == ["worker-3 has not started yet: waiting for what it writes"]
+
+    @pytest.mark.parametrize("name", ["wroker-0", "worker", "../job/token", "ps-0.log"])
+    def test_what_can_be_no_member_is_not_waited_for(self, job, name):
+        with pytest.raises(RunFolderError, match=r"there is no member.*There are ps-0"):
+            self.wait(job, name)
+
+    def test_nobody_starts_any_more_in_a_job_that_is_over(self, job):
+        with pytest.raises(RunFolderError, match=r"there is no member 'worker-3'.*There are ps-0"):
+            self.wait(job, "worker-3", lambda: None, is_over=lambda: True)
+
+    def test_without_any_log_there_is_a_way_to_wait(self, tmp_path):
+        with pytest.raises(RunFolderError, match="No member has started yet; -f waits for it"):
+            self.wait(Job(tmp_path), "worker-3", is_over=lambda: True)

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.errors import FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.workspace import RunFolder, differing_keys
 
 SETTINGS = {
@@ -54,6 +55,23 @@ def test_what_a_killed_process_left_half_written_is_deleted(used):
     assert used.checkpoints.exists()
 
 
+def test_scoring_jobs_that_live_keep_what_they_write(used):
+    living, dead = RunFolder(used.scoring / "aa"), RunFolder(used.scoring / "bb")
+    with dead.locked():
+        (dead.path / ".scores.f32.4711.tmp").write_text("half")
+    (used.evaluations / "cut-000003").mkdir(parents=True)
+    (used.evaluations / "cut-000003" / ".metrics.json.4711.tmp").write_text("half")
+    with living.locked():
+        (living.path / ".scores.f32.4712.tmp").write_text("half")
+        with used.locked():
+            assert len(list(used.path.rglob("*.tmp"))) == 3
+            for folder in (living, dead):
+                os.utime(folder.path, (0, 0))
+            used.discard_results()
+        assert (living.path / ".scores.f32.4712.tmp").exists()
+        assert not dead.path.exists()
+
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -84,6 +102,21 @@ def test_lock_of_another_process_is_respected_and_goes_with_it(run):
 def test_lock_is_refused_twice_in_one_process_too(run):
     with run.locked(), pytest.raises(RunFolderError, match="another run"):
         run.locked().__enter__()
+
+
+def test_whether_a_folder_is_in_use_is_asked_without_changing_it(used):
+    (used.path / ".metrics.json.4711.tmp").write_text("{")
+    with used.locked(), pytest.raises(FolderInUseError, match="another run"):
+        used.require_unused()
+    (used.path / ".metrics.json.4711.tmp").write_text("{")
+    before = sorted(used.path.rglob("*"))
+    used.require_unused()
+    assert sorted(used.path.rglob("*")) == before
+
+
+def test_a_folder_that_nobody_has_used_stays_absent(run):
+    run.require_unused()
+    assert not run.path.exists()
 
 
 def test_folder_with_other_files_is_refused_and_untouched(tmp_path):

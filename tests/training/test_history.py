@@ -12,7 +12,8 @@ def test_one_line_an_epoch(tmp_path):
     path = tmp_path / "history.csv"
     save_history(path, [FIRST, SECOND])
     table = pd.read_csv(path)
-    assert list(table["epoch"]) == [0, 1]
+    assert list(table["epoch"]) == [1, 2]
+    table["epoch"] -= 1
     assert [EpochRecord(**row) for row in table.to_dict("records")] == [FIRST, SECOND]
 
 
@@ -20,7 +21,7 @@ def test_rolls_back_with_the_checkpoint(tmp_path):
     path = tmp_path / "history.csv"
     save_history(path, [FIRST, SECOND])
     save_history(path, [FIRST])
-    assert list(pd.read_csv(path)["epoch"]) == [0]
+    assert list(pd.read_csv(path)["epoch"]) == [1]
     assert [file.name for file in tmp_path.iterdir()] == ["history.csv"]
 
 
@@ -36,6 +37,15 @@ def test_is_read_as_it_was_written(tmp_path):
     save_history(path, [FIRST, SECOND])
     assert load_history(path) == [FIRST, SECOND]
     assert isinstance(load_history(path)[0].num_rows, int)
+
+
+def test_is_read_where_it_counts_from_0_too(tmp_path):
+    path = tmp_path / "history.csv"
+    save_history(path, [FIRST, SECOND])
+    table = pd.read_csv(path)
+    table["epoch"] -= 1
+    table.to_csv(path, index=False)
+    assert load_history(path) == [FIRST, SECOND]
 
 
 def test_a_damaged_file_is_told(tmp_path):

@@ -419,7 +419,7 @@ class Job:
         if member is None:
             directive = "leave" if self._is_void(request.member) else "register_again"
         else:
-            member.heard_at = self._clock.seconds
+            member.hear(self._clock.seconds)
             member.stats = request.stats
             for report in request.reports:
                 self._take_in_report(member, report, request.generation)
@@ -449,7 +449,7 @@ class Job:
         board = self._open_board()
         keys: list[TaskKey] = []
         if member is not None and board is not None and request.generation == self._head.generation:
-            member.heard_at = self._clock.seconds
+            member.hear(self._clock.seconds)
             keys = lost_leases(self._queue_of(member, board), request.held)
             if self._may_work(member):
                 keys += self._new_leases(member, board, request.num_tasks - len(keys))
@@ -695,6 +695,15 @@ class Job:
         member = self._member(who.role, who.index)
         if who.incarnation in member.given_up:
             return "this process was given up: it ended, was replaced, or fell silent"
+        # A worker that is replaced loses a batch; a server takes the whole job back.
+        patience = self._settings.server_silence_seconds
+        now = self._clock.seconds
+        if who.role == "ps" and member.is_held_against(who.incarnation, now, patience):
+            return (
+                f"{member.name} is process {member.pid} on {member.host} at {member.address}, "
+                f"heard {now - member.heard_at:.1f} s ago: end that one first, then come again "
+                f"once it was silent for {patience:g} s"
+            )
         if member.incarnation and member.incarnation != who.incarnation:
             self._lose(member, f"another {member.name} has registered")
         member.join(request, self._clock.seconds)
@@ -718,6 +727,9 @@ class Job:
         self._touch_member(member)
         if member.role == "ps" and (self._head.is_restored or self._restore_in_flight):
             self._roll_back()
+        elif self._open_board() is not None and not any(one.incarnation for one in self._workers()):
+            # Nobody works any more: as after the loss of a server, it counts when work goes on.
+            self._begin_recovery()
 
     def _roll_back(self) -> None:
         """Everything since the last cut is void; the ledger follows when the servers have."""
@@ -728,8 +740,7 @@ class Job:
         self._release_all()
         if not self._head.training_over:
             self._end_scoring()
-        if self._recovering_since is None and self._head.has_started:
-            self._recovering_since = self._clock.seconds
+        self._begin_recovery()
         # A job that stops does so without its servers: it can go on from its last cut.
         if self._head.phase not in {"waiting", "stopping"}:
             self._head.phase = "restoring"
@@ -1047,14 +1058,19 @@ class Job:
             for server in range(self._settings.num_parameter_servers):
                 self._member("ps", server).ends_in_row = 0
 
+    def _begin_recovery(self) -> None:
+        if self._recovering_since is None and self._head.has_started:
+            self._recovering_since = self._clock.seconds
+
     def _announce_recovery(self) -> None:
-        """Work goes on for the first time since servers were lost."""
+        """Work goes on for the first time since servers, or all workers, were lost."""
         if self._recovering_since is not None:
             seconds = self._clock.seconds - self._recovering_since
             self._recovering_since = None
             done = "its work goes on"
             if self._rows_rolled_back:
                 done = f"{self._rows_rolled_back:,} records are trained again"
+            self._rows_rolled_back = 0
             self._actions.append(Announce("the job has recovered", done, seconds))
 
     def _finish_task(self, member: MemberState, board: TaskBoard, report: TaskReport) -> None:

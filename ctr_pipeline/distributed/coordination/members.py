@@ -34,6 +34,7 @@ class MemberState:
         ends_in_row: Ends without progress between them.
         is_active: Of a worker: it is given work; one on standby is not.
         heard_at: Last sign of life, on the job's clock.
+        is_heard: There was one since this master began; an earlier one may have heard it last.
         idle_since: Of a worker: when it finished a task last, on the job's clock.
         not_before: It is not started earlier, on the job's clock.
         start_asked_at: When its start was asked for last; None: not since its end.
@@ -60,6 +61,7 @@ class MemberState:
     ends_in_row: int = 0
     is_active: bool = False
     heard_at: float = 0.0
+    is_heard: bool = False
     idle_since: float = 0.0
     not_before: float = 0.0
     start_asked_at: float | None = None
@@ -98,12 +100,34 @@ class MemberState:
         elif self.coming_since is None or not is_same:
             self.coming_since = now
 
+    def hear(self, now: float) -> None:
+        """A sign of life."""
+        self.heard_at, self.is_heard = now, True
+
+    def is_held_against(self, newcomer: str, now: float, silence_seconds: float) -> bool:
+        """Whether another process fills the place and lives, so that the newcomer cannot have it.
+
+        One that the launcher runs can: a launcher runs one process a place, so the one before has
+        ended, even if nobody told this master of it.
+
+        Args:
+            newcomer: Incarnation of the process that wants the place.
+            now: The job's clock.
+            silence_seconds: Who was not heard for so long does not live.
+        """
+        if not self.incarnation or self.incarnation == newcomer:
+            return False
+        if self.is_running and self.process is not None and self.process.incarnation == newcomer:
+            return False
+        return self.is_heard and now - self.heard_at <= silence_seconds
+
     def join(self, request: RegisterRequest, now: float) -> None:
         """A process fills the place."""
         self.incarnation = request.member.incarnation
         self.address, self.metrics_address = request.address, request.metrics_address
         self.host, self.pid = request.host, request.pid
-        self.heard_at = self.idle_since = now
+        self.hear(now)
+        self.idle_since = now
         self.stop_asked_at = self.coming_since = None
         self.told_to_leave = self.is_slow = False
         self.stats, self.speeds = MemberStats(), {}
@@ -114,7 +138,7 @@ class MemberState:
             self.given_up = [*self.given_up[1 - _GIVEN_UP_KEPT :], incarnation]
         if incarnation == self.incarnation:
             self.incarnation = self.address = self.metrics_address = ""
-            self.is_active = False
+            self.is_active = self.is_heard = False
 
     def may_start(self, now: float) -> bool:
         """Whether to ask for its start, again if nothing came of it."""

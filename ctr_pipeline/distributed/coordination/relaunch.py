@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ctr_pipeline.distributed.coordination.endings import signal_of, spoken_exit
 from ctr_pipeline.distributed.coordination.launching import ExitReason
 
 _FIRST_DELAY_SECONDS = 0.5
@@ -61,11 +62,17 @@ def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_b
         return f"{member} ran out of memory{seen}: give it more, or set a smaller train.batch_size"
     if reason == "completed":
         return f"{member} ended without being asked to"
+    spoken = "" if exit_code is None else spoken_exit(exit_code)
+    by_signal = exit_code is not None and signal_of(exit_code) is not None
+    if reason == "killed" and by_signal:
+        return f"{member} was {spoken}"
+    if reason == "error" and by_signal:
+        return f"{member} {spoken}"
     words = {
         "error": "failed",
         "killed": "was killed",
         "evicted": "was evicted",
         "node_lost": "was lost with its node",
     }
-    code = "" if exit_code is None else f" (exit code {exit_code})"
+    code = "" if exit_code is None or by_signal else f" ({spoken})"
     return f"{member} {words[reason]}{code}"

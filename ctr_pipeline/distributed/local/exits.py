@@ -3,13 +3,11 @@
 import signal
 from pathlib import Path
 
+from ctr_pipeline.distributed.coordination.endings import BY_SOMEBODY, signal_of
 from ctr_pipeline.distributed.coordination.launching import ExitReason
 
 EXIT_OUT_OF_MEMORY = 71
 """Exit code of a member that ran into its own memory limit and could still say so."""
-
-_BY_SOMEBODY = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals that come from outside; others, such as SIGSEGV, are the program's own fault."""
 
 
 def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
@@ -22,30 +20,12 @@ def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
     """
     if exit_code == 0:
         return "completed"
-    number = _signal_of(exit_code)
-    if asked and number in _BY_SOMEBODY:
+    number = signal_of(exit_code)
+    if asked and number in BY_SOMEBODY:
         return "killed"
     if exit_code == EXIT_OUT_OF_MEMORY or (exit_code == -signal.SIGKILL and oom_kills > 0):
         return "out_of_memory"
-    return "killed" if number in _BY_SOMEBODY else "error"
-
-
-def spoken_exit(exit_code: int) -> str:
-    """An exit as a person says it: `exit code 3`, `SIGKILL`."""
-    number = _signal_of(exit_code)
-    if number is None:
-        return f"exit code {exit_code}"
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _signal_of(exit_code: int) -> int | None:
-    if exit_code < 0:
-        return -exit_code
-    # Programs that catch a signal and end in order say 128 + its number.
-    return exit_code - 128 if exit_code - 128 in _BY_SOMEBODY else None
+    return "killed" if number in BY_SOMEBODY else "error"
 
 
 def count_oom_kills(

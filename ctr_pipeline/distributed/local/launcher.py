@@ -22,10 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from ctr_pipeline.distributed.coordination.endings import spoken_exit
 from ctr_pipeline.distributed.coordination.launching import ExitReason, ProcessState
 from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.distributed.local import lifeline
-from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills, spoken_exit
+from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills
 from ctr_pipeline.distributed.local.log_file import LogFile
 from ctr_pipeline.distributed.local.nursery import (
     SINGLE_THREADED,
@@ -424,7 +425,7 @@ class LocalLauncher:
             exit_code, asked=process.asked, oom_kills=count_oom_kills() - process.oom_kills
         )
         level = logging.INFO if process.asked or exit_code == 0 else logging.WARNING
-        _LOGGER.log(level, "%s ended: %s, %s", process.name, process.reason, spoken_exit(exit_code))
+        _LOGGER.log(level, "%s has ended: %s", process.name, _spoken_end(process.reason, exit_code))
         key = (process.start.role, process.start.index)
         if key == _NURSERY:
             self._lose_nursery()
@@ -603,3 +604,10 @@ class LocalLauncher:
         self._nursery_ready = False
         for process in self._waiting():
             self._spawn_instead(process)
+
+
+def _spoken_end(reason: ExitReason, exit_code: int) -> str:
+    if reason == "completed":
+        return "completed"
+    spoken = spoken_exit(exit_code)
+    return f"out of memory, {spoken}" if reason == "out_of_memory" else spoken

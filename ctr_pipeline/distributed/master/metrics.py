@@ -50,7 +50,7 @@ class JobCollector(Collector):
         for outcome in ("trained", "repeated", "dropped"):
             records.add_metric([outcome], getattr(view.records, outcome))
         yield records
-        yield _gauge("ctrpipe_epoch", "From 0", view.epoch)
+        yield _gauge("ctrpipe_epoch", "From 1", view.epoch + 1)
         yield _gauge("ctrpipe_step", "Batches counted", view.step)
         yield _gauge("ctrpipe_generation", "Rollbacks and restores", view.generation)
         yield _gauge("ctrpipe_samples_per_second", "Over the last seconds", view.samples_per_second)
@@ -83,10 +83,11 @@ def _member_metrics(members: tuple[MemberView, ...]) -> Iterator[Metric]:
         labels = [member.role, str(member.index)]
         up.add_metric(labels, float(member.state in {"running", "standby"}))
         leases.add_metric(labels, member.leases)
-        rss.add_metric(labels, member.stats.rss_bytes)
-        rows.add_metric(labels, member.stats.rows_held)
-        speed.add_metric(labels, member.stats.samples_per_second)
         restarts.add_metric(labels, member.restarts)
+        if member.stats is not None:
+            rss.add_metric(labels, member.stats.rss_bytes)
+            rows.add_metric(labels, member.stats.rows_held)
+            speed.add_metric(labels, member.stats.samples_per_second)
     yield from (up, leases, rss, rows, speed, restarts)
 
 

@@ -4,13 +4,16 @@ import time
 from pathlib import Path
 
 from ctr_pipeline.config import load_config
+from ctr_pipeline.distributed.coordination.events import Phase
 from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.records import JobHead
 from ctr_pipeline.distributed.master.beginning import (
     find_newest_cut,
     read_events,
     read_records,
     records_of_job,
 )
+from ctr_pipeline.distributed.master.ledger.store import LedgerError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.settings import plan_job
 from ctr_pipeline.distributed.master.status import JobView, view_job
@@ -43,3 +46,19 @@ def read_status(run_folder: Path) -> JobView:
         events=read_events(records),
         master=None,
     )
+
+
+def read_phase(run_folder: Path) -> Phase | None:
+    """Where the ledger says that the job is; None if there is no ledger that can be read now.
+
+    Raises:
+        CtrPipelineError: There is no job here, or its spec or config cannot be read.
+    """
+    job_folder = run_folder / "job"
+    spec = load_spec(job_folder)
+    config = load_config(run_folder / "config.resolved.yaml").config
+    try:
+        records = read_records(config, spec, job_folder)
+    except LedgerError:
+        return None
+    return JobHead.from_json(records["head"]).phase if "head" in records else None

@@ -83,7 +83,7 @@ class MemberView:
         last_seen_seconds: Since its last heartbeat; None if there was none.
         leases: Tasks that it holds.
         last_end: Why it ended the last time; empty if it never did.
-        stats: That it said of itself last.
+        stats: That it said of itself last; None where no master answered, as no ledger has them.
     """
 
     role: Role
@@ -97,7 +97,7 @@ class MemberView:
     last_seen_seconds: float | None
     leases: int
     last_end: str
-    stats: MemberStats
+    stats: MemberStats | None
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def _view_member(member: MemberStatus, *, answering: bool, is_over: bool) -> Mem
         last_seen_seconds=member.silent_seconds if is_heard else None,
         leases=member.leases,
         last_end=member.last_end,
-        stats=member.stats,
+        stats=member.stats if answering else None,
     )
 
 

@@ -32,8 +32,6 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _ROUND_SECONDS = 0.25
 """Between heartbeats while a round waits: the master may know that a worker is gone."""
 
-_TRANSIENT_REFUSALS = frozenset({"bug", "not_ready"})
-
 T = TypeVar("T")
 
 
@@ -107,7 +105,7 @@ class PsSession:
         except PeerUnavailable as error:
             return self._pause(str(error))
         except CallRefused as error:
-            if error.code not in _TRANSIENT_REFUSALS:
+            if not error.may_pass:
                 raise
             return self._pause(str(error))
         self._back()

@@ -2,6 +2,9 @@
 
 from ctr_pipeline.errors import CtrPipelineError
 
+_PASSING = frozenset({"bug", "master_gone", "not_ready"})
+"""Refusals of this moment: a master that ends is followed by another one."""
+
 
 class MalformedMessage(ValueError):  # noqa: N818
     """Bytes are not the message that was expected."""
@@ -26,7 +29,7 @@ class PeerUnavailable(CtrPipelineError):  # noqa: N818
 
 
 class CallRefused(CtrPipelineError):  # noqa: N818
-    """The peer answered no; trying again does not help.
+    """The peer answered no; trying again does not help, unless `may_pass`.
 
     Args:
         code: Of its `Refusal`, or one of `token`, `version`, `malformed`, `too_large`,
@@ -41,3 +44,8 @@ class CallRefused(CtrPipelineError):  # noqa: N818
     ) -> None:
         self.code = code
         super().__init__(message, place=place, remedy=remedy)
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the answer may be another one later, from this peer or from its successor."""
+        return self.code in _PASSING

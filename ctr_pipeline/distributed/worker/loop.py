@@ -2,12 +2,15 @@
 
 While a batch is computed, the values of the next one are already on their way. What this batch's
 push changes of them comes back with its reply, so a worker alone trains exactly as one process
-does. Nothing here keeps a parameter: whatever fails, a batch is pulled and computed again.
+does. Where updates are asynchronous nobody waits for that reply: the push of a batch travels while
+the next one is computed, with values that know of all of this worker's pushes but that one. Nothing
+here keeps a parameter: whatever fails, a batch is pulled and computed again.
 
 Axes: B batch, F fields, P dense parameters, R rows of a score task.
 """
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -54,6 +57,13 @@ class PendingPull(Protocol):
         """Returns when they are here."""
 
 
+class PendingPush(Protocol):
+    """Gradients that are on their way."""
+
+    def wait(self) -> PushOutcome:
+        """What became of them."""
+
+
 class ParameterClient(Protocol):
     """The parameter servers as the loop sees them; `PsClient` is one.
 
@@ -69,8 +79,10 @@ class ParameterClient(Protocol):
     def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
         """Makes ids unique; may run in another thread."""
 
-    def start_pull(self, prepared: Any, *, create: bool, batch: BatchId | None, dense: bool) -> Any:
-        """Asks for the values of a batch, and for newer dense ones if wanted."""
+    def start_pull(
+        self, prepared: Any, *, create: bool, batch: BatchId | None, dense: bool, after: Any | None
+    ) -> Any:
+        """Asks for the values of a batch, once a push is through; and for newer dense ones."""
 
     def gather_parts(self, pull: Any, num_leading: int) -> tuple[Floats, Floats]:
         """Values by place, [B, F, A] and [B, F, D]."""
@@ -78,7 +90,7 @@ class ParameterClient(Protocol):
     def dense(self, pull: Any) -> Floats:
         """Dense parameters, the newest known."""
 
-    def push(
+    def start_push(
         self,
         pull: Any,
         gradients: tuple[Floats, Floats],
@@ -89,7 +101,7 @@ class ParameterClient(Protocol):
         learning_rate_factor: float,
         num_examples: int,
         refresh: Any | None,
-    ) -> PushOutcome:
+    ) -> PendingPush:
         """Hands in gradients, and brings the values of the pull ahead up to date."""
 
 
@@ -132,6 +144,25 @@ class _Batch:
 
 
 @dataclass(frozen=True)
+class _Sent:
+    """A batch whose gradients were handed in.
+
+    Attributes:
+        batch: Which one.
+        push: The first try.
+        push_again: Makes another.
+        loss_sum: Of the batch.
+        seconds: Spent on it.
+    """
+
+    batch: _Batch
+    push: PendingPush
+    push_again: Callable[[], PendingPush]
+    loss_sum: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class _Unreadable:
     """A task whose rows could not be read."""
 
@@ -163,6 +194,7 @@ class WorkerLoop:
         compiled: The model.
         step: Its arithmetic.
         scores_root: Where relative names of score files begin.
+        overlap_pushes: Compute a batch before the push of the last one is answered.
         clock: Seconds, monotonic.
         sleep: Waits some seconds.
     """
@@ -176,6 +208,7 @@ class WorkerLoop:
         compiled: CompiledModel,
         step: TrainingStep,
         scores_root: Path,
+        overlap_pushes: bool,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -185,6 +218,7 @@ class WorkerLoop:
         self._compiled = compiled
         self._step = step
         self._scores_root = scores_root
+        self._overlap_pushes = overlap_pushes
         self._clock = clock
         self._sleep = sleep
         self._generation = 0
@@ -192,6 +226,8 @@ class WorkerLoop:
         train = self._split("train")
         self._numbers = StepNumbers(train.num_rows, spec.batch_size, spec.seed, spec.shuffle)
         self._scores: _Scores | None = None
+        # The batch whose push nobody has waited for yet.
+        self._sent: _Sent | None = None
         self._speed = Speed(clock)
         self._batch_began = clock()
 
@@ -226,7 +262,11 @@ class WorkerLoop:
         while not self._session.is_over:
             try:
                 if not begun:
-                    self._admit(ahead.take(_POLL_SECONDS), begun)
+                    item = ahead.take(0.0 if self._sent else _POLL_SECONDS)
+                    if item is None:
+                        # The master is to know of the last batch before there is another one.
+                        self._settle()
+                    self._admit(item, begun)
                     continue
                 if len(begun) == 1:
                     self._admit(ahead.take(0.0), begun)
@@ -241,6 +281,8 @@ class WorkerLoop:
                     batch.pull = None
             except _Leaving:
                 return
+        with contextlib.suppress(RolledBack, _Leaving):
+            self._settle()
 
     def _reroute(self, route: Route) -> None:
         servers = self._spec.num_parameter_servers
@@ -254,7 +296,7 @@ class WorkerLoop:
             if route is None:
                 return False
             self._generation = route.generation
-            self._scores = None
+            self._scores = self._sent = None
             try:
                 self._trying(lambda: self._client.init_dense(self._compiled.initial_parameters()))
             except RolledBack as error:
@@ -278,7 +320,11 @@ class WorkerLoop:
         batch.pull = None
         with contextlib.suppress(PeerUnavailable):
             batch.pull = self._client.start_pull(
-                batch.prepared, create=batch.trains, batch=batch.batch_id, dense=dense
+                batch.prepared,
+                create=batch.trains,
+                batch=batch.batch_id,
+                dense=dense,
+                after=self._sent.push if self._sent else None,
             )
 
     def _finish(self, batch: _Batch, following: _Batch | None = None) -> None:
@@ -296,42 +342,19 @@ class WorkerLoop:
             # Not the task's fault, whatever ends us.
             raise
         except Superseded:
-            _LOGGER.warning("Another worker has %s now", batch.task.key)
-            self._session.lose(batch.task)
+            self._let_go(batch.task)
             return
         except Exception as error:  # noqa: BLE001  raised again once the master knows of it
             self._give_up(batch.task, error)
         self._speed.add(batch.num_valid)
 
     def _train(self, batch: _Batch, following: _Batch | None) -> None:
-        batch_id = batch.batch_id
-        if batch_id is None:
-            raise AssertionError("only batches of training tasks are trained")
-        step = self._numbers.step_of(batch.position)
         while True:
-            self._await_values(batch)
-            linear, embeddings = self._client.gather_parts(batch.pull, 1)
-            gradients = self._step.compute(
-                batch.rows,
-                batch.num_valid,
-                position=batch.position,
-                step=step,
-                parameters_P=self._client.dense(batch.pull),
-                linear_BF1=linear,
-                embeddings_BFD=embeddings,
-            )
-            outcome = self._trying(
-                lambda: self._client.push(
-                    batch.pull,
-                    (gradients.linear_BF1, gradients.embeddings_BFD),  # noqa: B023  called at once
-                    gradients.parameters_P,  # noqa: B023
-                    batch_id,
-                    step=step,
-                    learning_rate_factor=gradients.learning_rate_factor,  # noqa: B023
-                    num_examples=batch.num_valid,
-                    refresh=None if following is None else following.pull,
-                )
-            )
+            sent = self._compute(batch, following)
+            if self._overlap_pushes:
+                self._sent = sent
+                return
+            outcome = self._outcome_of(sent)
             if outcome.verdict == "applied":
                 break
             # Others were faster: their updates are to be known first.
@@ -340,16 +363,78 @@ class WorkerLoop:
             if not self._session.holds(batch.task):
                 return
             self._start_pull(batch)
+        self._mark(sent, outcome)
+
+    def _compute(self, batch: _Batch, following: _Batch | None) -> _Sent:
+        """Computes gradients and hands them in, once those of the batch before are through."""
+        batch_id = batch.batch_id
+        if batch_id is None:
+            raise AssertionError("only batches of training tasks are trained")
+        step = self._numbers.step_of(batch.position)
+        self._await_values(batch)
+        linear, embeddings = self._client.gather_parts(batch.pull, 1)
+        gradients = self._step.compute(
+            batch.rows,
+            batch.num_valid,
+            position=batch.position,
+            step=step,
+            parameters_P=self._client.dense(batch.pull),
+            linear_BF1=linear,
+            embeddings_BFD=embeddings,
+        )
+        self._settle()
+        # With a push on its way, the pull ahead waits for it and needs no refreshing.
+        refresh = None if following is None or self._overlap_pushes else following.pull
+
+        def push() -> PendingPush:
+            return self._client.start_push(
+                batch.pull,
+                (gradients.linear_BF1, gradients.embeddings_BFD),
+                gradients.parameters_P,
+                batch_id,
+                step=step,
+                learning_rate_factor=gradients.learning_rate_factor,
+                num_examples=batch.num_valid,
+                refresh=refresh,
+            )
+
+        return _Sent(batch, push(), push, gradients.loss_sum, self._lap())
+
+    def _settle(self) -> None:
+        """Waits for the push that is on its way, if there is one, and marks its batch."""
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        try:
+            outcome = self._outcome_of(sent)
+        except Superseded:
+            self._let_go(sent.batch.task)
+        else:
+            if outcome.verdict != "applied":
+                raise AssertionError("an asynchronous push is never too old")
+            self._mark(sent, outcome)
+
+    def _outcome_of(self, sent: _Sent) -> PushOutcome:
+        """What became of a push; one that found no server is made again."""
+        tries = itertools.chain((lambda: sent.push,), itertools.repeat(sent.push_again))
+        return self._trying(lambda: next(tries)().wait())
+
+    def _mark(self, sent: _Sent, outcome: PushOutcome) -> None:
         self._session.mark_batch(
-            batch.task,
-            batch.number,
-            loss_sum=gradients.loss_sum,
+            sent.batch.task,
+            sent.batch.number,
+            loss_sum=sent.loss_sum,
             repeated=outcome.repeated,
-            finished=batch.is_last,
-            seconds=self._lap(),
+            finished=sent.batch.is_last,
+            seconds=sent.seconds,
         )
 
+    def _let_go(self, task: LeasedTask) -> None:
+        _LOGGER.warning("Another worker has %s now", task.key)
+        self._session.lose(task)
+
     def _score(self, batch: _Batch) -> None:
+        self._settle()
         if self._scores is None or self._scores.task is not batch.task:
             self._scores = _Scores(batch.task)
         scores = self._scores
@@ -386,7 +471,11 @@ class WorkerLoop:
         def wait() -> None:
             if batch.pull is None:
                 batch.pull = self._client.start_pull(
-                    batch.prepared, create=batch.trains, batch=batch.batch_id, dense=True
+                    batch.prepared,
+                    create=batch.trains,
+                    batch=batch.batch_id,
+                    dense=True,
+                    after=None,
                 )
             try:
                 batch.pull.wait()
@@ -422,6 +511,8 @@ class WorkerLoop:
     def _give_up(self, task: LeasedTask, error: Exception) -> None:
         """Tells the master why a task cannot be done, then lets the error end the worker."""
         _LOGGER.error("%s cannot be done", task.key, exc_info=error)
+        with contextlib.suppress(RolledBack, _Leaving):
+            self._settle()
         self._session.fail(task, "".join(traceback.format_exception(error)))
         if not self._session.flush(_FLUSH_SECONDS):
             _LOGGER.warning("The master did not hear of the failure")

@@ -135,6 +135,9 @@ def run_worker(
                         compiled=model.compiled,
                         step=TrainingStep(model.train, model.compiled),
                         scores_root=run_folder,
+                        # For the same bits each time, a batch knows of all before it.
+                        overlap_pushes=spec.update.mode == "async"
+                        and not model.train.deterministic,
                     )
                     figures.client, figures.loop = client, loop
                     loop.run()

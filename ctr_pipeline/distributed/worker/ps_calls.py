@@ -163,37 +163,9 @@ class PsCalls:
         """Begins a call for each server."""
         return [self._pool.submit(call, server) for server in range(self._num_servers)]
 
-    def on_all_servers(self, call: Callable[[int], T]) -> list[T]:
+    def on_all_servers(self, call: Callable[[int], T]) -> None:
         """Calls for each server, all at once; waits for all, then raises the first error."""
-        futures = [self._pool.submit(call, server) for server in range(1, self._num_servers)]
-        # The thread that would wait makes the first call itself.
-        first: Future[T] = Future()
-        try:
-            first.set_result(call(0))
-        except Exception as error:  # noqa: BLE001  # raised below, when no call is under way
-            first.set_exception(error)
-        failures = [future.exception() for future in (first, *futures)]
-        for failure in failures:
-            if failure is not None:
-                raise failure
-        return [future.result() for future in (first, *futures)]
-
-    def until(self, call: Callable[[int], T], decides: Callable[[T], bool]) -> list[T | None]:
-        """Calls for each server, all at once; waits for all, or for one answer that decides.
-
-        Calls under way then go on, and nobody waits for their answers. The first error is raised at
-        once.
-
-        Returns:
-            The answers, None where there is none yet.
-        """
-        futures = self.start(call)
-        waiting = set(futures)
-        while waiting:
-            ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            if any(decides(future.result()) for future in ended):
-                break
-        return [future.result() if future.done() else None for future in futures]
+        gather(self.start(call), None)
 
     def ask(
         self,
@@ -315,6 +287,23 @@ class PsCalls:
     def _pauses(self, server: int) -> Iterator[float]:
         seed = (self._seed + server) & 0xFFFF
         return delays(_FIRST_PAUSE_SECONDS, _PAUSE_GROWTH, _LONGEST_PAUSE_SECONDS, seed)
+
+
+def gather(futures: Sequence[Future[T]], decides: Callable[[T], bool] | None) -> Sequence[T | None]:
+    """Waits for all answers, then raises the first error; or for one answer that decides.
+
+    With `decides`, the first error is raised at once; calls under way go on by themselves.
+
+    Returns:
+        The answers, None where there is none yet.
+    """
+    waiting = set(futures)
+    while waiting and decides is not None:
+        ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        if any(decides(future.result()) for future in ended):
+            return [future.result() if future.done() else None for future in futures]
+    wait(futures)
+    return [future.result() for future in futures]
 
 
 def malformed(server: int, what: str) -> CallRefused:

@@ -10,7 +10,7 @@ twice, and a push that was applied before is answered as such.
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +42,7 @@ from ctr_pipeline.distributed.worker.ps_calls import (
     PsTransport,
     RolledBack,
     Superseded,
+    gather,
     malformed,
 )
 from ctr_pipeline.embeddings.arrays import (
@@ -57,13 +58,14 @@ from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 
-__all__ = ["PreparedKeys", "PsClient", "Pull", "PushOutcome", "RolledBack", "Superseded"]
+__all__ = ["PreparedKeys", "PsClient", "Pull", "Push", "PushOutcome", "RolledBack", "Superseded"]
 
 _SERVICE = "PsService"
 _DEADLINE_SECONDS = 30.0
 _CALL_SECONDS = 10.0
 
 PushVerdict = Literal["applied", "stale"]
+_PushAnswer = tuple[PushReply, int]
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,41 @@ class Pull:
         if self._dense_versions is None:
             return self.versions[server]
         return min(self.versions[server], self._dense_versions[server])
+
+
+class Push:
+    """Gradients of a batch, on their way or with the servers.
+
+    Args:
+        futures: Of each server, its answer and the number of tries.
+        settle: Takes over what the answers bring.
+        decides: Whether an answer makes those of the other servers not worth waiting for.
+    """
+
+    def __init__(
+        self,
+        futures: Sequence[Future[_PushAnswer]],
+        settle: Callable[[Sequence[_PushAnswer | None]], PushOutcome],
+        decides: Callable[[_PushAnswer], bool] | None,
+    ) -> None:
+        self._futures = futures
+        self._settle = settle
+        self._decides = decides
+
+    def wait(self) -> PushOutcome:
+        """What became of it; by the thread that started it, once.
+
+        Raises:
+            RolledBack: The generation is over.
+            Superseded: Another worker has the task.
+            PeerUnavailable: A server did not answer until the deadline.
+        """
+        answers = gather(self._futures, self._decides)
+        return self._settle(answers)
+
+    def wait_server(self, server: int) -> None:
+        """Returns when one server has answered or will not be asked any more; in any thread."""
+        wait((self._futures[server],))
 
 
 @dataclass(frozen=True)
@@ -333,6 +370,7 @@ class PsClient:
         create: bool,
         batch: BatchId | None,
         dense: bool = True,
+        after: Push | None = None,
     ) -> Pull:
         """Asks all servers for the values of a batch.
 
@@ -341,13 +379,16 @@ class PsClient:
             create: Make the missing rows, as training does; else they read as zeros.
             batch: That is to be trained with the values; None for scoring.
             dense: Bring the dense values too, if there are newer ones than those known here; not
-                needed for a pull ahead, which a push is going to refresh.
+                needed for a pull ahead of a push that brings them.
+            after: The values are to know of this push, wherever it succeeds.
         """
         generation = self.generation
         pull = Pull(prepared, generation, self._width)
         known = [-1 if part is None else part.version for part in self._dense_parts]
 
         def fetch(server: int) -> None:
+            if after is not None:
+                after.wait_server(server)
             first, last = prepared.bounds[server], prepared.bounds[server + 1]
             request = PullRequest(
                 generation=generation,
@@ -420,7 +461,7 @@ class PsClient:
             pull.computed_with([part.version for part in parts])
             return self._dense
 
-    def push(
+    def start_push(
         self,
         pull: Pull,
         gradients: tuple[Float32Array, Float32Array],
@@ -431,10 +472,11 @@ class PsClient:
         learning_rate_factor: float,
         num_examples: int,
         refresh: Pull | None,
-    ) -> PushOutcome:
+    ) -> Push:
         """Sums the gradients of each key and hands them to its owner; brings fresh dense values.
 
         Trying again after `PeerUnavailable`, or after the reply was lost, applies nothing twice.
+        One push is waited for before the next one is started.
 
         Args:
             pull: Values that the gradients were computed with.
@@ -446,18 +488,13 @@ class PsClient:
             num_examples: Of the batch.
             refresh: A pull ahead, whose values are brought up to date with this push; in
                 synchronous mode with all of its round.
-
-        Raises:
-            RolledBack: The generation is over.
-            Superseded: Another worker has the task.
-            PeerUnavailable: A server did not answer until the deadline.
         """
         prepared = pull.prepared
         sums_UW = self._sum_gradients(prepared, gradients)
         refreshed = self._keys_to_refresh(pull, refresh)
         no_keys: Int64Array = np.empty(0, np.int64)
 
-        def send(server: int) -> tuple[PushReply, int]:
+        def send(server: int) -> _PushAnswer:
             first, last = prepared.bounds[server], prepared.bounds[server + 1]
             low, high = self._ranges[server]
             request = PushRequest(
@@ -486,32 +523,34 @@ class PsClient:
             return reply, num_tries
 
         started_before = batch in self._unfinished
-        repeated = self._unfinished.setdefault(batch, False)
-        if self._has_rounds:
-            # A worker whose push is too old at one server must not wait for a round of another
-            # one: who is to complete it may be waiting for that worker. The push stays there, and
-            # the one that is computed again finds it.
-            answers = self._calls.until(send, lambda answer: answer[0].status is Status.STALE)
-        else:
-            answers = [*self._calls.on_all_servers(send)]
-        is_stale = False
-        for server, answer in enumerate(answers):
-            if answer is None:
-                continue
-            reply, num_tries = answer
-            is_stale |= reply.status is Status.STALE
-            # A second try may find what the first one did.
-            is_first = not started_before and num_tries == 1
-            repeated |= is_first and reply.status is Status.REPEATED
-            if refreshed is not None:
-                refreshed.write(server, reply)
-            if reply.status is not Status.STALE:
-                self._adopt_dense(pull.generation, server, _DensePart(reply.version, reply.dense))
-        if is_stale:
-            self._unfinished[batch] = repeated
-        else:
-            self._unfinished.pop(batch, None)
-        return PushOutcome("stale" if is_stale else "applied", repeated)
+        self._unfinished.setdefault(batch, False)
+
+        def settle(answers: Sequence[_PushAnswer | None]) -> PushOutcome:
+            repeated, is_stale = self._unfinished.get(batch, False), False
+            for server, answer in enumerate(answers):
+                if answer is None:
+                    continue
+                reply, num_tries = answer
+                is_stale |= reply.status is Status.STALE
+                # A second try may find what the first one did.
+                is_first = not started_before and num_tries == 1
+                repeated |= is_first and reply.status is Status.REPEATED
+                if refreshed is not None:
+                    refreshed.write(server, reply)
+                if reply.status is not Status.STALE:
+                    part = _DensePart(reply.version, reply.dense)
+                    self._adopt_dense(pull.generation, server, part)
+            if is_stale:
+                self._unfinished[batch] = repeated
+            else:
+                self._unfinished.pop(batch, None)
+            return PushOutcome("stale" if is_stale else "applied", repeated)
+
+        # A worker whose push is too old at one server must not wait for a round of another one:
+        # who is to complete it may be waiting for that worker. The push stays there, and the one
+        # that is computed again finds it.
+        decides = _is_stale if self._has_rounds else None
+        return Push(self._calls.start(send), settle, decides)
 
     def init_dense(self, values: Float32Array) -> None:
         """Gives the servers initial dense values; those that have some keep theirs.
@@ -644,6 +683,10 @@ class PsClient:
             ):
                 self._dense_parts[server] = part
                 self._dense = None
+
+
+def _is_stale(answer: _PushAnswer) -> bool:
+    return answer[0].status is Status.STALE
 
 
 def _blocks(parts: Iterator[RowsPart]) -> Iterator[RowBlock]:

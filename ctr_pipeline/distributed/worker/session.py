@@ -44,7 +44,6 @@ _POLL_SECONDS = 0.2
 _FEWEST_TASKS = 2
 """One to work on, one to read ahead."""
 _MOST_TASKS = 16
-_TRANSIENT_REFUSALS = {"bug", "not_ready"}
 
 T = TypeVar("T")
 
@@ -309,7 +308,7 @@ class Session:
         except PeerUnavailable as error:
             self._pause(str(error))
         except CallRefused as error:
-            if error.code not in _TRANSIENT_REFUSALS:
+            if not error.may_pass:
                 raise
             self._pause(str(error))
         else:

@@ -117,6 +117,11 @@ class Bench:
         self.do(actions)
         return refused
 
+    def replace_server(self, incarnation):
+        """The launcher's new process comes before anybody told of the end of the old one."""
+        self.see("ps", 0, incarnation)
+        assert self.register("ps", 0, incarnation) == ""
+
     def heartbeat(self, role, index, incarnation, *reports, held=(), generation=None, rss=0):
         request = HeartbeatRequest(
             Member(role, index, incarnation),
@@ -603,9 +608,50 @@ def test_a_server_that_is_replaced_takes_the_job_back():
     bench = Bench()
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
-    bench.register("ps", 0, "q")
+    bench.replace_server("q")
     status = bench.job.status()
     assert (status.phase, status.trained, status.repeated) == ("training", 0, 64)
+
+
+def test_a_server_that_lives_keeps_its_place():
+    bench = Bench(server_silence_seconds=10.0)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.log.clear()
+    bench.tell(Tick(), after=9.0)
+    refused = bench.register("ps", 0, "q")
+    assert "parameter server 0 is process 1 on host at 127.0.0.1:0, heard 9.0 s ago" in refused
+    assert "end that one first" in refused
+    assert bench.heartbeat("ps", 0, "p").directive == "go_on"
+    assert bench.job.status().trained == 64
+    assert bench.all_of(Announce) == []
+
+
+def test_the_place_of_a_server_is_free_once_it_was_silent():
+    bench = Bench(server_silence_seconds=10.0)
+    bench.begin_training("a")
+    assert bench.register("ps", 0, "q")
+    bench.tell(Tick(), after=10.1)
+    assert bench.register("ps", 0, "q") == ""
+    assert bench.heartbeat("ps", 0, "p").directive == "leave"
+
+
+def test_what_the_launcher_knows_to_be_dead_holds_no_place():
+    bench = Bench(server_silence_seconds=10.0)
+    bench.see("ps", 0, "p")
+    bench.begin_training("a")
+    bench.see("ps", 0, "p", "killed")
+    assert bench.register("ps", 0, "q") == ""
+
+
+def test_a_new_master_does_not_know_whether_a_server_lives():
+    bench = Bench()
+    bench.begin_training("a")
+    again = Bench(records=bench.disk)
+    assert again.register("ps", 0, "q") == ""
+    heard = Bench(records=bench.disk)
+    heard.heartbeat("ps", 0, "p")
+    assert "is process 1 on host" in heard.register("ps", 0, "q")
 
 
 def test_the_launchers_view_of_the_master_and_of_old_processes_changes_nothing():
@@ -655,6 +701,46 @@ def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():
     assert recovery.done == "96 records are trained again"
 
 
+def test_how_long_nobody_worked_is_told_when_the_first_batch_is_trained_again():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a", "b")
+    bench.lease(0, "a", most=1)
+    bench.see("worker", 0, "a", "killed")
+    bench.tell(Tick(), after=2.0)
+    bench.see("worker", 1, "b", "killed")
+    bench.tell(Tick(), after=3.0)
+    bench.register("worker", 0, "c")
+    (task,) = bench.lease(0, "c", most=1).tasks
+    assert all(one.recovery_seconds is None for one in bench.all_of(Announce))
+    bench.tell(Tick(), after=1.5)
+    bench.heartbeat("worker", 0, "c", bench.report(task, 1))
+    bench.heartbeat("worker", 0, "c", bench.report(task, 3))
+    told = [one for one in bench.all_of(Announce) if one.recovery_seconds is not None]
+    assert told == [Announce("the job has recovered", "its work goes on", 4.5)]
+
+
+def test_while_one_worker_is_left_nothing_has_to_recover():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a", "b")
+    bench.see("worker", 0, "a", "killed")
+    bench.train_all(1, "b")
+    assert all(one.recovery_seconds is None for one in bench.all_of(Announce))
+
+
+def test_workers_lost_after_servers_take_nothing_back_again():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.see("ps", 0, "p", "killed")
+    bench.register("ps", 0, "q")
+    bench.train_all(0, "a", most_tasks=1)
+    bench.see("worker", 0, "a", "killed")
+    bench.register("worker", 0, "b")
+    bench.train_all(0, "b", most_tasks=1)
+    told = [one.done for one in bench.all_of(Announce) if one.recovery_seconds is not None]
+    assert told == ["64 records are trained again", "its work goes on"]
+
+
 def test_no_cut_is_taken_of_nothing_new():
     bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
     bench.begin_training("a")
@@ -673,7 +759,7 @@ def test_a_cut_counts_what_was_counted_when_it_was_asked_for():
     assert cut.step == 8
     bench.cuts[1] = cut.frozen
     bench.tell(CutTaken(1))
-    bench.register("ps", 0, "q")
+    bench.replace_server("q")
     assert bench.job.status().trained == 64
 
 
@@ -728,7 +814,7 @@ def test_a_damaged_cut_gives_way_to_the_one_before_it():
         bench.train_all(0, "a", most_tasks=1)
         bench.tell(Tick(), after=31.0)
     bench.holds.add(RestoreCut)
-    bench.register("ps", 0, "q")
+    bench.replace_server("q")
     newest = bench.all_of(RestoreCut)[-1]
     assert newest.cut == 2
     bench.holds.clear()
@@ -1085,7 +1171,7 @@ def test_a_job_that_scores_outlives_its_members_and_its_master():
     (cut,) = trained.cuts
     bench = scoring_bench(trained, cut)
     bench.do(bench.job.handle(Tick(), bench.now))
-    bench.register("ps", 0, "r")
+    bench.replace_server("r")
     assert restored_cuts(bench) == [cut, cut]
     again = Bench(records=bench.disk, final_splits=bench.settings.final_splits)
     again.cuts = bench.cuts
@@ -1245,7 +1331,7 @@ def test_void_records_of_tasks_are_passed_over():
     bench.begin_training("w")
     bench.train_all(most_tasks=3)
     old = {name: record for name, record in bench.disk.items() if name.startswith("task/")}
-    bench.register("ps", 0, "q")  # Back to the beginning.
+    bench.replace_server("q")  # Back to the beginning.
     assert len(old) == 3
     again = Bench(records={**old, **bench.disk})
     assert again.job.status().trained == 0

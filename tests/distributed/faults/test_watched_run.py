@@ -1,5 +1,8 @@
 """The watch over real runs that chaos and speed rest on counts and finds what it says."""
 
+import dataclasses
+import itertools
+import json
 import os
 import random
 import signal
@@ -9,7 +12,17 @@ from types import SimpleNamespace
 
 import chaos_faults
 import pytest
-from chaos import FULL, Outcome, make_config, natural_error, tabulate
+from chaos import (
+    FULL,
+    QUICK,
+    Outcome,
+    load_outcomes,
+    make_config,
+    natural_error,
+    plan_runs,
+    tabulate,
+    window_of,
+)
 from chaos_faults import FAULTS, Disturbance
 from chaos_network import NETWORK_FAULTS
 from watched_run import MissedError, Moment, OverdueError, WatchedRun, wait_until_gone
@@ -141,7 +154,12 @@ def training(run, *, running=True, leases=1):
     trained = [100, 200] if running else [100, 100]
     history(run, (now - 0.5, "training", trained[0]), (now, "training", trained[1]))
     worker = SimpleNamespace(role="worker", index=0, pid=1, state="running", leases=leases)
-    run.view = SimpleNamespace(members=(worker,), records=SimpleNamespace(trained=200))
+    run.view = SimpleNamespace(
+        members=(worker,),
+        records=SimpleNamespace(trained=200, total=1000),
+        tasks_total=100,
+        tasks_done=20,
+    )
 
 
 def test_a_worker_at_work_is_hit(run):
@@ -173,6 +191,51 @@ def test_names_of_faults_are_unique_and_their_configs_valid(tmp_path):
             tmp_path / "rows.tsv", FULL, seed=1, runtime=fault.runtime, others=fault.config
         )
         assert config_from_mapping(config).config.runtime.mode == "processes"
+
+
+def test_faults_that_need_the_same_may_share_a_run():
+    faults = (*FAULTS, *NETWORK_FAULTS)
+    assert plan_runs(faults, 1, 0) == [
+        (fault,)
+        for needs in dict.fromkeys(fault.needs for fault in faults)
+        for fault in faults
+        if fault.needs == needs
+    ]
+    shared = plan_runs(faults, 4, 0)
+    names = [fault.name for run in shared for fault in run]
+    assert sorted(names) == sorted(fault.name for fault in faults)
+    assert len(shared) < len(faults) / 2
+    for run in shared:
+        assert 1 <= len(run) <= 4
+        assert len({fault.needs for fault in run}) == 1
+        assert len(run) == 1 or all(fault.ends == 0 and not fault.config for fault in run)
+    assert plan_runs(faults, 4, 0) == shared != plan_runs(faults, 4, 1)
+
+
+def test_windows_of_shared_runs_leave_time_to_recover():
+    windows = [window_of(number, 4) for number in range(4)]
+    assert windows[0][0] > 0.05
+    assert windows[-1][1] < 0.85
+    for (low, high), (following, _) in itertools.pairwise(windows):
+        assert following - high == pytest.approx(high - low)
+
+
+def test_a_fault_of_a_shared_run_strikes_in_its_window(run):
+    training(run)
+    chaos = Disturbance(run, random.Random(0))
+    chaos.window = (0.1, 0.2)
+    # It would like the end of the job.
+    chaos.wait_for_moment(0.99, 1.0)
+
+
+def test_results_of_earlier_runs_are_taken_in_if_they_are_of_the_same_size(tmp_path):
+    path = tmp_path / "earlier.json"
+    outcome = Outcome("ps_killed", 1, stall_seconds=2.0, strikes=["SIGKILL"], auc=0.75)
+    results = {"size": dataclasses.asdict(FULL), "outcomes": [dataclasses.asdict(outcome)]}
+    path.write_text(json.dumps({"results": results}))
+    assert load_outcomes(path, FULL) == [outcome]
+    with pytest.raises(SystemExit, match="another size"):
+        load_outcomes(path, QUICK)
 
 
 def test_natural_error_is_four_deviations_or_a_thousandth():

@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills, spoken_exit
+from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills
 
 
 class TestClassifyExit:
@@ -34,14 +34,6 @@ class TestClassifyExit:
     )
     def test_every_way_to_end(self, exit_code, asked, oom_kills, reason):
         assert classify_exit(exit_code, asked=asked, oom_kills=oom_kills) == reason
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "words"),
-    [(3, "exit code 3"), (-9, "SIGKILL"), (143, "SIGTERM"), (-11, "SIGSEGV"), (-62, "signal 62")],
-)
-def test_spoken(exit_code, words):
-    assert spoken_exit(exit_code) == words
 
 
 class TestCountOomKills:

@@ -19,7 +19,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.master.ledger.store import LedgerError, LedgerLostError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.program import Master
-from ctr_pipeline.distributed.master.reading import read_status
+from ctr_pipeline.distributed.master.reading import read_phase, read_status
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
@@ -94,7 +94,7 @@ def test_history_and_tensorboard_tell_of_it(start):
     finish(world)
     with (world.run_folder / "history.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert [line["epoch"] for line in lines] == ["0", "1"]
+    assert [line["epoch"] for line in lines] == ["1", "2"]
     events = EventAccumulator(str(world.run_folder / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("valid/auc")] == [
@@ -353,6 +353,7 @@ def test_a_stopped_job_takes_a_cut_and_goes_on_later(start):
     world.wait_for(lambda view: view.records.trained > 100)
     world.ask("Stop")
     assert world.join_master() == 0
+    assert read_phase(world.run_folder) == "stopped"
     stopped = read_status(world.run_folder)
     assert stopped.state == "stopped"
     assert not stopped.answering
@@ -497,6 +498,11 @@ def test_cuts_of_another_job_are_no_beginning(start):
     save_spec(world.run_folder / "job", replace(world.spec, job="job-2"))
     with pytest.raises(CheckpointError, match="none of the cuts can be used"):
         Master(world.run_folder, "127.0.0.1:0", world.launcher)
+
+
+def test_a_job_without_a_ledger_is_nowhere_yet(tmp_path):
+    prepare_job(tmp_path / "run")
+    assert read_phase(tmp_path / "run") is None
 
 
 def test_a_folder_without_a_job_is_told(tmp_path):

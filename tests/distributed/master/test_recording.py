@@ -26,9 +26,9 @@ def test_history_and_events_roll_back_with_the_job(tmp_path):
     recorder.end_epoch([FIRST])
     recorder.note_progress(120, train_logloss=0.6, samples_per_second=10.0)
     recorder.end_epoch([FIRST, SECOND])
-    assert epochs(tmp_path / "history.csv") == [0, 1]
+    assert epochs(tmp_path / "history.csv") == [1, 2]
     recorder.roll_back(100, [FIRST])
-    assert epochs(tmp_path / "history.csv") == [0]
+    assert epochs(tmp_path / "history.csv") == [1]
     recorder.note_progress(110, train_logloss=0.65, samples_per_second=10.0)
     recorder.close()
     assert scalars(tmp_path / "events", "valid/auc") == [94]
@@ -61,5 +61,5 @@ def test_what_cannot_be_written_is_said_and_left_out(tmp_path, monkeypatch, capl
     recorder.note_progress(120, train_logloss=0.5, samples_per_second=10.0)
     recorder.roll_back(120, [FIRST])
     recorder.close()
-    assert epochs(tmp_path / "history.csv") == [0]
+    assert epochs(tmp_path / "history.csv") == [1]
     assert scalars(tmp_path / "events", "train/logloss") == [10, 120]

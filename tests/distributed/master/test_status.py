@@ -99,6 +99,8 @@ def test_what_a_ledger_cannot_know_is_not_told():
     assert not found.answering
     assert {member.state for member in found.members} == {"unknown"}
     assert {member.last_seen_seconds for member in found.members} == {None}
+    assert {member.stats for member in found.members} == {None}
+    assert decode(JobView, encode(found)) == found
     over = view(replace(STATUS, phase="stopped"), master=None)
     assert {member.state for member in over.members} == {"left"}
 

@@ -85,7 +85,7 @@ class Master:
         pull = client.start_pull(prepared, create=True, batch=BatchId(0, 0, 1, 0))
         linear, embeddings = client.gather_parts(pull, 1)
         dense = client.dense(pull)
-        outcome = client.push(
+        outcome = client.start_push(
             pull,
             (linear, embeddings),
             dense,
@@ -94,7 +94,7 @@ class Master:
             learning_rate_factor=1.0,
             num_examples=2,
             refresh=None,
-        )
+        ).wait()
         client.close()
         return outcome.verdict
 

@@ -137,8 +137,9 @@ def test_a_refusal_ends_it(session, master):
         session.turn()
 
 
-def test_a_master_that_is_not_ready_is_asked_again(session, master):
-    master.answers[RegisterRequest] = CallRefused("not_ready", "soon")
+@pytest.mark.parametrize("code", ["not_ready", "master_gone"])
+def test_a_master_that_is_not_ready_is_asked_again(session, master, code):
+    master.answers[RegisterRequest] = CallRefused(code, "soon")
     assert session.turn() <= 0.1
     master.answers[RegisterRequest] = CallRefused("token", "no")
     with pytest.raises(CallRefused):

@@ -19,6 +19,7 @@ class StorePull:
 
     def __init__(self, client, prepared, create, error):
         self.prepared, self.generation, self.error = prepared, client.generation, error
+        self.version = len(client.applied)
         if error is None:
             client.store.locate(prepared, create=create)
             self.parts = client.store.gather_parts(prepared, 1)
@@ -26,6 +27,18 @@ class StorePull:
     def wait(self):
         if self.error is not None:
             raise self.error
+
+
+class StorePush:
+    """What became of a push; known only once it is waited for."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def wait(self):
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 class StoreClient:
@@ -41,6 +54,7 @@ class StoreClient:
         self.faults = {"pull": deque(), "push": deque()}
         self.applied = []
         self.pushes = 0
+        self.staleness = []
         self.on_push = lambda: None
         self.lock = threading.Lock()
 
@@ -53,7 +67,7 @@ class StoreClient:
     def prepare(self, ids_BF, num_valid):
         return self.store.prepare(ids_BF, num_valid)
 
-    def start_pull(self, prepared, *, create, batch, dense):
+    def start_pull(self, prepared, *, create, batch, dense, after):
         fault = self.faults["pull"].popleft() if self.faults["pull"] else None
         return StorePull(self, prepared, create, fault)
 
@@ -62,6 +76,12 @@ class StoreClient:
 
     def dense(self, pull):
         return self.dense_parameters.values.copy()
+
+    def start_push(self, *arguments, **options):
+        try:
+            return StorePush(self.push(*arguments, **options))
+        except Exception as error:  # noqa: BLE001  raised where the push is waited for
+            return StorePush(error)
 
     def push(
         self,
@@ -95,10 +115,12 @@ class StoreClient:
             self.dense_parameters.update(
                 dense_gradient, step=step, learning_rate_factor=learning_rate_factor
             )
+            self.staleness.append(len(self.applied) - pull.version)
             self.applied.append((place, step))
         if refresh is not None and refresh.error is None:
             # What this push changed of the values that were pulled before it.
             refresh.parts = self.store.gather_parts(refresh.prepared, 1)
+            refresh.version = len(self.applied)
         if fault == "lost":
             raise PeerUnavailable("the answer was lost")
         return PushOutcome("applied", repeated=repeated)

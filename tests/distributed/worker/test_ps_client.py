@@ -98,11 +98,14 @@ class World:
         client = client or self.client
         return client.start_pull(prepared, create=True, batch=batch(number), **options)
 
-    def push(self, pull, number=0, *, client=None, refresh=None, attempt=1):
+    def push(self, pull, number=0, **options):
+        return self.start_push(pull, number, **options).wait()
+
+    def start_push(self, pull, number=0, *, client=None, refresh=None, attempt=1):
         client = client or self.client
         client.dense(pull)
         shape = pull.prepared.batch.shape
-        return client.push(
+        return client.start_push(
             pull,
             (np.full((*shape, 1), -1.0, np.float32), np.full((*shape, 4), -1.0, np.float32)),
             np.full(NUM_DENSE, -1.0, np.float32),
@@ -170,6 +173,45 @@ def test_gradients_of_equal_ids_are_summed_before_they_are_sent(start):
     outcome = world.push(world.pull(prepared))
     assert (outcome.verdict, outcome.repeated) == ("applied", False)
     np.testing.assert_array_equal(world.counts(prepared), occurrences(prepared))
+
+
+def test_a_pull_after_a_push_knows_of_it_at_each_server(start):
+    world = start()
+    prepared = world.prepare()
+    pull = world.pull(prepared)
+    pull.wait()
+    released = threading.Event()
+
+    def hold(server, method, _number):
+        if (server, method) == (1, "Push"):
+            assert released.wait(10)
+
+    world.wire.fate = hold
+    world.wire.calls.clear()
+    push = world.start_push(pull)
+    ahead = world.pull(prepared, 1, after=push)
+    while (0, "Pull") not in world.wire.calls:
+        push.wait_server(0)
+    assert (1, "Pull") not in world.wire.calls
+    released.set()
+    counts = world.client.gather_parts(ahead, 1)[0][:, :, 0]
+    np.testing.assert_array_equal(counts, occurrences(prepared))
+    assert push.wait().verdict == "applied"
+    assert ahead.versions == [1, 1]
+
+
+def test_a_pull_after_a_push_that_failed_is_made_all_the_same(start):
+    world = start(deadline_seconds=0.0)
+    prepared = world.prepare()
+    pull = world.pull(prepared)
+    pull.wait()
+    world.wire.fate = lambda server, method, _: "lost" if (server, method) == (0, "Push") else None
+    push = world.start_push(pull)
+    ahead = world.pull(prepared, 1, after=push)
+    ahead.wait()
+    assert ahead.versions == [0, 1]
+    with pytest.raises(PeerUnavailable):
+        push.wait()
 
 
 def test_a_lost_reply_applies_nothing_twice_and_is_no_repetition(start):
@@ -565,7 +607,7 @@ def test_wrong_shapes_are_told(start):
     prepared = world.prepare()
     pull = world.pull(prepared)
     with pytest.raises(ValueError, match="gradients"):
-        world.client.push(
+        world.client.start_push(
             pull,
             (np.zeros((3, 3, 1), np.float32), np.zeros((3, 3, 4), np.float32)),
             np.zeros(NUM_DENSE, np.float32),

@@ -91,7 +91,7 @@ def train_on_servers(client, spec, initial, *, ahead):
         linear, embeddings = client.gather_parts(pull, 1)
         dense = client.dense(pull)
         by_linear, by_embeddings, by_dense = gradients(linear, embeddings, dense, num_valid)
-        outcome = client.push(
+        outcome = client.start_push(
             pull,
             (by_linear, by_embeddings),
             by_dense,
@@ -100,7 +100,7 @@ def train_on_servers(client, spec, initial, *, ahead):
             learning_rate_factor=factor_of(number + 1),
             num_examples=num_valid,
             refresh=following,
-        )
+        ).wait()
         assert (outcome.verdict, outcome.repeated) == ("applied", False)
         if not ahead and number + 1 < len(todo):
             following = client.start_pull(todo[number + 1][0], create=True, batch=ids[number + 1])

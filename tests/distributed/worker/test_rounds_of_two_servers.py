@@ -38,16 +38,20 @@ class Worker:
     def push(self):
         linear, embeddings = self.client.gather_parts(self.pulled, 1)
         dense = self.client.dense(self.pulled)
-        return self.client.push(
-            self.pulled,
-            (np.ones_like(linear), np.ones_like(embeddings)),
-            np.ones_like(dense),
-            self.batch,
-            step=1,
-            learning_rate_factor=1.0,
-            num_examples=len(IDS),
-            refresh=None,
-        ).verdict
+        return (
+            self.client.start_push(
+                self.pulled,
+                (np.ones_like(linear), np.ones_like(embeddings)),
+                np.ones_like(dense),
+                self.batch,
+                step=1,
+                learning_rate_factor=1.0,
+                num_examples=len(IDS),
+                refresh=None,
+            )
+            .wait()
+            .verdict
+        )
 
 
 @pytest.fixture

@@ -193,6 +193,16 @@ def test_errors_are_never_the_end_but_end_is():
     assert len(master.sent("Heartbeat")) >= 5
 
 
+def test_a_master_that_ends_is_no_reason_to_end():
+    gone = CallRefused("master_gone", "this master is ending")
+    master, clock, session = world(Lease=[gone, wait(0.1), end()])
+    run_for(session, clock, 0.05)
+    assert not session.is_over
+    run_for(session, clock, 10.0)
+    session.raise_refusal()
+    assert len(master.sent("Lease")) == 3
+
+
 def test_leaving_takes_no_more_tasks_and_reports_what_is_done():
     master, clock, session = world(
         Lease=[tasks(leased(0)), wait(0.1)], Heartbeat=[beat(), beat("leave")]

@@ -14,6 +14,7 @@ up for lost, and that etcd finds in its buffers a minute later, comes to nothing
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
@@ -57,6 +58,8 @@ _MOST_OPERATIONS = 120
 _MOST_BYTES = 1_000_000
 _COMPRESSED_BEYOND_BYTES = 16_384
 _ATTEMPTS = 3
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -190,13 +193,17 @@ class EtcdLedger:
         """Lease and revision of the lock, once it is ours."""
         give_up = clock() + wait_seconds
         key = f"{self._root}lock"
+        is_said = False
         while True:
             try:
                 found = self._look_at_lock(key)
-            except LedgerUnavailableError:
+            except LedgerUnavailableError as error:
                 # A new master and etcd may be starting at the same time.
                 if clock() >= give_up:
                     raise
+                if not is_said:
+                    is_said = True
+                    _LOGGER.warning("%s; waiting for it", error)
             else:
                 if isinstance(found, tuple):
                     return found
@@ -389,6 +396,52 @@ class EtcdLedger:
             else:
                 compare_identity(_to_identity(found[0], self._place), identity, self._place)
             self._finish_journal()
+
+
+def await_etcd(
+    url: str,
+    *,
+    wait_seconds: float,
+    on_wait: Callable[[str], None],
+    call_seconds: float = 2.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Waits until etcd answers.
+
+    Args:
+        url: Of etcd's client port.
+        wait_seconds: For it to answer.
+        on_wait: Told once what is waited for, if it does not answer the first time.
+        call_seconds: For etcd to answer a call.
+        clock: Seconds.
+        sleep: Waits.
+
+    Raises:
+        LedgerError: It did not, or the address is none.
+    """
+    give_up = clock() + wait_seconds
+    is_said = False
+    with contextlib.closing(EtcdGateway(url, call_seconds)) as gateway:
+        while True:
+            try:
+                gateway.read_version("ctrpipe")
+            except LedgerUnavailableError as error:
+                if clock() >= give_up:
+                    # Not as one that a restarted master gets over: a person waits for this.
+                    raise LedgerError(
+                        f"{error.message}, for {wait_seconds:g} s now",
+                        place=url,
+                        remedy=error.remedy,
+                    ) from error
+                if not is_said:
+                    is_said = True
+                    on_wait(
+                        f"Waiting for etcd at {url}, {wait_seconds:g} s at most: {error.message}"
+                    )
+            else:
+                return
+            sleep(_WAIT_STEP_SECONDS)
 
 
 def read_etcd_ledger(

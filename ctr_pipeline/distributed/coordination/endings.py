@@ -1,0 +1,32 @@
+"""How a process ended, as a person says it."""
+
+import signal
+
+BY_SOMEBODY = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals that come from outside; others, such as SIGSEGV, are the program's own fault."""
+
+
+def signal_of(exit_code: int) -> int | None:
+    """The signal that ended a process; None: it ended by itself."""
+    if exit_code < 0:
+        return -exit_code
+    # Programs that catch a signal and end in order say 128 + its number.
+    return exit_code - 128 if exit_code - 128 in BY_SOMEBODY else None
+
+
+def spoken_exit(exit_code: int) -> str:
+    """An end in words: `killed (SIGKILL)`, `ended by SIGTERM`, `exit code 3`."""
+    number = signal_of(exit_code)
+    if number is None:
+        return f"exit code {exit_code}"
+    if number == signal.SIGKILL:
+        return "killed (SIGKILL)"
+    name = _name_of(number)
+    return f"ended by {name}" if number in BY_SOMEBODY else f"crashed ({name})"
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

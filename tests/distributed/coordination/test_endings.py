@@ -1,0 +1,21 @@
+import pytest
+
+from ctr_pipeline.distributed.coordination.endings import spoken_exit
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (0, "exit code 0"),
+        (3, "exit code 3"),
+        (-9, "killed (SIGKILL)"),
+        (137, "killed (SIGKILL)"),
+        (-15, "ended by SIGTERM"),
+        (143, "ended by SIGTERM"),
+        (130, "ended by SIGINT"),
+        (-11, "crashed (SIGSEGV)"),
+        (-62, "crashed (signal 62)"),
+    ],
+)
+def test_spoken(exit_code, words):
+    assert spoken_exit(exit_code) == words
