@@ -281,12 +281,12 @@ def _judge_turn(
     outcome.problems += chaos.problems[begin.problems : end.problems]
     strikes = chaos.strikes[begin.strikes : end.strikes]
     outcome.strikes = [strike.what for strike in strikes]
-    before, after = chaos.run.moment_at(begin.at - 0.5), chaos.run.moment_at(end.at)
+    before, after = chaos.run.moment_at(begin.at - 0.5), chaos.run.moment_at(end.at - 0.5)
     if before is not None and after is not None:
         outcome.restarts = after.restarts - before.restarts
         outcome.repeated = max(after.repeated - before.repeated, 0)
     if strikes:
-        pauses = chaos.run.progress_seconds(begin.at - 0.5, end.at)
+        pauses = chaos.run.progress_seconds(begin.at, end.at)
         outcome.stall_seconds = pauses[0] if pauses else 0.0
     limit = fault.most_stall_seconds
     if limit is not None and outcome.stall_seconds > limit:
@@ -357,6 +357,8 @@ def plan_runs(faults: Sequence[Fault], together: int, seed: int) -> list[tuple[F
     runs = []
     for same in by_needs.values():
         order = dice.sample(same, len(same)) if together > 1 else same
+        # Those that need the start of a run begin it.
+        order.sort(key=lambda fault: not fault.is_first)
         # Runs of about the same number of faults.
         num_runs = -(-len(order) // together)
         bounds = [len(order) * number // num_runs for number in range(num_runs + 1)]

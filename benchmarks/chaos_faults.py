@@ -166,6 +166,7 @@ class Fault:
         is_proxied: Members reach each other through proxies.
         is_core: An end-to-end test of its own.
         is_alone: It takes the whole run, so that no other fault can share it.
+        is_first: It has to be there when the run starts: of those that share one, the first.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Fault:
     is_proxied: bool = False
     is_core: bool = False
     is_alone: bool = False
+    is_first: bool = False
 
     @property
     def needs(self) -> tuple[object, ...]:
@@ -278,7 +280,7 @@ def wake_up_zombie(chaos: Disturbance) -> None:
 
 
 def squeeze_worker(chaos: Disturbance) -> None:
-    """A third worker is asked for where there is memory for two: the system kills one of them."""
+    """One more worker is asked for than there is memory for: the system kills one of them."""
     group = _CGROUPS / f"ctrpipe-chaos-{chaos.run.mark}"
     group.mkdir()
     run = chaos.run
@@ -295,12 +297,12 @@ def squeeze_worker(chaos: Disturbance) -> None:
         )
         limit = int(held["rss"]) + 64_000_000
         (group / "memory.limit_in_bytes").write_text(str(limit), encoding="ascii")
-        run.call("scale", str(run.output), "--workers", "3")
-        chaos.strike(f"a third worker within {limit / 1e6:.0f} MB for all")
+        run.call("scale", str(run.output), "--workers", str(len(workers) + 1))
+        chaos.strike(f"one more worker within {limit / 1e6:.0f} MB for all")
         run.wait_for("the end of a worker", lambda: not all(map(psutil.pid_exists, workers)), 90.0)
         (group / "memory.limit_in_bytes").write_text("-1", encoding="ascii")
         chaos.wait_for_event("ran out of memory")
-        run.wait(900.0)
+        run.call("scale", str(run.output), "--workers", str(len(workers)))
     finally:
         _move(run, _CGROUPS)
         with contextlib.suppress(OSError):
@@ -472,15 +474,18 @@ def scale_up_and_down(chaos: Disturbance) -> None:
             if member.role == "worker" and member.state == "running" and member.leases
         ]
 
-    for number in (4, 2):
+    restarts = sum(run.restarts.values())
+    before = len(_indices(chaos, "worker"))
+    # The first makes it begin with one, the last leaves it as it was.
+    for number in (1, 4, 2, before):
         began = time.monotonic()
         run.call("scale", str(run.output), "--workers", str(number))
         chaos.strike(f"scale to {number}")
         run.wait_for(f"{number} workers at work", lambda n=number: len(training()) == n, 60.0)
         seconds = time.monotonic() - began
         chaos.expect(seconds < 30.0, f"{number} workers took {seconds:.0f} s")
-    restarts = _restarts(chaos, "worker")
-    chaos.expect(restarts == 0, f"{restarts} restarts of workers by scaling")
+    restarts = sum(run.restarts.values()) - restarts
+    chaos.expect(restarts == 0, f"{restarts} members restarted by scaling")
 
 
 # Garbage.
@@ -739,6 +744,8 @@ def _slowed(chaos: Disturbance, role: Role, index: int, *, fraction: float) -> I
             os.kill(member.pid, GO_ON)
 
 
+_THREE_WORKERS = {"workers": {"min": 1, "max": 3}}
+
 FAULTS: tuple[Fault, ...] = (
     Fault("worker_killed", "worker `kill -9`", kill_worker, most_stall_seconds=2.0, is_core=True),
     Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers),
@@ -757,14 +764,15 @@ FAULTS: tuple[Fault, ...] = (
         "worker_zombie",
         "worker SIGSTOP beyond its lease, then SIGCONT",
         wake_up_zombie,
-        is_alone=True,
+        runtime=_THREE_WORKERS,
+        is_first=True,
     ),
     Fault(
         "worker_out_of_memory",
         "worker out of memory",
         squeeze_worker,
+        runtime=_THREE_WORKERS,
         needs_root=True,
-        is_alone=True,
     ),
     Fault(
         "worker_crash_loop",
@@ -774,9 +782,7 @@ FAULTS: tuple[Fault, ...] = (
         ends=1,
         is_core=True,
     ),
-    Fault(
-        "worker_slow", "slow worker", slow_down_worker, runtime={"workers": {"min": 1, "max": 3}}
-    ),
+    Fault("worker_slow", "slow worker", slow_down_worker, runtime=_THREE_WORKERS),
     Fault("ps_killed", "PS `kill -9`", kill_server, most_stall_seconds=10.0, is_core=True),
     Fault("all_ps_killed", "all PS `kill -9`", kill_all_servers, most_stall_seconds=10.0),
     Fault("ps_hung", "PS SIGSTOP for good", suspend_server),
@@ -802,12 +808,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("launcher_killed", "launcher `kill -9`, then --resume", kill_launcher),
     Fault("machine_suspended", "everything SIGSTOP for 20 s", suspend_everything),
-    Fault(
-        "scaled",
-        "scale 1 → 4 → 2",
-        scale_up_and_down,
-        runtime={"workers": {"min": 1, "max": 1}},
-    ),
+    Fault("scaled", "scale 1 → 4 → 2", scale_up_and_down, runtime=_THREE_WORKERS),
     Fault("garbage", "garbage on every port", send_garbage_everywhere),
     Fault(
         "checkpoint_truncated", "checkpoint truncated, PS `kill -9`", spoil_checkpoint("truncated")

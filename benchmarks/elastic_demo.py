@@ -90,7 +90,7 @@ def kill(run: WatchedRun, story: Story, role: Role, index: int) -> None:
     run.wait_for(f"a new {role}-{index}", replaced, 120.0)
     run.wait_for("running steps", run.is_training, 120.0)
     after = run.now.records
-    pauses = run.progress_seconds(began - 0.5, time.monotonic())
+    pauses = run.progress_seconds(began, time.monotonic())
     story.tell_events()
     story.tell(
         f"{role}-{index} is process {run.member_view(role, index).pid} now; the longest pause "

@@ -320,17 +320,19 @@ class WatchedRun:
     def progress_seconds(self, since: float, until: float) -> list[float]:
         """Pauses between counts of records, longest first; validation is left out of them.
 
-        Only those that end after `since` and begin before `until`.
+        Of each the part that lies between `since` and `until`: what is next to them belongs to
+        what happened there.
         """
         pauses = []
         last_at, last_trained, excused, before = 0.0, -1, 0.0, 0.0
         for one in self.moments:
             if before and one.state and one.state not in _TRAINING:
-                excused += one.at - before
+                excused += max(min(one.at, until) - max(before, since), 0.0)
             before = one.at
             if one.trained != last_trained:
                 if last_at and one.trained > last_trained and one.at > since and last_at < until:
-                    pauses.append(max(one.at - last_at - excused, 0.0))
+                    pause = min(one.at, until) - max(last_at, since)
+                    pauses.append(max(pause - excused, 0.0))
                 # A rollback makes the count fall: no progress, and no longer pause either.
                 if one.trained > last_trained:
                     last_at, excused = one.at, 0.0

@@ -60,9 +60,11 @@ def test_pauses_lie_between_counts(run):
         *[(10.0, "training", 100), (10.2, "training", 200), (10.4, "training", 200)],
         *[(13.2, "training", 300), (13.4, "training", 400)],
     )
-    assert run.progress_seconds(10.3, 99.0)[0] == pytest.approx(3.0)
-    assert run.progress_seconds(13.3, 99.0) == pytest.approx([0.2])
-    assert run.progress_seconds(0.0, 10.15)[0] == pytest.approx(0.2)
+    assert run.progress_seconds(10.1, 99.0) == pytest.approx([3.0, 0.2, 0.1])
+    # Of a pause, what lies between the two.
+    assert run.progress_seconds(10.3, 99.0)[0] == pytest.approx(2.9)
+    assert run.progress_seconds(10.3, 11.3) == pytest.approx([1.0])
+    assert run.progress_seconds(0.0, 10.15) == pytest.approx([0.15])
 
 
 def test_a_rollback_is_no_progress(run):
@@ -91,6 +93,8 @@ def test_validation_is_no_pause(run):
     )
     # From 10.5 to 15.0, less four seconds of validation.
     assert run.progress_seconds(10.3, 99.0)[0] == pytest.approx(0.5)
+    assert run.progress_seconds(14.7, 99.0) == pytest.approx([0.3])
+    assert run.progress_seconds(10.5, 12.5) == pytest.approx([0.0])
 
 
 def test_training_seconds_end_with_the_last_record(run):
