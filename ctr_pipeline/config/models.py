@@ -148,7 +148,9 @@ class ModelConfig(Section):
     """The architecture. A model uses the keys it names and refuses the others."""
 
     name: str = Field(
-        default="deepfm", description="deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | custom."
+        default="deepfm",
+        description="deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | autoint | fibinet | masknet "
+        "| finalmlp | dlrm | custom.",
     )
     embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
     hidden_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -160,6 +162,37 @@ class ModelConfig(Section):
     cross_layers: int = Field(default=2, ge=1, le=16, description="Cross layers of dcn and dcnv2.")
     cin_layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(16, 16), description="Feature maps of xdeepfm's compressed interaction layers."
+    )
+    attention_layers: int = Field(
+        default=2, ge=1, le=16, description="Interacting layers of autoint."
+    )
+    attention_heads: int = Field(default=2, ge=1, le=64, description="Heads of autoint's layers.")
+    attention_units: int = Field(
+        default=16, ge=1, le=1024, description="Units of a head of autoint's layers."
+    )
+    senet_reduction: int = Field(
+        default=3, ge=1, description="fibinet weighs fields through fields / this many units."
+    )
+    bilinear: Literal["all", "each", "interaction"] = Field(
+        default="interaction",
+        description="fibinet's matrices: one for all pairs of fields, one a field, or one a pair.",
+    )
+    mask_blocks: int = Field(default=3, ge=1, le=16, description="Blocks of masknet.")
+    mask_block_units: int = Field(default=64, ge=1, description="Units of a block of masknet.")
+    mask_units: int = Field(
+        default=64, ge=1, description="Hidden units that make a mask of masknet."
+    )
+    mask_structure: Literal["parallel", "serial"] = Field(
+        default="parallel", description="masknet's blocks side by side, or one after another."
+    )
+    second_hidden_units: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        default=None, description="finalmlp's second stream; null: as hidden_units."
+    )
+    fusion_heads: int = Field(
+        default=1, ge=1, description="Pieces that finalmlp cuts its streams into to multiply them."
+    )
+    bottom_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(64,), description="dlrm's network of the numbers, before embedding_dim units."
     )
     file: str | None = Field(
         default=None,

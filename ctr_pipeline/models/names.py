@@ -16,6 +16,11 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
     "xdeepfm": _DEEP | {"cin_layers"},
     "dcn": _DEEP | {"cross_layers"},
     "dcnv2": _DEEP | {"cross_layers"},
+    "autoint": _DEEP | {"attention_layers", "attention_heads", "attention_units"},
+    "fibinet": _DEEP | {"senet_reduction", "bilinear"},
+    "masknet": _DEEP | {"mask_blocks", "mask_block_units", "mask_units", "mask_structure"},
+    "finalmlp": _DEEP | {"second_hidden_units", "fusion_heads"},
+    "dlrm": _DEEP | {"bottom_units"},
     "custom": _ALWAYS | {"file", "options"},
 }
 """Every model by its YAML name, with the keys of `model:` that it uses."""
@@ -50,4 +55,19 @@ def check_model(config: ModelConfig) -> list[str]:
     for key in sorted(told - used):
         owners = [name for name, keys in MODEL_KEYS.items() if key in keys]
         problems.append(f"'{config.name}' has no key '{key}'; it belongs to {', '.join(owners)}")
+    if config.name == "finalmlp":
+        problems += _check_heads(config)
     return problems
+
+
+def _check_heads(config: ModelConfig) -> list[str]:
+    """Heads cut the last layer of each stream into equal pieces."""
+    streams = (config.hidden_units, config.second_hidden_units or config.hidden_units)
+    last = {units[-1] if units else 0 for units in streams}
+    if 0 in last:
+        return ["'finalmlp' needs at least one layer in hidden_units and second_hidden_units"]
+    return [
+        f"fusion_heads {config.fusion_heads} does not divide the last layer's {units} units"
+        for units in sorted(last)
+        if units % config.fusion_heads
+    ]

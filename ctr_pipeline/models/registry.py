@@ -7,11 +7,16 @@ import keras
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.autoint import build_autoint
 from ctr_pipeline.models.custom import build_custom
 from ctr_pipeline.models.dcn import build_dcn
 from ctr_pipeline.models.dcnv2 import build_dcnv2
 from ctr_pipeline.models.deepfm import build_deepfm
+from ctr_pipeline.models.dlrm import build_dlrm
+from ctr_pipeline.models.fibinet import build_fibinet
+from ctr_pipeline.models.finalmlp import build_finalmlp
 from ctr_pipeline.models.inputs import ModelInputs, ModelSignature, build_inputs
+from ctr_pipeline.models.masknet import build_masknet
 from ctr_pipeline.models.names import check_model
 from ctr_pipeline.models.wide_and_deep import build_wide_and_deep
 from ctr_pipeline.models.xdeepfm import build_xdeepfm
@@ -22,6 +27,11 @@ MODEL_BUILDERS: dict[str, Callable[[ModelInputs, ModelConfig, int], Any]] = {
     "xdeepfm": build_xdeepfm,
     "dcn": build_dcn,
     "dcnv2": build_dcnv2,
+    "autoint": build_autoint,
+    "fibinet": build_fibinet,
+    "masknet": build_masknet,
+    "finalmlp": build_finalmlp,
+    "dlrm": build_dlrm,
     "custom": build_custom,
 }
 """Every builder: (inputs, config, seed) -> logits (batch,)."""

@@ -13,6 +13,7 @@ from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.features import FeatureSpec, Transform
+from ctr_pipeline.models.names import MODEL_KEYS
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.preview import Preview, preview_features
 from ctr_pipeline.progress import Progress
@@ -130,7 +131,7 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
     hidden = flow_yaml(list(model.hidden_units))
     lines += [
         "model:",
-        _line(f"  name: {model.name}", "deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | custom"),
+        _line(f"  name: {model.name}", " | ".join(MODEL_KEYS)),
         _line(f"  embedding_dim: {model.embedding_dim}", "numbers an id is described by"),
         _line(f"  hidden_units: {hidden}", "widths of the deep part's layers"),
         "train:",

@@ -24,6 +24,11 @@ MODEL_TITLES = {
     "xdeepfm": "xDeepFM",
     "dcn": "DCN",
     "dcnv2": "DCN v2",
+    "autoint": "AutoInt",
+    "fibinet": "FiBiNET",
+    "masknet": "MaskNet",
+    "finalmlp": "FinalMLP",
+    "dlrm": "DLRM",
     "custom": "Custom model",
 }
 

@@ -1,5 +1,6 @@
 """Every layer: config and saved-model round trip; dropout's masks; refusals."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from ctr_pipeline.models.layers import Cross, SeededDropout
 # A layer's constructor arguments, and the shapes of its inputs without the batch.
 CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
     "MLP": ({"hidden_units": (4, 3), "dropout": 0.25, "seed": 7}, [(5,)]),
+    "BilinearFusion": ({"heads": 2, "seed": 7}, [(4,), (6,)]),
+    "BilinearInteraction": ({"form": "each", "seed": 7}, [(3, 2)]),
+    "DotInteraction": ({}, [(3, 2)]),
+    "FeatureGate": ({}, [(5,)]),
+    "InteractingAttention": ({"heads": 2, "units": 3, "seed": 7}, [(3, 2)]),
+    "MaskBlock": ({"units": 4, "mask_units": 3, "seed": 7}, [(5,), (6,)]),
+    "SqueezeExcitation": ({"reduction": 2, "seed": 7}, [(3, 2)]),
     "CompressedInteraction": ({"layer_sizes": (4, 2), "seed": 7}, [(3, 2)]),
     "Cross": ({"form": "vector", "seed": 7}, [(5,), (5,)]),
     "FactorizationMachine": ({}, [(3, 2)]),
@@ -90,6 +98,46 @@ def test_cross_refuses_what_does_not_fit() -> None:
         Cross("diagonal")
     with pytest.raises(ValueError, match="x_0 has 4 units but x_l has 3"):
         Cross()(tf.ones((2, 4)), tf.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: layers.BilinearInteraction("pairwise"), "received 'pairwise'"),
+        (lambda: layers.BilinearInteraction()(tf.ones((2, 1, 3))), "no pair of 1 fields"),
+        (lambda: layers.BilinearFusion(2)(tf.ones((2, 4)), tf.ones((2, 3))), "2 heads do not"),
+        (lambda: layers.InteractingAttention(0, 3), "received 0 and 3"),
+        (lambda: layers.SqueezeExcitation(0), "received 0"),
+    ],
+)
+def test_layers_refuse_what_does_not_fit(build: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        build()
+
+
+@pytest.mark.parametrize("form", ["all", "each", "interaction"])
+def test_bilinear_matrices_are_shared_as_the_form_says(form: str) -> None:
+    layer = layers.BilinearInteraction(form, seed=3)
+    embeddings = np.random.default_rng(0).normal(size=(5, 4, 3)).astype(np.float32)
+    found = layer(embeddings).numpy()
+    matrices = layer.kernel.numpy().reshape(3, -1, 3)
+    pairs = [(i, j) for i in range(4) for j in range(i + 1, 4)]
+    for place, (i, j) in enumerate(pairs):
+        matrix = matrices[:, {"all": 0, "each": i, "interaction": place}[form]]
+        expected = (embeddings[:, i] @ matrix) * embeddings[:, j]
+        np.testing.assert_allclose(found[:, place], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_heads_of_a_fusion_meet_only_their_own_piece() -> None:
+    layer = layers.BilinearFusion(2, seed=3)
+    x, y = np.eye(4, dtype=np.float32), np.eye(4, dtype=np.float32)
+    layer(x, y)
+    layer.first_kernel.assign(tf.zeros((4, 1)))
+    layer.second_kernel.assign(tf.zeros((4, 1)))
+    same = layer(x, y).numpy()
+    across = layer(x, y[[2, 3, 0, 1]]).numpy()
+    assert np.all(same != 0)
+    np.testing.assert_array_equal(across, 0)
 
 
 def test_dense_layers_are_seeded_apart() -> None:

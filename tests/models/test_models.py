@@ -63,10 +63,14 @@ def numpy_linear(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
     return logit
 
 
-def numpy_deep(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
-    x = flat(batch)
-    for layer in ("mlp/dense_0", "mlp/dense_1"):
+def numpy_mlp(w: Weights, x: np.ndarray, name: str = "mlp") -> np.ndarray:
+    for layer in (f"{name}/dense_0", f"{name}/dense_1"):
         x = np.maximum(x @ w[f"{layer}/kernel"] + w[f"{layer}/bias"], 0)
+    return x
+
+
+def numpy_deep(w: Weights, batch: dict[str, np.ndarray], x: np.ndarray | None = None) -> np.ndarray:
+    x = numpy_mlp(w, flat(batch) if x is None else x)
     return (x @ w["deep_logit/kernel"])[:, 0]
 
 
@@ -113,9 +117,115 @@ def numpy_cross(w: Weights, batch: dict[str, np.ndarray], *, matrix: bool) -> np
     return np.array(logits)
 
 
+def numpy_softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max())
+    return powers / powers.sum()
+
+
+def numpy_attention(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Eq. (5) to (8) of AutoInt, row by row, head by head, field by field."""
+    logits = []
+    for row in batch["embeddings"].astype(np.float64):
+        fields = row
+        if len(fields) == 0:
+            logits.append(0.0)
+            continue
+        for layer in ("attention_0", "attention_1"):
+            mixed = []
+            for head in range(2):
+                part = slice(16 * head, 16 * head + 16)
+                query, key, value = (
+                    fields @ w[f"{layer}/{kind}_kernel"][:, part]
+                    for kind in ("query", "key", "value")
+                )
+                mixed.append([numpy_softmax(key @ q) @ value for q in query])
+            heads = np.concatenate(mixed, axis=1)
+            fields = np.maximum(heads + fields @ w[f"{layer}/residual_kernel"], 0)
+        logits.append(float(fields.ravel() @ w["attention_logit/kernel"][:, 0]))
+    return np.array(logits)
+
+
+def numpy_bilinear(embeddings: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Eq. (7) of FiBiNET, a matrix for each pair."""
+    matrices = kernel.reshape(3, -1, 3)
+    fields = embeddings.shape[1]
+    pairs = [(i, j) for i in range(fields) for j in range(i + 1, fields)]
+    return np.concatenate(
+        [
+            (embeddings[:, i] @ matrices[:, place]) * embeddings[:, j]
+            for place, (i, j) in enumerate(pairs)
+        ],
+        axis=1,
+    )
+
+
+def numpy_fibinet(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    embeddings, numbers = numpy_pair(batch)
+    if embeddings.shape[1] < 2:
+        return numpy_deep(w, batch)
+    squeezed = embeddings.mean(axis=2)
+    narrow = np.maximum(squeezed @ w["squeeze_excitation/narrow_kernel"], 0)
+    weights = np.maximum(narrow @ w["squeeze_excitation/wide_kernel"], 0)
+    parts = [
+        numpy_bilinear(embeddings, w["pairs/kernel"]),
+        numpy_bilinear(embeddings * weights[:, :, None], w["weighed_pairs/kernel"]),
+        numbers,
+    ]
+    return numpy_deep(w, batch, np.concatenate(parts, axis=1))
+
+
+def numpy_norm(w: Weights, x: np.ndarray, name: str) -> np.ndarray:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+    return scaled * w[f"{name}/gamma"] + w[f"{name}/beta"]
+
+
+def numpy_masknet(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Eq. (3) to (9) of MaskNet, blocks side by side."""
+    embeddings, numbers = numpy_pair(batch)
+    guide, x = flat(batch), numbers
+    if embeddings.shape[1]:
+        normed = numpy_norm(w, embeddings, "embedding_norm")
+        x = np.concatenate([normed.reshape(BATCH, -1), numbers], axis=1)
+    blocks = []
+    for name in ("mask_block_0", "mask_block_1", "mask_block_2"):
+        hidden = guide @ w[f"{name}/aggregation/kernel"] + w[f"{name}/aggregation/bias"]
+        mask = np.maximum(hidden, 0) @ w[f"{name}/projection/kernel"]
+        mask = mask + w[f"{name}/projection/bias"]
+        masked = (mask * x) @ w[f"{name}/hidden/kernel"]
+        blocks.append(np.maximum(numpy_norm(w, masked, f"{name}/norm"), 0))
+    return numpy_deep(w, batch, np.concatenate(blocks, axis=1))
+
+
+def numpy_finalmlp(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Eq. (4) to (6) of FinalMLP, with one head."""
+    x, y = (
+        numpy_mlp(w, flat(batch) * 2 / (1 + np.exp(-w[f"gate_{i}/gate"])), f"mlp_{i}")
+        for i in range(2)
+    )
+    pairs = np.einsum("bk,kl,bl->b", x, w["fusion/pair_kernel"][0], y)
+    return pairs + (x @ w["fusion/kernel_0"] + y @ w["fusion/kernel_1"])[:, 0]
+
+
+def numpy_dlrm(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    embeddings, numbers = numpy_pair(batch)
+    vectors = [embeddings[:, i] for i in range(embeddings.shape[1])]
+    parts = []
+    if numbers.shape[1]:
+        parts.append(numpy_mlp(w, numbers, "bottom"))
+        vectors.append(parts[0])
+    for i, left in enumerate(vectors):
+        parts += [(left * right).sum(axis=1, keepdims=True) for right in vectors[i + 1 :]]
+    return numpy_deep(w, batch, np.concatenate(parts, axis=1) if parts else flat(batch))
+
+
 def numpy_part(name: str, w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    if name in OWN_ORACLES:
+        return OWN_ORACLES[name](w, batch)
     deep = numpy_deep(w, batch)
     match name:
+        case "autoint":
+            return deep + numpy_attention(w, batch)
         case "wide_and_deep":
             return deep
         case "deepfm":
@@ -129,8 +239,28 @@ def numpy_part(name: str, w: Weights, batch: dict[str, np.ndarray]) -> np.ndarra
     raise AssertionError(f"no oracle for {name}")
 
 
+OWN_ORACLES = {
+    "fibinet": numpy_fibinet,
+    "masknet": numpy_masknet,
+    "finalmlp": numpy_finalmlp,
+    "dlrm": numpy_dlrm,
+}
+
+
 def test_registry_is_pinned() -> None:
-    assert list(MODEL_BUILDERS) == ["deepfm", "wide_and_deep", "xdeepfm", "dcn", "dcnv2", "custom"]
+    assert list(MODEL_BUILDERS) == [
+        "deepfm",
+        "wide_and_deep",
+        "xdeepfm",
+        "dcn",
+        "dcnv2",
+        "autoint",
+        "fibinet",
+        "masknet",
+        "finalmlp",
+        "dlrm",
+        "custom",
+    ]
     assert list(MODEL_KEYS) == list(MODEL_BUILDERS)
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,21 @@ def test_unused_keys_that_were_set_are_named_with_their_owners() -> None:
         "'deepfm' has no key 'cross_layers'; it belongs to dcn, dcnv2",
     ]
     assert check_model(ModelConfig(name="custom", file="m.py", dropout=0.1)) == [
-        "'custom' has no key 'dropout'; it belongs to deepfm, wide_and_deep, xdeepfm, dcn, dcnv2"
+        "'custom' has no key 'dropout'; it belongs to deepfm, wide_and_deep, xdeepfm, dcn, dcnv2, "
+        "autoint, fibinet, masknet, finalmlp, dlrm"
+    ]
+
+
+def test_heads_of_finalmlp_have_to_divide_its_streams() -> None:
+    def problems(**keys: Any) -> list[str]:
+        return check_model(ModelConfig(name="finalmlp", **keys))
+
+    assert problems(hidden_units=(9, 6), fusion_heads=3) == []
+    assert problems(hidden_units=(6,), second_hidden_units=(9, 4), fusion_heads=3) == [
+        "fusion_heads 3 does not divide the last layer's 4 units"
+    ]
+    assert problems(hidden_units=()) == [
+        "'finalmlp' needs at least one layer in hidden_units and second_hidden_units"
     ]
 
 
@@ -44,6 +59,8 @@ def test_unused_keys_that_were_set_are_named_with_their_owners() -> None:
         ("wide-deep", "wide_and_deep"),
         ("DCN-v2", "dcnv2"),
         ("xdeep_fm", "xdeepfm"),
+        ("FiBiNET", "fibinet"),
+        ("Final-MLP", "finalmlp"),
         ("zzz", None),
     ],
 )
