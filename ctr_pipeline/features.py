@@ -1,10 +1,9 @@
 """The vocabulary every package shares: columns, transforms, features.
 
-A *feature* is a column. Its `number` chain ends in one dense input, where a missing value is 0; its
-`id` chain ends in one embedded *field*, where it has an id of its own. A feature may have either or
-both. Transforms are named here as the YAML names
-them, with their options; what they compute is in `preprocessing`, which statistics they need is
-in `analysis`.
+A *feature* is a column, or a cross of several. Its `number` chain ends in one dense input, where a
+missing value is 0; its `id` chain ends in one embedded *field*, where it has an id of its own. A
+feature may have either or both. Transforms are named here as the YAML names them, with their
+options; what they compute is in `preprocessing`, which statistics they need is in `analysis`.
 """
 
 from collections.abc import Sequence
@@ -193,16 +192,26 @@ TRANSFORMS: dict[str, type[Transform]] = {
 """Every transform by its YAML name."""
 
 
+def is_none(value: object) -> bool:
+    """Whether a field is left out where a model is written.
+
+    Models without it are then written as before it came; fingerprints rest on that.
+    """
+    return value is None
+
+
 class FeatureSpec(BaseModel):
-    """What becomes of one column.
+    """What becomes of one column, or of several columns crossed.
 
     Attributes:
-        column: The column's name in the data.
+        column: The column's name in the data; of a cross, the feature's own name.
         column_type: How the reader reads it.
         number: Chain that ends in a dense input; None if the column has none.
         id: Chain that ends in an embedded field; None if the column has none.
         sensitive: The column's values stay out of messages, logs and reports.
         reason: Who decided, for the plan table and the report.
+        cross: The columns that are crossed, as features of their own: a text column has no chains,
+            a number column has the `id` chain by which it is crossed; None if it is no cross.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -212,6 +221,17 @@ class FeatureSpec(BaseModel):
     id: tuple[AnyTransform, ...] | None = None
     sensitive: bool = False
     reason: str = "config"
+    cross: tuple["FeatureSpec", ...] | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def parts(self) -> tuple["FeatureSpec", ...]:
+        """The columns of the data that it reads, each as a feature of its own."""
+        return self.cross or (self,)
+
+
+def cross_name(columns: Sequence[str]) -> str:
+    """What a cross is called that has no name."""
+    return " × ".join(columns)
 
 
 def expression_key(column: str, chain: Sequence[Transform]) -> str:

@@ -88,7 +88,8 @@ def plan_statistics(
     """
     by_column: dict[str, list[FeatureSpec]] = {}
     for feature in features:
-        by_column.setdefault(feature.column, []).append(feature)
+        for part in feature.parts:
+            by_column.setdefault(part.column, []).append(part)
     return StatisticsPlan(
         label=label,
         columns=tuple(

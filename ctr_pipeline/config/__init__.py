@@ -3,7 +3,7 @@
 from ctr_pipeline.config.loader import (
     LoadedConfig,
     config_from_mapping,
-    entries_by_column,
+    entries_by_feature,
     load_config,
 )
 from ctr_pipeline.config.models import Config
@@ -14,7 +14,7 @@ __all__ = [
     "Config",
     "LoadedConfig",
     "config_from_mapping",
-    "entries_by_column",
+    "entries_by_feature",
     "json_schema",
     "load_config",
     "resolved_yaml",

@@ -41,11 +41,12 @@ def _texts(value: Any) -> list[str]:
 def _check_columns(values: dict[str, Any], source: Source) -> None:
     label = value_at(values, ("data", "label")) or "label"
     for index, entry in enumerate(_entries(values)):
-        if isinstance(label, str) and label in _texts(value_at(entry, ("columns",))):
-            source.add(
-                ("features", index, "columns"),
-                f"'{label}' is the label; as a feature it would give the answer away",
-            )
+        for key in ("columns", "cross"):
+            if isinstance(label, str) and label in _texts(value_at(entry, (key,))):
+                source.add(
+                    ("features", index, key),
+                    f"'{label}' is the label; as a feature it would give the answer away",
+                )
     columns = _texts(value_at(values, ("data", "columns")) or [])
     if not columns:
         return
@@ -67,11 +68,10 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
     key_columns: KeyPath = ("data", "key_columns")
     named += [(key_columns, name) for name in _texts(value_at(values, key_columns))]
     for index, entry in enumerate(_entries(values)):
-        path: KeyPath = ("features", index, "columns")
-        # What still has dots was a bad range, which has been named already.
-        named += [
-            (path, name) for name in _texts(value_at(entry, ("columns",))) if ".." not in name
-        ]
+        for key in ("columns", "cross"):
+            path: KeyPath = ("features", index, key)
+            # What still has dots was a bad range, which has been named already.
+            named += [(path, name) for name in _texts(value_at(entry, (key,))) if ".." not in name]
     for path, name in named:
         if name not in known:
             source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ctr_pipeline.config.consistency import check_consistency
 from ctr_pipeline.config.explanations import describe, explain_errors
-from ctr_pipeline.config.key_paths import KeyPathError, parse_key_path, put_at, value_at
+from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
 from ctr_pipeline.config.models import Config, FeatureEntry, ModelConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.resolved import resolved_yaml
@@ -96,14 +96,9 @@ def config_from_mapping(
     return _finish(source, overrides, check_model, text="", path=None)
 
 
-def entries_by_column(entries: Sequence[FeatureEntry]) -> dict[str, FeatureEntry]:
-    """The entry that counts for each column, the last that names it; in order of first naming."""
-    chosen: dict[str, FeatureEntry] = {}
-    for entry in entries:
-        columns = (entry.columns,) if isinstance(entry.columns, str) else entry.columns
-        for column in columns:
-            chosen[column] = entry
-    return chosen
+def entries_by_feature(entries: Sequence[FeatureEntry]) -> dict[str, FeatureEntry]:
+    """The entry that counts for each feature, the last that names it; in order of first naming."""
+    return {feature: entry for entry in entries for feature in entry.features}
 
 
 def _finish(
@@ -161,11 +156,13 @@ def _apply_override(override: str, source: Source) -> None:
 
 
 def _expand_ranges(source: Source) -> None:
-    """Puts the names in place of ranges, in `data.columns` and in every `features[].columns`."""
-    paths = [("data", "columns")]
+    """Puts names in place of ranges, in `data.columns` and in the columns of every feature."""
+    paths: list[KeyPath] = [("data", "columns")]
     features = value_at(source.values, ("features",))
     count = len(features) if isinstance(features, list | tuple) else 0
-    for path in [*paths, *(("features", index, "columns") for index in range(count))]:
+    for index in range(count):
+        paths += [("features", index, "columns"), ("features", index, "cross")]
+    for path in paths:
         given = value_at(source.values, path)
         if isinstance(given, str) and (".." in given or path == ("data", "columns")):
             items: list[Any] = [given]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ctr_pipeline.features import AnyTransform
+from ctr_pipeline.features import AnyTransform, Hash, cross_name, is_none
 
 
 class Section(BaseModel):
@@ -110,10 +110,22 @@ def _one_transform(item: Any) -> Any:
 
 
 class FeatureEntry(Section):
-    """What becomes of one column, or of several alike."""
+    """What becomes of one column, of several alike, or of several crossed."""
 
     columns: str | tuple[str, ...] = Field(
-        description="One column, a list, or a range such as I1..I13."
+        default=(), description="One column, a list, or a range such as I1..I13."
+    )
+    cross: tuple[str, ...] | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Columns that make one field together, id: {hash: {buckets: N}}; texts as they "
+        "are, numbers by the id of their own entry. Instead of columns.",
+    )
+    name: str | None = Field(
+        default=None,
+        min_length=1,
+        exclude_if=is_none,
+        description="What a cross is called; null: its columns, with × between them.",
     )
     number: tuple[AnyTransform, ...] | None = Field(
         default=None, description="Chain of transforms that ends in a dense input."
@@ -142,6 +154,31 @@ class FeatureEntry(Section):
         if self.number == () or self.id == ():
             raise ValueError("an empty chain; leave the key out instead")
         return self
+
+    @model_validator(mode="after")
+    def _columns_or_cross(self) -> "FeatureEntry":
+        if not self.columns and self.cross is None:
+            raise ValueError("needs columns, or the columns of a cross")
+        if self.cross is None:
+            if self.name is not None:
+                raise ValueError("`name` belongs to a cross; other features have their column's")
+            return self
+        if self.columns:
+            raise ValueError("columns and cross in one entry; a cross is an entry of its own")
+        if len(self.cross) < 2 or len(set(self.cross)) < len(self.cross):
+            raise ValueError("cross needs two or more different columns")
+        if self.number is not None or self.type != "auto":
+            raise ValueError("a cross has an id alone; leave number and type out")
+        if self.id is None or len(self.id) != 1 or not isinstance(self.id[0], Hash):
+            raise ValueError("a cross needs id: {hash: {buckets: N}}, and nothing else in it")
+        return self
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features it describes: its columns, or the cross."""
+        if self.cross is not None:
+            return (self.name or cross_name(self.cross),)
+        return (self.columns,) if isinstance(self.columns, str) else self.columns
 
 
 class ModelConfig(Section):

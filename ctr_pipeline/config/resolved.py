@@ -18,8 +18,10 @@ def resolved_yaml(config: Config) -> str:
 
 
 def _entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry with its transforms as `{bucketize: {quantiles: 30}}`, absent chains left out."""
+    """An entry with its transforms as `{bucketize: {quantiles: 30}}`, absent keys left out."""
     written = {key: value for key, value in entry.items() if value is not None}
+    if not written["columns"]:
+        del written["columns"]
     for key in ("number", "id"):
         if key in written:
             written[key] = [_transform(dict(transform)) for transform in written[key]]

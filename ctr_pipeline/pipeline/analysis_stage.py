@@ -14,7 +14,7 @@ from ctr_pipeline.analysis import (
     decide_features,
     plan_statistics,
 )
-from ctr_pipeline.config.loader import LoadedConfig, entries_by_column
+from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.source import Source, inspect_source
@@ -114,7 +114,7 @@ def _decide(
     progress: Progress,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     if not columns.automatic:
-        return tuple(columns.explicit.values()), ()
+        return tuple(columns.explicit[name] for name in columns.names), ()
     types = {name: columns.types[name] for name in columns.automatic}
     plain = tuple(
         FeatureSpec(column=name, column_type=kind, sensitive=name in columns.sensitive)
@@ -129,7 +129,7 @@ def _decide(
         for spec in decided
     }
     chosen = columns.explicit | automatic
-    features = tuple(chosen[name] for name in columns.types if name in chosen)
+    features = tuple(chosen[name] for name in columns.names if name in chosen)
     unused = tuple(decision for decision in decisions if not decision.used)
     left_out = (*unused, *columns.unfit)
     if not features:
@@ -145,15 +145,20 @@ def _refuse_empty_columns(
 ) -> None:
     """Raises ConfigError if the config asks for features of columns without any value."""
     problems = []
-    for column in columns.explicit:
-        known = statistics.column(column)
-        if known.num_missing == known.count and loaded.config.features != "auto":
-            entry = entries_by_column(loaded.config.features)[column]
-            key = f"features[{loaded.config.features.index(entry)}].columns"
-            message = (
-                f"all values of column '{column}' are missing in the training rows; leave it out"
-            )
-            problems.append(loaded.problem_at(key, message))
+    if loaded.config.features == "auto":
+        return
+    entries = entries_by_feature(loaded.config.features)
+    for name, spec in columns.explicit.items():
+        key = f"features[{loaded.config.features.index(entries[name])}]"
+        key += ".columns" if spec.cross is None else ".cross"
+        for part in spec.parts:
+            known = statistics.column(part.column)
+            if known.num_missing == known.count:
+                message = (
+                    f"all values of column '{part.column}' are missing in the training rows; leave "
+                    "it out"
+                )
+                problems.append(loaded.problem_at(key, message))
     if problems:
         raise ConfigError(problems)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.analysis import ColumnDecision
-from ctr_pipeline.config.loader import LoadedConfig, entries_by_column
+from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import ColumnType, FeatureSpec, TransformKind
@@ -19,7 +19,8 @@ class FeatureColumns:
     """Which columns are read, and what is already decided about them.
 
     Attributes:
-        types: How each feature's column is read, in the order of the features.
+        names: The features, in their order.
+        types: How each column that a feature reads is read.
         explicit: Features whose chains the config gives.
         automatic: Columns whose transforms the statistics decide.
         sensitive: Columns whose values are never shown.
@@ -27,6 +28,7 @@ class FeatureColumns:
         unfit: Columns that would be automatic, but whose type fits no feature.
     """
 
+    names: tuple[str, ...]
     types: dict[str, ColumnType]
     explicit: dict[str, FeatureSpec]
     automatic: tuple[str, ...]
@@ -59,6 +61,7 @@ def choose_columns(
     ):
         _require(loaded, names, key, [column] if column is not None else [], problems)
 
+    order: list[str] = []
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}
     automatic: list[str] = []
@@ -70,12 +73,17 @@ def choose_columns(
         automatic = [name for name in wanted if name in inferred]
         unfit = [name for name in wanted if name not in inferred]
         types = {name: inferred[name] for name in automatic}
+        order = automatic
         if not automatic:
             message = "no column can serve as a feature: there is none, or no type fits"
             problems.append(loaded.problem_at("features", message))
     else:
-        for column, entry in entries_by_column(config.features).items():
+        entries = entries_by_feature(config.features)
+        order = list(entries)
+        for column, entry in entries.items():
             key = f"features[{config.features.index(entry)}]"
+            if entry.cross is not None:
+                continue
             _require(loaded, names, f"{key}.columns", [column], problems)
             if entry.sensitive:
                 sensitive.add(column)
@@ -87,9 +95,15 @@ def choose_columns(
             types[column] = spec.column_type
             explicit[column] = spec
             problems += [loaded.problem_at(key, message) for message in check_chain(spec)]
+        specs, crossed_sensitive = _crosses(loaded, names, entries, types, problems)
+        explicit |= specs
+        sensitive |= crossed_sensitive
+        for part in (part for spec in specs.values() for part in spec.parts):
+            types.setdefault(part.column, part.column_type)
     if problems:
         raise ConfigError(problems)
     return FeatureColumns(
+        tuple(order),
         types,
         explicit,
         tuple(automatic),
@@ -114,6 +128,64 @@ def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
         sensitive=entry.sensitive,
         reason="as the config says",
     )
+
+
+def _crosses(
+    loaded: LoadedConfig,
+    names: Sequence[str],
+    entries: Mapping[str, FeatureEntry],
+    types: Mapping[str, ColumnType],
+    problems: list[ConfigProblem],
+) -> tuple[dict[str, FeatureSpec], set[str]]:
+    """Crosses by name, and the columns of those whose values are never shown."""
+    specs: dict[str, FeatureSpec] = {}
+    sensitive: set[str] = set()
+    for name, entry in entries.items():
+        if entry.cross is None or loaded.config.features == "auto":
+            continue
+        key = f"features[{loaded.config.features.index(entry)}]"
+        _require(loaded, names, f"{key}.cross", entry.cross, problems)
+        if name in names:
+            message = f"'{name}' is a column of the data; give the cross another name"
+            problems.append(loaded.problem_at(f"{key}.name" if entry.name else key, message))
+        spec, messages = _cross_of(name, entry, entries, types)
+        problems += [loaded.problem_at(f"{key}.cross", message) for message in messages]
+        problems += [loaded.problem_at(key, message) for message in check_chain(spec)]
+        specs[name] = spec
+        if entry.sensitive:
+            sensitive.update((name, *entry.cross))
+    return specs, sensitive
+
+
+def _cross_of(
+    name: str,
+    entry: FeatureEntry,
+    entries: Mapping[str, FeatureEntry],
+    types: Mapping[str, ColumnType],
+) -> tuple[FeatureSpec, list[str]]:
+    """The feature that a cross describes, and what is wrong with its columns.
+
+    A column that is a number elsewhere is crossed by its own id, any other as text.
+    """
+    parts, problems = [], []
+    for column in entry.cross or ():
+        kind = types.get(column, ColumnType.TEXT)
+        chain = entries[column].id if kind is ColumnType.NUMBER else None
+        if kind is ColumnType.NUMBER and chain is None:
+            problems.append(
+                f"'{column}' is read as a number and has no id to be crossed by; give its own "
+                f"entry an `id` chain such as {{bucketize: {{quantiles: 10}}}}"
+            )
+        parts.append(FeatureSpec(column=column, column_type=kind, id=chain))
+    spec = FeatureSpec(
+        column=name,
+        column_type=ColumnType.TEXT,
+        id=entry.id,
+        sensitive=entry.sensitive,
+        reason="as the config says",
+        cross=tuple(parts),
+    )
+    return spec, problems
 
 
 def _type_of_entry(entry: FeatureEntry, inferred: ColumnType) -> ColumnType:

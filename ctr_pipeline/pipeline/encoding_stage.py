@@ -75,7 +75,7 @@ def run_encoding(
             ):
                 label = loaded.config.data.label
                 files = analysis.ingested.splits[split].files
-                batches = read_batches(files, [label, *columns_of(plan)])
+                batches = read_batches(files, [label, *plan.inputs])
                 for records in encode_in_order(
                     encoder, writer, batches, label=label, threads=threads
                 ):
@@ -100,12 +100,6 @@ def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str) -> str:
 def plan_fingerprint(plan: PreprocessingPlan) -> str:
     """Names everything that turns raw columns into ids and numbers."""
     return hashlib.sha256(plan.model_dump_json().encode("utf-8")).hexdigest()
-
-
-def columns_of(plan: PreprocessingPlan) -> list[str]:
-    """Columns that a plan reads, each once."""
-    fields = [field.column for field in plan.fields]
-    return list(dict.fromkeys([*fields, *(number.column for number in plan.numbers)]))
 
 
 def encode_in_order(

@@ -15,7 +15,7 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shuffled_orders
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
-from ctr_pipeline.pipeline.encoding_stage import Encoding, columns_of
+from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.training_stage import TrainedModel
 from ctr_pipeline.progress import Progress
@@ -81,7 +81,7 @@ def run_importance(
     with times.stage("importance"), EncodedReader(encoding.folders[split]) as reader:
         rows = reader.read_range(0, min(limit, reader.meta.num_rows))
         before = model.scorer.score(rows.ids_BF, rows.numbers_BN)
-        columns = columns_of(plan)
+        columns = plan.features
         orders = shuffled_orders(rows.num_rows, loaded.config.train.seed)
         found = []
         with progress.task("Importance", total=len(columns), unit="features") as task:

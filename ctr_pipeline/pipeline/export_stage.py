@@ -96,7 +96,12 @@ def run_export(
                     scores,
                     workspace=Path(workspace),
                     num_edge_rows=hard.num_rows,
-                    sensitive={feature.column for feature in features if feature.sensitive},
+                    sensitive={
+                        part.column
+                        for feature in features
+                        if feature.sensitive
+                        for part in feature.parts
+                    },
                 )
         except BaseException:
             discard_export(exported)
@@ -129,6 +134,7 @@ def _describe(feature: FeatureSpec) -> dict[str, Any]:
         "number": _chain(feature.number),
         "id": _chain(feature.id),
         "reason": feature.reason,
+        **({"cross": [part.column for part in feature.cross]} if feature.cross is not None else {}),
     }
 
 

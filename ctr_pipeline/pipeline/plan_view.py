@@ -43,7 +43,7 @@ def describe_plan(
                 feature=feature.column,
                 column_type=feature.column_type.value,
                 number=chain_text(feature.number),
-                id=chain_text(feature.id),
+                id=_id_text(feature),
                 statistics=", ".join(statistics_used(feature)),
                 num_ids=num_ids,
                 dimension=config.model.embedding_dim if has_field else 0,
@@ -57,6 +57,14 @@ def describe_plan(
 def chain_text(chain: Sequence[Transform] | None) -> str:
     """A chain as one would write it: `log → standardize(clip 5)`."""
     return " → ".join(_step_text(step) for step in chain or ())
+
+
+def _id_text(feature: FeatureSpec) -> str:
+    if feature.cross is None:
+        return chain_text(feature.id)
+    return " → ".join(
+        [f"cross({', '.join(part.column for part in feature.cross)})", chain_text(feature.id)]
+    )
 
 
 def _step_text(step: Transform) -> str:

@@ -154,7 +154,9 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         file = folder / "head.arrow"
         label = loaded.config.data.label
         write_part(_head(source, columns.types, label), file, label)
-        features, left_out = tuple(columns.explicit.values()), tuple[ColumnDecision, ...]()
+        explicit = columns.explicit
+        features = tuple(explicit[name] for name in columns.names if name in explicit)
+        left_out = tuple[ColumnDecision, ...]()
         if columns.automatic:
             types = {name: columns.types[name] for name in columns.automatic}
             plain = [FeatureSpec(column=name, column_type=kind) for name, kind in types.items()]
@@ -165,7 +167,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
                 exclude=set(columns.carried),
             )
             chosen = columns.explicit | {spec.column: spec for spec in decided}
-            features = tuple(chosen[name] for name in columns.types if name in chosen)
+            features = tuple(chosen[name] for name in columns.names if name in chosen)
             unused = tuple(decision for decision in decisions if not decision.used)
             left_out = (*unused, *columns.unfit)
         statistics = _collect(loaded, features, file, folder)

@@ -111,8 +111,7 @@ def stream_file(
 
 def column_types_of(plan: PreprocessingPlan) -> dict[str, ColumnType]:
     """How the columns of a trained model are read."""
-    types = {number.column: ColumnType.NUMBER for number in plan.numbers}
-    return types | {field.column: field.column_type for field in plan.fields}
+    return plan.inputs
 
 
 def predict_file(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         LogRound,
         RoundIdentity,
     )
+    from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
     from ctr_pipeline.preprocessing.layers.hashing import Hashing
     from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
     from ctr_pipeline.preprocessing.layers.numbers import (
@@ -30,6 +31,7 @@ __all__ = [
     "Clip",
     "Discretization",
     "Fill",
+    "HashedCrossing",
     "Hashing",
     "IndexLookup",
     "IntervalIds",
@@ -44,6 +46,7 @@ _LAYER_MODULES = {
     "Clip": "numbers",
     "Discretization": "buckets",
     "Fill": "numbers",
+    "HashedCrossing": "crossing",
     "Hashing": "hashing",
     "IndexLookup": "index_lookup",
     "IntervalIds": "buckets",

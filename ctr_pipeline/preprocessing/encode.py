@@ -15,8 +15,9 @@ from ctr_pipeline.preprocessing.arrow_values import (
     number_column,
     text_column,
 )
+from ctr_pipeline.preprocessing.crosses import CrossValues, number_part, text_part
 from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.fitted import FittedCross, PreprocessingPlan
 from ctr_pipeline.preprocessing.number_kernels import finish_numbers
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
 
@@ -91,7 +92,11 @@ class ColumnEncoder:
                 values = NUMBER_FACES[step.kind].kernel(step, values)
             numbers.add(d, finish_numbers(values).view(np.int32), column.indices)
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
-            if field.column_type is ColumnType.TEXT:
+            if isinstance(field.step, FittedCross):
+                values = np.empty(batch.num_rows, np.int32)
+                kernel(self._parts(batch, field.step, number_columns), values)
+                ids.add(f, values, None)
+            elif field.column_type is ColumnType.TEXT:
                 text = text_column(_column(batch, field.column), column=field.column)
                 values = np.empty(text.num_values, np.int32)
                 kernel(TextColumn(text.values, text.num_values, None), values)
@@ -104,6 +109,19 @@ class ColumnEncoder:
         ids.finish()
         numbers.finish()
         return out
+
+    def _parts(
+        self, batch: pa.RecordBatch, cross: FittedCross, seen: dict[str, NumberColumn]
+    ) -> list[CrossValues]:
+        """The values of each column of a cross."""
+        parts = []
+        for part in cross.parts:
+            if part.step is None:
+                parts.append(text_part(_column(batch, part.column), column=part.column))
+            else:
+                numbers = self._numbers(batch, part.column, seen)
+                parts.append(number_part(numbers, part.step))
+        return parts
 
     def _numbers(
         self, batch: pa.RecordBatch, column: str, seen: dict[str, NumberColumn]

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing import number_kernels, text_kernels
+from ctr_pipeline.preprocessing import crosses, number_kernels, text_kernels
 from ctr_pipeline.preprocessing.arrow_values import TextColumn
 from ctr_pipeline.preprocessing.fitted import (
     FittedClip,
+    FittedCross,
     FittedFill,
     FittedHash,
     FittedIntervals,
@@ -30,7 +31,8 @@ from ctr_pipeline.preprocessing.text_kernels import vocabulary_table
 from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
 
 IdKernel = Callable[[Any, np.ndarray], Any]
-"""Takes a column (`TextColumn` or float64 [N]) and writes ids into int32 [N]."""
+"""Takes a column (`TextColumn`, float64 [N], or a cross's list of `CrossValues`) and writes ids
+into int32 [N]."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,20 @@ def _build_vocabulary(step: FittedVocabulary, folder: Path) -> Any:
     return IndexLookup(_load_fitted(step, folder), step.oov_buckets, missing_id=step.missing_id)
 
 
+def _open_cross(step: FittedCross, _folder: Path) -> IdKernel:
+    return lambda parts, out: crosses.cross_ids(parts, step.num_bins, step.missing_id, out)
+
+
+def _build_cross(step: FittedCross, folder: Path) -> Any:
+    from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
+
+    buckets = [
+        None if part.step is None else ID_FACES[part.step.kind].build_layer(part.step, folder)
+        for part in step.parts
+    ]
+    return HashedCrossing(step.num_bins, missing_id=step.missing_id, number_layers=buckets)
+
+
 def _load_fitted(step: FittedVocabulary, folder: Path) -> pa.Array:
     path = folder / step.file
     values = load_vocabulary(path)
@@ -181,5 +197,6 @@ ID_FACES: dict[str, IdFaces] = {
     "round_identity": IdFaces(_open_round_identity, _build_round_identity),
     "hash": IdFaces(_open_hash, _build_hash),
     "vocabulary": IdFaces(_open_vocabulary, _build_vocabulary),
+    "cross": IdFaces(_open_cross, _build_cross),
 }
 """Every step that gives ids, by its kind."""

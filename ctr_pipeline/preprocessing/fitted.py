@@ -102,12 +102,35 @@ class FittedVocabulary(_Frozen):
     missing_id: int
 
 
+class FittedCrossPart(_Frozen):
+    """One column of a cross.
+
+    Attributes:
+        column: The column.
+        column_type: How it is read.
+        step: From a number to the id that is crossed; None: a text is crossed as it is.
+    """
+
+    column: str
+    column_type: ColumnType
+    step: Annotated[FittedIntervals | FittedRoundIdentity, Field(discriminator="kind")] | None
+
+
+class FittedCross(_Frozen):
+    """Fingerprint64 of the parts' joined texts, modulo `num_bins`; see `crosses`."""
+
+    kind: Literal["cross"] = "cross"
+    parts: tuple[FittedCrossPart, ...]
+    num_bins: int
+    missing_id: int
+
+
 NumberStep = Annotated[
     FittedLog | FittedStandardize | FittedNormalize | FittedClip | FittedFill,
     Field(discriminator="kind"),
 ]
 IdStep = Annotated[
-    FittedIntervals | FittedRoundIdentity | FittedHash | FittedVocabulary,
+    FittedIntervals | FittedRoundIdentity | FittedHash | FittedVocabulary | FittedCross,
     Field(discriminator="kind"),
 ]
 
@@ -130,8 +153,8 @@ class FieldPlan(_Frozen):
     """One embedded field.
 
     Attributes:
-        name: That of the column.
-        column: The column.
+        name: That of the feature.
+        column: The column; of a cross, the feature's name.
         column_type: How it is read.
         transforms: Names of the transforms the user gave, for tables and reports.
         num_ids: Ids are in [0, num_ids), that of missing values included.
@@ -144,6 +167,13 @@ class FieldPlan(_Frozen):
     transforms: tuple[str, ...]
     num_ids: int
     step: IdStep
+
+    @property
+    def inputs(self) -> dict[str, ColumnType]:
+        """The columns it reads, and how."""
+        if isinstance(self.step, FittedCross):
+            return {part.column: part.column_type for part in self.step.parts}
+        return {self.column: self.column_type}
 
     @property
     def missing_id(self) -> int:
@@ -168,6 +198,20 @@ class PreprocessingPlan(_Frozen):
     version: int = PLAN_VERSION
     fields: tuple[FieldPlan, ...]
     numbers: tuple[NumberPlan, ...]
+
+    @property
+    def inputs(self) -> dict[str, ColumnType]:
+        """The columns it reads, fields first, and how."""
+        inputs: dict[str, ColumnType] = {}
+        for field in self.fields:
+            inputs |= field.inputs
+        return inputs | {number.column: ColumnType.NUMBER for number in self.numbers}
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features it holds, fields first: of each, all its ids and numbers."""
+        names = [*(field.column for field in self.fields), *(one.column for one in self.numbers)]
+        return tuple(dict.fromkeys(names))
 
     def save(self, path: Path) -> None:
         """Writes the plan as JSON, durably."""
@@ -206,5 +250,6 @@ def raw_signature(plan: PreprocessingPlan) -> dict[str, Literal["string", "doubl
     for number in plan.numbers:
         signature[number.column] = "double"
     for field in plan.fields:
-        signature[field.column] = "string" if field.column_type is ColumnType.TEXT else "double"
+        for column, kind in field.inputs.items():
+            signature[column] = "string" if kind is ColumnType.TEXT else "double"
     return signature

@@ -29,6 +29,8 @@ from ctr_pipeline.preprocessing.faces import NUMBER_FACES
 from ctr_pipeline.preprocessing.fitted import (
     FieldPlan,
     FittedClip,
+    FittedCross,
+    FittedCrossPart,
     FittedFill,
     FittedHash,
     FittedIntervals,
@@ -82,17 +84,21 @@ def plan_preprocessing(
     fields = []
     numbers = []
     for spec in features:
-        if statistics.column(spec.column).column_type is not spec.column_type:
-            raise ValueError(
-                f"feature '{spec.column}' is {spec.column_type} in the config and another type in "
-                f"the statistics"
-            )
+        for part in spec.parts:
+            if statistics.column(part.column).column_type is not part.column_type:
+                raise ValueError(
+                    f"feature '{part.column}' is {part.column_type} in the config and another type "
+                    f"in the statistics"
+                )
         fit = _Fit(spec.column, statistics, folder)
         if spec.number is not None:
             steps = fit.number_steps(spec.number)
             numbers.append(NumberPlan(name=spec.column, column=spec.column, steps=steps))
         if spec.id is not None:
-            fields.append(fit.field(spec, spec.id))
+            if spec.cross is not None:
+                fields.append(_cross(spec, spec.cross, spec.id, statistics, folder))
+            else:
+                fields.append(fit.field(spec, spec.id))
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
 
 
@@ -256,6 +262,35 @@ class _Fit:
 
     def _error(self, message: str, remedy: str | None) -> PreprocessingError:
         return PreprocessingError(message, place=f"feature '{self._column}'", remedy=remedy)
+
+
+def _cross(
+    spec: FeatureSpec,
+    crossed: Sequence[FeatureSpec],
+    chain: tuple[AnyTransform, ...],
+    statistics: Statistics,
+    folder: Path,
+) -> FieldPlan:
+    (transform,) = chain
+    if not isinstance(transform, Hash):
+        raise ValueError(f"feature '{spec.column}': a cross is hashed, not '{transform.name}'")
+    parts = []
+    for part in crossed:
+        step = None
+        if part.id is not None:
+            fit = _Fit(part.column, statistics, folder)
+            step, _ = ID_FITS[type(part.id[-1])](fit, part.id[-1], part.id[:-1])
+        parts.append(FittedCrossPart(column=part.column, column_type=part.column_type, step=step))
+    return FieldPlan(
+        name=spec.column,
+        column=spec.column,
+        column_type=spec.column_type,
+        transforms=("cross", transform.name),
+        num_ids=transform.buckets + 1,
+        step=FittedCross(
+            parts=tuple(parts), num_bins=transform.buckets, missing_id=transform.buckets
+        ),
+    )
 
 
 def _names(chain: tuple[AnyTransform, ...]) -> str:

@@ -51,6 +51,8 @@ KEYS = {
     "data.key_columns": (["user"], "user"),
     "features": ([{"columns": "x"}], "automatic"),
     "features[0].columns": (["x", "y"], 3),
+    "features[0].cross": (["a", "b"], 3),
+    "features[0].name": ("xy", ""),
     "features[0].number": ("log", "logg"),
     "features[0].id": ({"hash": {"buckets": 9}}, {"hash": 9}),
     "features[0].type": ("numeric", "number"),
@@ -137,6 +139,10 @@ COMPANIONS = {
     "runtime.ledger.prefix": {"etcd": "http://127.0.0.1:2379"},
 }
 
+CROSS = {"cross": ["x", "y"], "id": {"hash": {"buckets": 9}}}
+# The entry that a key of features needs around it, if it is not one of columns.
+ENTRIES = {"cross": CROSS, "name": CROSS}
+
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
@@ -156,7 +162,7 @@ def complete(key, value):
     mapping = {"data": {"train": "a"}}
     path = parse_key_path(key)
     if path[0] == "features" and len(path) > 1:
-        mapping["features"] = [{"columns": "x", path[-1]: value}]
+        mapping["features"] = [{**ENTRIES.get(path[-1], {"columns": "x"}), path[-1]: value}]
         return mapping
     if path[0] == "train" and len(path) > 2:
         mapping["train"] = {path[1]: Config.model_fields["train"].default.model_dump()[path[1]]}

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ctr_pipeline.config import config_from_mapping, entries_by_column, load_config
+from ctr_pipeline.config import config_from_mapping, entries_by_feature, load_config
 from ctr_pipeline.config.models import Config, ModelConfig
 from ctr_pipeline.errors import ConfigError
 
@@ -185,7 +185,7 @@ def test_later_entry_of_a_column_counts():
             ],
         }
     ).config
-    chosen = entries_by_column(loaded.features)
+    chosen = entries_by_feature(loaded.features)
     assert list(chosen) == ["I1", "I2", "I3", "C1"]
     assert chosen["I2"].sensitive
     assert not chosen["I3"].sensitive
@@ -245,7 +245,7 @@ def at(path, value):
         ("features", "[I1]", "features[0]: expected an entry such as {columns: I1..I13}"),
         ("features", "[{columns: 3}]", "features[0].columns: expected text or a list of texts"),
         ("features", "[{columns: [3]}]", "features[0].columns[0]: expected text, found the number"),
-        ("features", "[{id: hash}]", "features[0].columns: is required and not given"),
+        ("features", "[{id: vocabulary}]", "features[0]: needs columns, or the columns of a cross"),
         ("features", "[{columns: a, id: hash}]", "id.buckets: is required"),
         ("features", "[{columns: a, id: {hash: 9}}]", "the options of hash must be a mapping"),
         (

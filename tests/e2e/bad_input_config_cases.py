@@ -77,6 +77,51 @@ CONFIG_CASES = (
     ),
     Case("range_of_two_numbers", entry(columns="A1B1..A2B2"), ("more than one number",)),
     Case("range_of_two_widths", entry(columns="A01..A100"), ("A01..A100", "different widths")),
+    Case(
+        "cross_of_a_missing_column",
+        entry(cross=["city", "usr"], id={"hash": {"buckets": 9}}),
+        ("features[0].cross", "no column 'usr'", "did you mean 'user'?"),
+    ),
+    Case(
+        "cross_of_one_column",
+        entry(cross=["city"], id={"hash": {"buckets": 9}}),
+        ("features[0]", "two or more different columns"),
+    ),
+    Case(
+        "cross_of_the_label",
+        entry(cross=["city", "click"], id={"hash": {"buckets": 9}}),
+        ("features[0].cross", "'click' is the label"),
+    ),
+    Case(
+        "cross_without_buckets",
+        entry(cross=["city", "user"], id="vocabulary"),
+        ("features[0]", "id: {hash: {buckets: N}}"),
+    ),
+    Case(
+        "cross_and_columns",
+        entry(cross=["city", "user"], columns="city", id={"hash": {"buckets": 9}}),
+        ("features[0]", "columns and cross in one entry"),
+    ),
+    Case(
+        "cross_of_a_number_without_id",
+        lambda w: w.config(
+            features=[
+                {"columns": "price", "number": "log"},
+                {"cross": ["city", "price"], "id": {"hash": {"buckets": 9}}},
+            ]
+        ),
+        ("features[1].cross", "'price' is read as a number", "bucketize"),
+    ),
+    Case(
+        "cross_named_like_a_column",
+        entry(cross=["city", "user"], name="price", id={"hash": {"buckets": 9}}),
+        ("features[0].name", "'price' is a column of the data"),
+    ),
+    Case(
+        "name_of_a_column",
+        entry(columns="city", name="town", id="vocabulary"),
+        ("features[0]", "`name` belongs to a cross"),
+    ),
     Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
     Case(
         "no_boundaries",

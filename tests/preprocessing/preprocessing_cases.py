@@ -123,7 +123,32 @@ def example_specs() -> list[FeatureSpec]:
                 specs.append(text_spec(f"{name}_{n}", transform))
     specs.append(number_spec("both", number=[Log(), Standardize()], id=[Bucketize(quantiles=4)]))
     specs.append(number_spec("raw", number=[]))
+    specs += cross_specs(specs)
     return specs
+
+
+def cross_specs(specs: Sequence[FeatureSpec]) -> list[FeatureSpec]:
+    """Crosses of the columns of others: texts, numbers by their ids, and both."""
+    by_column = {spec.column: spec for spec in specs}
+    text = FeatureSpec(column="hash_0", column_type=ColumnType.TEXT)
+    other = FeatureSpec(column="vocabulary_0", column_type=ColumnType.TEXT)
+    buckets = by_column["bucketize_2_after_3"].model_copy(update={"number": None})
+    rounded = by_column["round_identity_1"]
+    return [
+        FeatureSpec(
+            column=f"cross_{n}",
+            column_type=ColumnType.TEXT,
+            id=(Hash(buckets=num_buckets),),
+            cross=parts,
+        )
+        for n, (parts, num_buckets) in enumerate(
+            (
+                ((text, other), 1_000_003),
+                ((text, buckets, other), 7),
+                ((buckets, rounded), 1_000_003),
+            )
+        )
+    ]
 
 
 def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
@@ -133,7 +158,7 @@ def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
     )
     (folder / "vocabularies").mkdir(exist_ok=True)
     columns, derived, boundaries, vocabularies = {}, {}, {}, {}
-    for spec in specs:
+    for spec in (part for feature in specs for part in feature.parts):
         columns[spec.column] = ColumnStatistics(
             column=spec.column,
             column_type=spec.column_type,
@@ -182,7 +207,9 @@ def batch_for(
 ) -> pa.RecordBatch:
     """The same numbers and texts in every column, NaN as NULL in every other column."""
     columns = {}
-    for n, spec in enumerate(specs):
+    for n, spec in enumerate(part for feature in specs for part in feature.parts):
+        if spec.column in columns:
+            continue
         if spec.column_type is ColumnType.TEXT:
             columns[spec.column] = pa.array(texts, pa.large_binary())
         else:

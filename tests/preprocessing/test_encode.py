@@ -78,7 +78,11 @@ def serve(plan, module):
 def tensors_of(specs, numbers, texts):
     text = tf.constant([value or b"" for value in texts], tf.string)
     number = tf.constant(numbers, tf.float64)
-    return {s.column: text if s.column_type is ColumnType.TEXT else number for s in specs}
+    return {
+        part.column: text if part.column_type is ColumnType.TEXT else number
+        for spec in specs
+        for part in spec.parts
+    }
 
 
 def pad(numbers, texts):

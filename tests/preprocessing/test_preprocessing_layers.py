@@ -11,6 +11,7 @@ from ctr_pipeline.preprocessing import (
     Clip,
     Discretization,
     Fill,
+    HashedCrossing,
     Hashing,
     IndexLookup,
     IntervalIds,
@@ -84,6 +85,42 @@ def test_hashing():
     assert Hashing(10, missing_id=10)(["", "a"]).numpy()[0] == 10
 
 
+def test_hashed_crossing():
+    layer = HashedCrossing(1000, missing_id=1000)
+    first, second = [["ab"], ["a"], [""], [""], ["a"]], [["c"], ["bc"], ["c"], [""], [""]]
+    expected = Hashing(1000)([["2:ab1:c"], ["1:a2:bc"], ["-1:c"], ["x"], ["1:a-"]]).numpy()
+    expected[3] = 1000
+    np.testing.assert_array_equal(layer([first, second]), expected)
+    # Lengths are in bytes, and a text may look like what joins others.
+    texts = [["é", "1:a"], ["-", "1:a-"]]
+    joined = [["2:é1:-", "3:1:a4:1:a-"]]
+    np.testing.assert_array_equal(HashedCrossing(97)(texts), Hashing(97)(joined)[0])
+    numbers = np.array([7, -2])
+    np.testing.assert_array_equal(
+        HashedCrossing(97)([numbers, ["a", "b"]]), Hashing(97)(["1:71:a", "2:-21:b"])
+    )
+
+
+def test_hashed_crossing_of_numbers_by_their_ids():
+    buckets = Discretization([0.0, 10.0], missing_id=3)
+    layer = HashedCrossing(97, number_layers=[buckets, None])
+    inputs = [tf.constant([-1.0, 10.0, np.nan]), tf.constant(["a", "a", "a"])]
+    expected = Hashing(97)(["1:01:a", "1:21:a", "-1:a"])
+    np.testing.assert_array_equal(layer(inputs), expected)
+    again = HashedCrossing.from_config(layer.get_config())
+    np.testing.assert_array_equal(again(inputs), expected)
+
+
+def test_hashed_crossing_in_a_model_round_trips(tmp_path):
+    layer = HashedCrossing(97, missing_id=97)
+    symbolic = [keras.Input((1,), dtype="string", name=name) for name in ("a", "b")]
+    model = keras.Model(symbolic, layer(symbolic))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    inputs = [tf.constant(TEXTS), tf.constant(TEXTS[::-1])]
+    np.testing.assert_array_equal(loaded(inputs), layer(inputs))
+
+
 def test_log_round():
     layer = LogRound(num_bins=16, base=2)
     inputs = [[1.2], [1.6], [3.1], [100], [0], [-4]]
@@ -146,6 +183,9 @@ def test_any_rank(shape):
     ("build", "message"),
     [
         (lambda: Hashing(0), "num_bins"),
+        (lambda: HashedCrossing(0), "num_bins"),
+        (lambda: HashedCrossing(5)(["a"]), "1 inputs to cross"),
+        (lambda: HashedCrossing(5, number_layers=[None])(["a", "b"]), "2 inputs"),
         (lambda: LogRound(0), "num_bins"),
         (lambda: LogRound(4, base=1), "base"),
         (lambda: RoundIdentity(0), "num_buckets"),

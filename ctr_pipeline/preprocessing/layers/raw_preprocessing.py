@@ -27,7 +27,7 @@ class RawPreprocessing(tf.Module):
 
     def __init__(self, plan: PreprocessingPlan, folder: Path) -> None:
         super().__init__(name="raw_preprocessing")
-        self._field_columns = tuple(field.column for field in plan.fields)
+        self._field_columns = tuple(tuple(field.inputs) for field in plan.fields)
         self._number_columns = tuple(number.column for number in plan.numbers)
         self._columns = tuple(raw_signature(plan))
         self.field_layers = [
@@ -53,8 +53,8 @@ class RawPreprocessing(tf.Module):
             int64 [B, F] and float32 [B, D].
         """
         ids_BF = [
-            layer(columns[column])
-            for column, layer in zip(self._field_columns, self.field_layers, strict=True)
+            layer(columns[names[0]] if len(names) == 1 else [columns[name] for name in names])
+            for names, layer in zip(self._field_columns, self.field_layers, strict=True)
         ]
         numbers_BD = [
             self._number(columns[column], layers)
