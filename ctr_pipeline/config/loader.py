@@ -15,6 +15,7 @@ from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path,
 from ctr_pipeline.config.models import Config, FeatureEntry, ModelConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.config.short_form import expand_short_form
 from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
 from ctr_pipeline.config.yaml_syntax import read_yaml_text, syntax_problem
 from ctr_pipeline.errors import ConfigError, ConfigProblem
@@ -109,6 +110,7 @@ def _finish(
     text: str,
     path: Path | None,
 ) -> LoadedConfig:
+    expand_short_form(source)
     for override in overrides:
         _apply_override(override, source)
     _expand_ranges(source)
