@@ -6,6 +6,7 @@ feature may have either or both. Transforms are named here as the YAML names the
 options; what they compute is in `preprocessing`, which statistics they need is in `analysis`.
 """
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
@@ -25,7 +26,18 @@ class TransformKind(StrEnum):
 
     NUMBER_TO_NUMBER = "number to number"
     NUMBER_TO_ID = "number to id"
+    TEXT_TO_NUMBER = "text to number"
     TEXT_TO_ID = "text to id"
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether it reads the text of the column, and so stands first in its chain."""
+        return self in {TransformKind.TEXT_TO_NUMBER, TransformKind.TEXT_TO_ID}
+
+    @property
+    def gives_id(self) -> bool:
+        """Whether its result is an id, so that it ends an `id` chain."""
+        return self in {TransformKind.NUMBER_TO_ID, TransformKind.TEXT_TO_ID}
 
 
 class Transform(BaseModel):
@@ -107,7 +119,8 @@ class RoundIdentity(Transform):
 class Bucketize(Transform):
     """The index of the left-closed interval that holds x; missing values have their own id.
 
-    Exactly one of `boundaries`, `quantiles` and `ln2` says where the intervals are cut.
+    Exactly one of `boundaries`, `quantiles`, `equal_width` and `ln2` says where the intervals are
+    cut.
     """
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
@@ -118,22 +131,34 @@ class Bucketize(Transform):
     quantiles: int | None = Field(
         default=None, ge=2, le=10_000, description="Cut at the unique n-quantiles of training rows."
     )
+    equal_width: int | None = Field(
+        default=None,
+        ge=2,
+        le=10_000,
+        description="Cut into so many intervals of one width between the training rows' smallest "
+        "and largest finite value; the outermost ones are open.",
+    )
     ln2: bool = Field(
         default=False, description="floor(ln(x)^2) for x > 2, as the Criteo contest's winners did."
     )
 
     @model_validator(mode="after")
     def _one_way(self) -> "Bucketize":
-        ways = [self.boundaries is not None, self.quantiles is not None, self.ln2]
-        if sum(ways) != 1:
-            raise ValueError("needs exactly one of boundaries, quantiles and ln2")
+        numbers = (self.boundaries, self.quantiles, self.equal_width)
+        if sum(way is not None for way in numbers) + self.ln2 != 1:
+            raise ValueError("needs exactly one of boundaries, quantiles, equal_width and ln2")
         if self.boundaries is not None:
             pairs = zip(self.boundaries, self.boundaries[1:], strict=False)
             if not self.boundaries:
                 raise ValueError("boundaries is empty")
-            # A comparison with NaN is false, so this refuses NaN as well.
-            if not all(a < b for a, b in pairs) or self.boundaries[0] != self.boundaries[0]:
-                raise ValueError("boundaries must be strictly increasing")
+            for place, boundary in enumerate(self.boundaries):
+                if math.isnan(boundary):
+                    raise ValueError(f"boundaries[{place}] is NaN; a boundary must be a number")
+            for low, high in pairs:
+                if not low < high:
+                    raise ValueError(
+                        f"boundaries must be strictly increasing, and {high:g} follows {low:g}"
+                    )
         return self
 
 
@@ -160,6 +185,61 @@ class Vocabulary(Transform):
     oov_buckets: int = Field(default=1, ge=1, description="Ids shared by all other values.")
 
 
+class CountEncode(Transform):
+    """How many training rows have the value; 0 for a value they lack; missing stays missing.
+
+    A number: `number: [count_encode, log]` gives `log(1 + count)`.
+    """
+
+    kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
+    name: Literal["count_encode"] = "count_encode"
+    min_count: int = Field(
+        default=1, ge=1, description="Values seen less often in training count 0 as well."
+    )
+
+
+class TargetEncode(Transform):
+    """The smoothed click rate of the value's training rows, of which no row sees its own label.
+
+    `(clicks + smoothing * base) / (rows + smoothing)`, where `base` is the click rate of all
+    training rows and what a value they lack becomes. Rows without a value are a value of their own.
+    A training row is encoded from other rows only: from those of the other folds, or with
+    `order: time` from those before it. Validation, test and new rows, and the exported model, take
+    the final table, of all training rows; so export and trainer agree on every row but those that
+    were trained on. See D. Micci-Barreca, "A preprocessing scheme for high-cardinality categorical
+    attributes", SIGKDD Explorations 3 (2001), equation 3 with lambda = n / (n + smoothing); and for
+    `order: time` L. Prokhorenkova et al., "CatBoost", NeurIPS 2018, section 3.2, with the order of
+    the data in place of a random one.
+    """
+
+    kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
+    name: Literal["target_encode"] = "target_encode"
+    smoothing: float = Field(
+        default=20.0, gt=0, description="Rows of the base rate added to those of each value."
+    )
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        le=100,
+        description="Parts of the training rows, each encoded from the others; null: 5, or none "
+        "with order: time.",
+    )
+    order: Literal["time"] | None = Field(
+        default=None,
+        description="time: encode a training row from the rows before it in the data, which must "
+        "be in the order of time; null: by folds.",
+    )
+    min_count: int = Field(
+        default=1, ge=1, description="Values seen less often in training get the base rate."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "TargetEncode":
+        if self.folds is not None and self.order is not None:
+            raise ValueError("takes folds or order, not both")
+        return self
+
+
 AnyTransform = Annotated[
     Log
     | Standardize
@@ -170,7 +250,9 @@ AnyTransform = Annotated[
     | RoundIdentity
     | Bucketize
     | Hash
-    | Vocabulary,
+    | Vocabulary
+    | CountEncode
+    | TargetEncode,
     Field(discriminator="name"),
 ]
 
@@ -187,6 +269,8 @@ TRANSFORMS: dict[str, type[Transform]] = {
         Bucketize,
         Hash,
         Vocabulary,
+        CountEncode,
+        TargetEncode,
     )
 }
 """Every transform by its YAML name."""

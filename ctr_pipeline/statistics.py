@@ -21,7 +21,7 @@ from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType
 
-STATISTICS_VERSION = 1
+STATISTICS_VERSION = 2
 
 
 class _Frozen(BaseModel):
@@ -131,6 +131,7 @@ class Statistics(_Frozen):
         boundaries: Cut points of `bucketize: {quantiles: n}`: by expression key of the chain before
             it, then by n as text; unique and ascending, so at most n - 1 of them.
         vocabularies: By column name.
+        value_tables: By column name, values with their counts for encodings by count or click rate.
         notes: Sentences for the report, such as the error of an approximate statistic.
     """
 
@@ -142,6 +143,7 @@ class Statistics(_Frozen):
     derived_moments: dict[str, Moments] = {}
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     vocabularies: dict[str, VocabularyStatistics] = {}
+    value_tables: dict[str, VocabularyStatistics] = {}
     notes: tuple[str, ...] = ()
 
     def column(self, name: str) -> ColumnStatistics:

@@ -13,10 +13,11 @@ from ctr_pipeline.features import (
     AnyTransform,
     Bucketize,
     ColumnType,
+    CountEncode,
     FeatureSpec,
     Normalize,
     Standardize,
-    TransformKind,
+    TargetEncode,
     Vocabulary,
 )
 
@@ -50,6 +51,8 @@ class ColumnPlan(_Frozen):
             standardizes or normalizes needs the moments of the chain before that step.
         boundaries: Quantiles after a chain.
         vocabulary: The vocabulary wanted, or None.
+        table_min_count: If counts or click rates of values are wanted, those of values that occur
+            so often.
     """
 
     column: str
@@ -58,6 +61,7 @@ class ColumnPlan(_Frozen):
     moments: tuple[Chain, ...] = ()
     boundaries: tuple[BoundaryPlan, ...] = ()
     vocabulary: Vocabulary | None = None
+    table_min_count: int | None = None
 
 
 class StatisticsPlan(_Frozen):
@@ -109,6 +113,7 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
     moments: dict[Chain, None] = {}
     boundaries: dict[BoundaryPlan, None] = {}
     vocabularies: dict[Vocabulary, None] = {}
+    table_min_counts: list[int] = []
     if column_type is ColumnType.NUMBER and profile:
         moments[()] = None
     for spec in specs:
@@ -116,12 +121,14 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
             for position, transform in enumerate(chain or ()):
                 prefix = (chain or ())[:position]
                 _check_fit(column, column_type, prefix, transform)
-                if isinstance(transform, Standardize | Normalize):
+                if _needs_moments(transform):
                     moments[prefix] = None
                 elif isinstance(transform, Bucketize) and transform.quantiles is not None:
                     boundaries[BoundaryPlan(chain=prefix, num_quantiles=transform.quantiles)] = None
                 elif isinstance(transform, Vocabulary):
                     vocabularies[_without_oov(transform)] = None
+                elif isinstance(transform, CountEncode | TargetEncode):
+                    table_min_counts.append(transform.min_count)
     if len(vocabularies) > 1:
         raise ValueError(f"column '{column}': two different vocabularies are wanted")
     return ColumnPlan(
@@ -131,7 +138,15 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
         moments=tuple(sorted(moments, key=len)),
         boundaries=tuple(boundaries),
         vocabulary=next(iter(vocabularies), None),
+        # One table serves all: those that want less of it leave rarer values out.
+        table_min_count=min(table_min_counts, default=None),
     )
+
+
+def _needs_moments(transform: AnyTransform) -> bool:
+    if isinstance(transform, Bucketize):
+        return transform.equal_width is not None
+    return isinstance(transform, Standardize | Normalize)
 
 
 def _without_oov(vocabulary: Vocabulary) -> Vocabulary:
@@ -143,19 +158,20 @@ def _check_fit(
     column: str, column_type: ColumnType, prefix: Chain, transform: AnyTransform
 ) -> None:
     # Users are told of it with the config's line; here it can only be a mistake of the program.
-    if prefix and prefix[-1].kind is not TransformKind.NUMBER_TO_NUMBER:
+    if prefix and prefix[-1].kind.gives_id:
         raise ValueError(
             f"column '{column}': '{transform.name}' comes after '{prefix[-1].name}', "
             f"which ends a chain"
         )
-    takes_text = transform.kind is TransformKind.TEXT_TO_ID
+    takes_text = transform.kind.takes_text
     if takes_text and prefix:
         raise ValueError(
             f"column '{column}': '{transform.name}' takes the column itself, "
             f"not a transformed number"
         )
-    if takes_text != (column_type is ColumnType.TEXT) and isinstance(
-        transform, Standardize | Normalize | Bucketize | Vocabulary
+    has_text = column_type is ColumnType.TEXT and not prefix
+    if takes_text != has_text and isinstance(
+        transform, Standardize | Normalize | Bucketize | Vocabulary | CountEncode | TargetEncode
     ):
         raise ValueError(
             f"column '{column}': '{transform.name}' does not fit a {column_type.value} column"

@@ -12,10 +12,12 @@ from sqlglot import exp
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.features import (
     Clip,
+    CountEncode,
     Fill,
     Log,
     Normalize,
     Standardize,
+    TargetEncode,
     Transform,
     expression_key,
 )
@@ -84,6 +86,8 @@ def apply_chain(
         chain: The transforms.
         moments: By `expression_key` of the chain before each step that needs them.
 
+    A transform of text, which begins a chain, is passed over: the values are its results.
+
     Returns:
         float64 [N], NaN where missing.
 
@@ -91,6 +95,8 @@ def apply_chain(
         ValueError: Moments are missing.
     """
     for position, transform in enumerate(chain):
+        if transform.kind.takes_text:
+            continue
         known = moments.get(expression_key(column, chain[:position]))
         values = _apply_step(values, transform, _step_numbers(column, transform, known))
     return values
@@ -98,7 +104,7 @@ def apply_chain(
 
 def _step_numbers(column: str, transform: Transform, moments: Moments | None) -> dict[str, float]:
     match transform:
-        case Log():
+        case Log() | CountEncode() | TargetEncode():
             return {}
         case Fill(value=value):
             return {"fill": value}

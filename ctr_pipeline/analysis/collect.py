@@ -55,6 +55,7 @@ class _Found:
 
     measured: MeasuredColumn
     vocabulary: VocabularyStatistics | None
+    table: VocabularyStatistics | None
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _load_if_current(folder: Path, fingerprint: str, progress: Progress) -> Stat
         return None
     if statistics.fingerprint != fingerprint:
         return None
-    for vocabulary in statistics.vocabularies.values():
+    for vocabulary in (*statistics.vocabularies.values(), *statistics.value_tables.values()):
         if not (folder / vocabulary.file).is_file():
             progress.say(f"{folder / vocabulary.file}: is gone; the statistics are computed again")
             return None
@@ -192,6 +193,11 @@ def _compute(
         column: f"{VOCABULARY_FOLDER}/{number:04d}.parquet"
         for number, column in enumerate(vocabularies)
     }
+    tables = [column.column for column in plan.columns if column.table_min_count is not None]
+    table_files = {
+        column: f"{VOCABULARY_FOLDER}/{number:04d}-counts.parquet"
+        for number, column in enumerate(tables)
+    }
 
     def measure(session: DuckDbSession, column: ColumnPlan) -> _Found:
         session.offer(PART_COUNTS, counts.read(column.column))
@@ -203,8 +209,12 @@ def _compute(
             vocabulary = _write_vocabulary(
                 session, column.vocabulary, measured.statistics, staging, file
             )
+        table = None
+        if column.table_min_count is not None:
+            wanted, file = Vocabulary(min_count=column.table_min_count), table_files[column.column]
+            table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
         session.execute(drop_query())
-        return _Found(measured, vocabulary)
+        return _Found(measured, vocabulary, table)
 
     found: list[_Found] = []
     with (
@@ -226,6 +236,9 @@ def _compute(
             result.vocabulary.column: result.vocabulary
             for result in found
             if result.vocabulary is not None
+        },
+        value_tables={
+            result.table.column: result.table for result in found if result.table is not None
         },
         notes=(
             "All statistics are exact; quantile i/n is the smallest value with that share below "

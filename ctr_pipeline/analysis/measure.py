@@ -48,12 +48,6 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         plan: What to derive.
         num_rows: Training rows.
     """
-    if plan.column_type is ColumnType.TEXT:
-        statistics = _summary(rows_of, plan, num_rows)
-        if plan.profile:
-            top_values = _top_values(rows_of, plan)
-            statistics = statistics.model_copy(update={"top_values": top_values})
-        return MeasuredColumn(statistics)
     moments: dict[str, Moments] = {}
     # Shorter chains come first, so that the moments a longer one needs are known.
     for chain in plan.moments:
@@ -65,7 +59,9 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         cuts = _boundaries(rows_of, plan, wanted.chain, wanted.num_quantiles, moments)
         boundaries.setdefault(key, {})[str(wanted.num_quantiles)] = cuts
     statistics = _summary(rows_of, plan, num_rows)
-    if plan.profile:
+    if plan.profile and plan.column_type is ColumnType.TEXT:
+        statistics = statistics.model_copy(update={"top_values": _top_values(rows_of, plan)})
+    elif plan.profile:
         statistics = _profile_number(rows_of, plan, statistics, moments[plan.column])
     return MeasuredColumn(statistics, moments, boundaries)
 

@@ -12,7 +12,7 @@ from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, CountEncode, TargetEncode, Transform
 
 PART_COUNTS = "part_counts"
 TABLE = "value_counts"
@@ -220,12 +220,14 @@ def _cleaned(column_type: ColumnType) -> exp.Expr:
 def _finite(chain: Chain) -> exp.Expr:
     """Finite values after a chain; a value may occur in several rows."""
     kept = [exp.column(name) for name in ("source", "num_rows", "num_clicks")]
+    starts_with_text = bool(chain) and chain[0].kind.takes_text
+    numbers = _numbers_of_texts(chain[0]) if starts_with_text else _cleaned(ColumnType.NUMBER)
     rows: exp.Expr = (
-        exp.select(_value(), _as(_value(), "source"), *kept[1:])
-        .from_(_cleaned(ColumnType.NUMBER))
-        .subquery("step")
+        exp.select(_value(), _as(_value(), "source"), *kept[1:]).from_(numbers).subquery("step")
     )
     for position, transform in enumerate(chain):
+        if position == 0 and starts_with_text:
+            continue
         value = _as(build_step(_value(), transform, position), "value")
         rows = exp.select(value, *kept).from_(rows).subquery("step")
     return (
@@ -234,6 +236,48 @@ def _finite(chain: Chain) -> exp.Expr:
         .where(exp.LT(this=exp.Abs(this=_value()), expression=_infinity()))
         .subquery("finite")
     )
+
+
+def _numbers_of_texts(transform: Transform) -> exp.Expr:
+    """What a transform makes of the texts, from their counts; NULL is a missing value."""
+    num_rows, num_clicks = exp.column("num_rows"), exp.column("num_clicks")
+    # NULL and '' are one value here.
+    texts = (
+        exp.select(_value(), _as(_sum(num_rows), "num_rows"), _as(_sum(num_clicks), "num_clicks"))
+        .from_(_cleaned(ColumnType.TEXT))
+        .group_by(_value())
+        .subquery("texts")
+    )
+    match transform:
+        case CountEncode(min_count=min_count):
+            number = (
+                exp.Case()
+                .when(exp.Is(this=_value(), expression=exp.null()), exp.null())
+                .when(_at_least(num_rows, min_count), exp.cast(num_rows.copy(), "double"))
+                .else_(_double(0.0))
+            )
+        case TargetEncode(min_count=min_count, smoothing=smoothing):
+            base = _click_rate().subquery()
+            clicks = exp.Add(
+                this=exp.cast(num_clicks.copy(), "double"),
+                expression=exp.Mul(this=_double(smoothing), expression=base.copy()),
+            )
+            rows = exp.Add(this=exp.cast(num_rows.copy(), "double"), expression=_double(smoothing))
+            rate = exp.Div(this=exp.Paren(this=clicks), expression=exp.Paren(this=rows))
+            number = exp.Case().when(_at_least(num_rows, min_count), rate).else_(base)
+        case _:
+            raise ValueError(f"'{transform.name}' has no number as its result")
+    return (
+        exp.select(_as(number, "value"), num_rows.copy(), num_clicks.copy())
+        .from_(texts)
+        .subquery("numbers")
+    )
+
+
+def _click_rate() -> exp.Select:
+    clicks, rows = (_sum(exp.column(name)) for name in ("num_clicks", "num_rows"))
+    rate = exp.Div(this=exp.cast(clicks, "double"), expression=exp.cast(rows, "double"))
+    return exp.select(_as(rate, "rate")).from_(TABLE)
 
 
 def _grouped(chain: Chain) -> exp.Expr:
@@ -278,6 +322,14 @@ def _as(expression: exp.Expr, name: str) -> exp.Expr:
 
 def _integer(number: int) -> exp.Expr:
     return exp.Literal.number(number)
+
+
+def _at_least(column: exp.Expr, count: int) -> exp.Expr:
+    return exp.GTE(this=column.copy(), expression=_integer(count))
+
+
+def _double(number: float) -> exp.Expr:
+    return exp.cast(exp.Literal.number(repr(number)), "double")
 
 
 def _number(name: str) -> exp.Expr:

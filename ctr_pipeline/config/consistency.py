@@ -11,7 +11,7 @@ from ctr_pipeline.config.explanations import nearest
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.models import RuntimeConfig, SplitConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
-from ctr_pipeline.features import TRANSFORMS, TransformKind
+from ctr_pipeline.features import TRANSFORMS
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
     ("data", "label"),
@@ -182,21 +182,19 @@ def _check_chain(key: str, chain: Any, path: KeyPath, source: Source) -> None:
     kinds = [TRANSFORMS[name].kind for name in names if name is not None]
     for index, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         here: KeyPath = (*path, index) if isinstance(chain, list | tuple) else path
-        gives_id = kind is not TransformKind.NUMBER_TO_NUMBER
+        gives_id = kind.gives_id
         if key == "number" and gives_id:
             source.add(here, f"{name} makes an id and not a number; it belongs under id:")
         elif gives_id and index < len(names) - 1:
             source.add(
                 here, f"{name} makes an id, so nothing can follow it; {names[index + 1]} does"
             )
-        elif kind is TransformKind.TEXT_TO_ID and index > 0:
+        elif kind.takes_text and index > 0:
             source.add(
                 here, f"{name} takes the text of the column; {names[index - 1]} gives a number"
             )
-    if key == "id" and kinds[-1] is TransformKind.NUMBER_TO_NUMBER:
+    if key == "id" and not kinds[-1].gives_id:
         makers = ", ".join(
-            name
-            for name, transform in TRANSFORMS.items()
-            if transform.kind is not TransformKind.NUMBER_TO_NUMBER
+            name for name, transform in TRANSFORMS.items() if transform.kind.gives_id
         )
         source.add(path, f"the chain must end in a transform that makes an id: {makers}")

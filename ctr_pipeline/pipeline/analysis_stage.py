@@ -90,6 +90,7 @@ def run_analysis(
         features, left_out = _decide(loaded, run, columns, ingested, progress)
         statistics = _collect(loaded, run.path, features, ingested, progress)
         _refuse_empty_columns(loaded, columns, statistics)
+        _refuse_empty_vocabularies(loaded, columns, statistics)
     durable.write_text(
         run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
     )
@@ -159,6 +160,28 @@ def _refuse_empty_columns(
                     "it out"
                 )
                 problems.append(loaded.problem_at(key, message))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _refuse_empty_vocabularies(
+    loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
+) -> None:
+    """Raises ConfigError if a `min_count` of the config leaves no value at all."""
+    if loaded.config.features == "auto":
+        return
+    problems = []
+    for column in columns.explicit:
+        vocabulary = statistics.vocabularies.get(column)
+        if vocabulary is None or vocabulary.size > 0:
+            continue
+        entry = entries_by_feature(loaded.config.features)[column]
+        key = f"features[{loaded.config.features.index(entry)}].id"
+        message = (
+            f"no value of column '{column}' occurs {vocabulary.min_count} times in the training "
+            f"rows, so its vocabulary is empty; lower min_count, or use hash"
+        )
+        problems.append(loaded.problem_at(key, message))
     if problems:
         raise ConfigError(problems)
 

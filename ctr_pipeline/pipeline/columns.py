@@ -8,7 +8,7 @@ from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError, ConfigProblem
-from ctr_pipeline.features import ColumnType, FeatureSpec, TransformKind
+from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.preprocessing.chains import check_chain
 
 _UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
@@ -115,10 +115,8 @@ def choose_columns(
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
     """The feature that an entry with chains describes."""
-    reads_text = (
-        entry.number is None
-        and entry.id is not None
-        and entry.id[0].kind is TransformKind.TEXT_TO_ID
+    reads_text = all(
+        chain[0].kind.takes_text for chain in (entry.number, entry.id) if chain is not None
     )
     return FeatureSpec(
         column=column,

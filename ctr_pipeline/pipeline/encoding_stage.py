@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,11 @@ from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.own_rows import OwnRows, RowNumbers
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import Progress
+
+RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,11 @@ def run_encoding(
                 label = loaded.config.data.label
                 files = analysis.ingested.splits[split].files
                 batches = read_batches(files, [label, *plan.inputs])
+                own_rows = None
+                if split == "train":
+                    own_rows = _own_rows(plan, run, files, label)
                 for records in encode_in_order(
-                    encoder, writer, batches, label=label, threads=threads
+                    encoder, writer, batches, label=label, threads=threads, own_rows=own_rows
                 ):
                     writer.write_records(records)
                     if counted is not None:
@@ -89,6 +95,18 @@ def run_encoding(
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
     return Encoding(plan, folders, counts.per_field(), fingerprint)
+
+
+def _own_rows(
+    plan: PreprocessingPlan, run: RunFolder, files: Sequence[Path], label: str
+) -> RowEncoder | None:
+    """Encodings of training rows that must not see their own labels, if the plan has any."""
+    own_rows = OwnRows(plan, run.path)
+    if not own_rows.columns:
+        return None
+    if own_rows.needs_counting:
+        own_rows.count(read_batches(files, [label, *own_rows.columns]), label)
+    return own_rows.encoder(label)
 
 
 def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str) -> str:
@@ -109,6 +127,7 @@ def encode_in_order(
     *,
     label: str | None,
     threads: int,
+    own_rows: RowEncoder | None = None,
 ) -> Iterator[EncodedRecords]:
     """Records of the writer, in the order of the rows; a few threads make them.
 
@@ -118,19 +137,20 @@ def encode_in_order(
         batches: Rows.
         label: Column of it; None: labels are 0.
         threads: That encode.
+        own_rows: Of training rows, called with each batch in order, before it is encoded.
     """
 
-    def encode(batch: pa.RecordBatch) -> EncodedRecords:
+    def encode(batch: pa.RecordBatch, own: RowNumbers | None) -> EncodedRecords:
         records = writer.new_records(batch.num_rows)
         labels = 0 if label is None else batch.column(label).to_numpy(zero_copy_only=False)
         records.labels_B[:] = labels
-        encoder.encode(batch, EncodedBatch(ids=records.ids_BF, numbers=records.numbers_BN))
+        encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), own_rows=own)
         return records
 
     waiting: deque[Future[EncodedRecords]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
         for batch in batches:
-            waiting.append(pool.submit(encode, batch))
+            waiting.append(pool.submit(encode, batch, own_rows(batch) if own_rows else None))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -6,12 +6,14 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.features import (
     Bucketize,
+    CountEncode,
     FeatureSpec,
     Hash,
     LogRound,
     Normalize,
     RoundIdentity,
     Standardize,
+    TargetEncode,
     Transform,
     Vocabulary,
 )
@@ -83,12 +85,16 @@ def statistics_used(feature: FeatureSpec) -> list[str]:
     for step in (*(feature.number or ()), *(feature.id or ())):
         if isinstance(step, Standardize):
             used |= dict.fromkeys(("mean", "standard deviation"))
-        elif isinstance(step, Normalize):
-            used |= dict.fromkeys(("minimum", "maximum"))
         elif isinstance(step, Bucketize) and step.quantiles is not None:
             used[f"{step.quantiles} quantiles"] = None
-        elif isinstance(step, Vocabulary):
+        elif isinstance(step, Normalize) or (
+            isinstance(step, Bucketize) and step.equal_width is not None
+        ):
+            used |= dict.fromkeys(("minimum", "maximum"))
+        elif isinstance(step, Vocabulary | CountEncode):
             used["values with counts"] = None
+        elif isinstance(step, TargetEncode):
+            used |= dict.fromkeys(("values with counts", "click rate of each value"))
     return list(used)
 
 
@@ -103,7 +109,8 @@ def ids_without_statistics(step: Transform) -> int | None:
     if isinstance(step, Bucketize):
         if step.boundaries is not None:
             return len(step.boundaries) + 2
-        return None if step.quantiles is None else step.quantiles + 1
+        intervals = step.equal_width or step.quantiles
+        return None if intervals is None else intervals + 1
     if isinstance(step, Vocabulary) and step.max_size is not None:
         return step.max_size + step.oov_buckets + 1
     return None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
     from ctr_pipeline.preprocessing.layers.hashing import Hashing
     from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
+    from ctr_pipeline.preprocessing.layers.number_lookup import NumberLookup
     from ctr_pipeline.preprocessing.layers.numbers import (
         Clip,
         Fill,
@@ -38,6 +39,7 @@ __all__ = [
     "Log",
     "LogRound",
     "Normalizer",
+    "NumberLookup",
     "RoundIdentity",
     "Standardize",
 ]
@@ -53,6 +55,7 @@ _LAYER_MODULES = {
     "Log": "numbers",
     "LogRound": "buckets",
     "Normalizer": "numbers",
+    "NumberLookup": "number_lookup",
     "RoundIdentity": "buckets",
     "Standardize": "numbers",
 }

@@ -12,6 +12,7 @@ from ctr_pipeline.features import (
     Hash,
     LogRound,
     RoundIdentity,
+    TargetEncode,
     TransformKind,
 )
 
@@ -32,16 +33,24 @@ def check_chain(spec: FeatureSpec) -> list[str]:
 
 
 def _number_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str]:
-    if spec.column_type is ColumnType.TEXT:
+    place = f"feature '{spec.column}'"
+    if spec.column_type is ColumnType.TEXT and not (chain and chain[0].kind.takes_text):
         return [
-            f"feature '{spec.column}': its column is text, and a `number` chain reads numbers. "
-            f"Use `id` with vocabulary or hash, or `type: numeric` if its values are numbers"
+            f"{place}: its column is text, and a `number` chain reads numbers. "
+            f"Begin it with count_encode or target_encode, use `id` with vocabulary or hash, or "
+            f"`type: numeric` if its values are numbers"
         ]
-    return [
-        f"feature '{spec.column}': '{transform.name}' gives an id and cannot stand in a `number` "
+    problems = [
+        f"{place}: '{transform.name}' gives an id and cannot stand in a `number` "
         f"chain. Move it to `id`"
         for transform in chain
-        if transform.kind is not TransformKind.NUMBER_TO_NUMBER
+        if transform.kind.gives_id
+    ]
+    return problems + [
+        _misplaced_reader(spec, transform)
+        for position, transform in enumerate(chain)
+        if transform.kind is TransformKind.TEXT_TO_NUMBER
+        and (position > 0 or spec.column_type is ColumnType.NUMBER)
     ]
 
 
@@ -52,38 +61,54 @@ def _id_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str
             f"{place}: its `id` chain is empty. Add a transform that gives an id, or leave `id` out"
         ]
     problems = []
-    if spec.column_type is ColumnType.TEXT:
-        problems += [
+    first = chain[0]
+    if spec.column_type is ColumnType.TEXT and not first.kind.takes_text:
+        return [
             f"{place}: '{transform.name}' reads a number, and the column is text. "
             f"Use vocabulary or hash, or `type: numeric` if its values are numbers"
             for transform in chain
-            if transform.kind is not TransformKind.TEXT_TO_ID
+            if not transform.kind.takes_text
         ]
-        if not problems and len(chain) > 1:
-            problems.append(
-                f"{place}: '{chain[0].name}' ends an `id` chain, and '{chain[1].name}' follows it. "
+    if first.kind is TransformKind.TEXT_TO_ID and spec.column_type is ColumnType.TEXT:
+        return (
+            [
+                f"{place}: '{first.name}' ends an `id` chain, and '{chain[1].name}' follows it. "
                 f"Keep one of the two"
-            )
-        return problems
+            ]
+            if len(chain) > 1
+            else []
+        )
     for position, transform in enumerate(chain):
         last = position == len(chain) - 1
-        if transform.kind is TransformKind.TEXT_TO_ID:
-            problems.append(
-                f"{place}: '{transform.name}' reads text, and the column is a number. "
-                f"Use bucketize, log_round or round_identity, or `type: categorical` to read the "
-                f"column as text"
-            )
-        elif transform.kind is TransformKind.NUMBER_TO_ID and not last:
+        reads_the_column = position == 0 and spec.column_type is ColumnType.TEXT
+        if transform.kind.takes_text and not reads_the_column:
+            problems.append(_misplaced_reader(spec, transform))
+        elif transform.kind.gives_id and not last:
             problems.append(
                 f"{place}: '{transform.name}' gives an id, and '{chain[position + 1].name}' cannot "
                 f"follow it. Put '{transform.name}' last"
             )
-        elif transform.kind is TransformKind.NUMBER_TO_NUMBER and last:
+        elif not transform.kind.gives_id and last:
             problems.append(
                 f"{place}: its `id` chain ends in '{transform.name}', which gives a number. "
                 f"Add bucketize, log_round or round_identity, or move the chain to `number`"
             )
     return problems
+
+
+def _misplaced_reader(spec: FeatureSpec, transform: AnyTransform) -> str:
+    """What to do about a transform of text that does not stand first, over a text column."""
+    place = f"feature '{spec.column}'"
+    if spec.column_type is ColumnType.TEXT:
+        return (
+            f"{place}: '{transform.name}' reads the text of the column, and stands after "
+            f"another transform. Put it first, and keep one such transform"
+        )
+    return (
+        f"{place}: '{transform.name}' reads text, and the column is a number. "
+        f"Use bucketize, log_round or round_identity, or `type: categorical` to read the "
+        f"column as text"
+    )
 
 
 def _option_problems(spec: FeatureSpec, transform: AnyTransform) -> list[str]:
@@ -118,6 +143,8 @@ def _too_many(place: str, name: str, option: str, size: int) -> str:
 
 
 def _numbers_of(transform: AnyTransform) -> list[tuple[str, float]]:
+    if isinstance(transform, TargetEncode):
+        return [("smoothing", transform.smoothing)]
     if isinstance(transform, Fill):
         return [("value", transform.value)]
     if isinstance(transform, Clip):

@@ -1,5 +1,6 @@
 """Record batches to ids and numbers, the way training takes them."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from ctr_pipeline.preprocessing.arrow_values import (
     text_column,
 )
 from ctr_pipeline.preprocessing.crosses import CrossValues, number_part, text_part
-from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
-from ctr_pipeline.preprocessing.fitted import FittedCross, PreprocessingPlan
+from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES, TextKernel
+from ctr_pipeline.preprocessing.fitted import FittedCross, PreprocessingPlan, TextStep
 from ctr_pipeline.preprocessing.number_kernels import finish_numbers
+from ctr_pipeline.preprocessing.own_rows import RowNumbers
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
 
 _ROWS_AT_ONCE = 1024
@@ -62,7 +64,19 @@ class ColumnEncoder:
                 )
             )
 
-    def encode(self, batch: pa.RecordBatch, out: EncodedBatch | None = None) -> EncodedBatch:
+            firsts = plan.text_steps
+            kernels = pool.map(
+                lambda key: TEXT_FACES[key[1].kind].open_kernel(key[1], folder), firsts
+            )
+            self._text_kernels = dict(zip(firsts, kernels, strict=True))
+
+    def encode(
+        self,
+        batch: pa.RecordBatch,
+        out: EncodedBatch | None = None,
+        *,
+        own_rows: RowNumbers | None = None,
+    ) -> EncodedBatch:
         """Encodes the plan's columns; others are ignored.
 
         Values of a dictionary are transformed once each and then spread over the rows.
@@ -71,6 +85,7 @@ class ColumnEncoder:
             batch: Text columns are string, large_string or dictionary of either; number columns
                 float64, another number type, or a dictionary of one. NULL, '' and NaN are missing.
             out: Where to write, any strides; None makes arrays of their own.
+            own_rows: Of training rows, what `OwnRows` makes of them.
 
         Returns:
             `out`.
@@ -84,9 +99,9 @@ class ColumnEncoder:
                 numbers=np.empty((batch.num_rows, len(self._plan.numbers)), np.float32),
             )
         ids, numbers = _Spreading(out.ids), _Spreading(out.numbers.view(np.int32))
-        number_columns: dict[str, NumberColumn] = {}
+        start = _Columns(batch, self._text_kernels, own_rows or {})
         for d, number in enumerate(self._plan.numbers):
-            column = self._numbers(batch, number.column, number_columns)
+            column = start.number(number.column, number.first)
             values = column.values
             for step in number.steps:
                 values = NUMBER_FACES[step.kind].kernel(step, values)
@@ -94,15 +109,15 @@ class ColumnEncoder:
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
             if isinstance(field.step, FittedCross):
                 values = np.empty(batch.num_rows, np.int32)
-                kernel(self._parts(batch, field.step, number_columns), values)
+                kernel(start.parts(field.step), values)
                 ids.add(f, values, None)
-            elif field.column_type is ColumnType.TEXT:
-                text = text_column(_column(batch, field.column), column=field.column)
+            elif field.column_type is ColumnType.TEXT and field.first is None:
+                text = start.text(field.column)
                 values = np.empty(text.num_values, np.int32)
                 kernel(TextColumn(text.values, text.num_values, None), values)
                 ids.add(f, values, text.indices)
             else:
-                column = self._numbers(batch, field.column, number_columns)
+                column = start.number(field.column, field.first)
                 values = np.empty(len(column.values), np.int32)
                 kernel(column.values, values)
                 ids.add(f, values, column.indices)
@@ -110,25 +125,52 @@ class ColumnEncoder:
         numbers.finish()
         return out
 
-    def _parts(
-        self, batch: pa.RecordBatch, cross: FittedCross, seen: dict[str, NumberColumn]
-    ) -> list[CrossValues]:
-        """The values of each column of a cross."""
-        parts = []
-        for part in cross.parts:
-            if part.step is None:
-                parts.append(text_part(_column(batch, part.column), column=part.column))
-            else:
-                numbers = self._numbers(batch, part.column, seen)
-                parts.append(number_part(numbers, part.step))
-        return parts
 
-    def _numbers(
-        self, batch: pa.RecordBatch, column: str, seen: dict[str, NumberColumn]
-    ) -> NumberColumn:
-        if column not in seen:
-            seen[column] = number_column(_column(batch, column), column=column)
-        return seen[column]
+class _Columns:
+    """The columns of a batch as chains begin with them, each made once."""
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        text_kernels: Mapping[tuple[str, TextStep], TextKernel],
+        own_rows: RowNumbers,
+    ) -> None:
+        self._batch = batch
+        self._text_kernels = text_kernels
+        self._own_rows = own_rows
+        self._texts: dict[str, TextColumn] = {}
+        self._numbers: dict[tuple[str, TextStep | None], NumberColumn] = {}
+
+    def text(self, name: str) -> TextColumn:
+        if name not in self._texts:
+            self._texts[name] = text_column(_column(self._batch, name), column=name)
+        return self._texts[name]
+
+    def number(self, name: str, first: TextStep | None) -> NumberColumn:
+        """A number column, or what `first` makes of a text column."""
+        key = (name, first)
+        if key not in self._numbers:
+            self._numbers[key] = self._number(name, first)
+        return self._numbers[key]
+
+    def parts(self, cross: FittedCross) -> list[CrossValues]:
+        """The values of each column of a cross."""
+        return [
+            text_part(_column(self._batch, part.column), column=part.column)
+            if part.step is None
+            else number_part(self.number(part.column, None), part.step)
+            for part in cross.parts
+        ]
+
+    def _number(self, name: str, first: TextStep | None) -> NumberColumn:
+        if first is None:
+            return number_column(_column(self._batch, name), column=name)
+        own = self._own_rows.get((name, first))
+        if own is not None:
+            return NumberColumn(own, None)
+        text = self.text(name)
+        values = self._text_kernels[name, first](TextColumn(text.values, text.num_values, None))
+        return NumberColumn(values, text.indices)
 
 
 class _Spreading:

@@ -17,6 +17,7 @@ from ctr_pipeline.preprocessing import crosses, number_kernels, text_kernels
 from ctr_pipeline.preprocessing.arrow_values import TextColumn
 from ctr_pipeline.preprocessing.fitted import (
     FittedClip,
+    FittedCountEncode,
     FittedCross,
     FittedFill,
     FittedHash,
@@ -25,14 +26,19 @@ from ctr_pipeline.preprocessing.fitted import (
     FittedNormalize,
     FittedRoundIdentity,
     FittedStandardize,
+    FittedTargetEncode,
     FittedVocabulary,
 )
 from ctr_pipeline.preprocessing.text_kernels import vocabulary_table
+from ctr_pipeline.preprocessing.value_tables import open_value_table
 from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
 
 IdKernel = Callable[[Any, np.ndarray], Any]
 """Takes a column (`TextColumn`, float64 [N], or a cross's list of `CrossValues`) and writes ids
 into int32 [N]."""
+
+
+TextKernel = Callable[[TextColumn], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,20 @@ class NumberFaces:
 
     kernel: Callable[[Any, np.ndarray], np.ndarray]
     build_layer: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class TextFaces:
+    """The faces of a step that makes a number of a text.
+
+    Attributes:
+        open_kernel: Step and run folder to a kernel: `TextColumn` to float64, a number for each of
+            its values.
+        build_layer: Step and run folder to a Keras layer of type float64.
+    """
+
+    open_kernel: Callable[[Any, Path], TextKernel]
+    build_layer: Callable[[Any, Path], Any]
 
 
 @dataclass(frozen=True)
@@ -172,6 +192,25 @@ def _load_fitted(step: FittedVocabulary, folder: Path) -> pa.Array:
         )
     return values
 
+
+def _open_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path) -> TextKernel:
+    return open_value_table(step, folder).numbers_of
+
+
+def _build_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path) -> Any:
+    from ctr_pipeline.preprocessing.layers.number_lookup import NumberLookup
+
+    table = open_value_table(step, folder)
+    return NumberLookup(
+        table.values, table.numbers[:-2], table.numbers[-2], table.numbers[-1], dtype="float64"
+    )
+
+
+TEXT_FACES: dict[str, TextFaces] = {
+    "count_encode": TextFaces(_open_value_table, _build_value_table),
+    "target_encode": TextFaces(_open_value_table, _build_value_table),
+}
+"""Every step that makes a number of a text, by its kind."""
 
 NUMBER_FACES: dict[str, NumberFaces] = {
     "log": NumberFaces(lambda _step, x: number_kernels.log(x), _build_log),

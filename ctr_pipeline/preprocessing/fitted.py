@@ -125,6 +125,48 @@ class FittedCross(_Frozen):
     missing_id: int
 
 
+class FittedCountEncode(_Frozen):
+    """How often the text occurs in training, 0 for one that does not; missing stays missing.
+
+    Attributes:
+        file: Path of the table of counts below the run folder.
+        min_count: Rarer values count 0.
+        size: Values in the file.
+    """
+
+    kind: Literal["count_encode"] = "count_encode"
+    file: str
+    min_count: int
+    size: int
+
+
+class FittedTargetEncode(_Frozen):
+    """`(clicks + smoothing * base) / (rows + smoothing)` of the text's training rows.
+
+    Attributes:
+        file: Path of the table of counts below the run folder.
+        min_count: Rarer values get the base.
+        size: Values in the file.
+        smoothing: Rows of the base rate added to those of each value.
+        base: Click rate of all training rows; that of a text they lack.
+        missing_rows: Training rows without a value.
+        missing_clicks: Those of them with label 1.
+        folds: Parts of the training rows, each encoded from the others; None: a training row is
+            encoded from those before it.
+    """
+
+    kind: Literal["target_encode"] = "target_encode"
+    file: str
+    min_count: int
+    size: int
+    smoothing: float
+    base: float
+    missing_rows: int
+    missing_clicks: int
+    folds: int | None
+
+
+TextStep = Annotated[FittedCountEncode | FittedTargetEncode, Field(discriminator="kind")]
 NumberStep = Annotated[
     FittedLog | FittedStandardize | FittedNormalize | FittedClip | FittedFill,
     Field(discriminator="kind"),
@@ -140,13 +182,20 @@ class NumberPlan(_Frozen):
 
     Attributes:
         name: That of the column.
-        column: The number column.
+        column: The column.
         steps: Applied in order; at the end missing becomes 0 and the value float32.
+        first: Makes a number of a text column, before the steps; None for a number column.
     """
 
     name: str
     column: str
     steps: tuple[NumberStep, ...]
+    first: TextStep | None = None
+
+    @property
+    def column_type(self) -> ColumnType:
+        """How the column is read."""
+        return ColumnType.NUMBER if self.first is None else ColumnType.TEXT
 
 
 class FieldPlan(_Frozen):
@@ -158,7 +207,8 @@ class FieldPlan(_Frozen):
         column_type: How it is read.
         transforms: Names of the transforms the user gave, for tables and reports.
         num_ids: Ids are in [0, num_ids), that of missing values included.
-        step: The chain, fitted into one step from the raw value.
+        step: The chain, fitted into one step from the raw value, or from that after `first`.
+        first: Makes a number of a text column, before the step; None: the step takes the column.
     """
 
     name: str
@@ -167,6 +217,7 @@ class FieldPlan(_Frozen):
     transforms: tuple[str, ...]
     num_ids: int
     step: IdStep
+    first: TextStep | None = None
 
     @property
     def inputs(self) -> dict[str, ColumnType]:
@@ -205,13 +256,19 @@ class PreprocessingPlan(_Frozen):
         inputs: dict[str, ColumnType] = {}
         for field in self.fields:
             inputs |= field.inputs
-        return inputs | {number.column: ColumnType.NUMBER for number in self.numbers}
+        return inputs | {number.column: number.column_type for number in self.numbers}
 
     @property
     def features(self) -> tuple[str, ...]:
         """The features it holds, fields first: of each, all its ids and numbers."""
         names = [*(field.column for field in self.fields), *(one.column for one in self.numbers)]
         return tuple(dict.fromkeys(names))
+
+    @property
+    def text_steps(self) -> dict[tuple[str, TextStep], None]:
+        """Columns and the steps that make numbers of them, each once, as an ordered set."""
+        parts: tuple[NumberPlan | FieldPlan, ...] = (*self.numbers, *self.fields)
+        return {(part.column, part.first): None for part in parts if part.first is not None}
 
     def save(self, path: Path) -> None:
         """Writes the plan as JSON, durably."""
@@ -248,7 +305,7 @@ def raw_signature(plan: PreprocessingPlan) -> dict[str, Literal["string", "doubl
     """The raw columns the plan reads: text as string ('' = missing), numbers as double (NaN)."""
     signature: dict[str, Literal["string", "double"]] = {}
     for number in plan.numbers:
-        signature[number.column] = "double"
+        signature[number.column] = "double" if number.first is None else "string"
     for field in plan.fields:
         for column, kind in field.inputs.items():
             signature[column] = "string" if kind is ColumnType.TEXT else "double"

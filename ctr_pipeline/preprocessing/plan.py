@@ -12,6 +12,7 @@ from ctr_pipeline.features import (
     AnyTransform,
     Bucketize,
     Clip,
+    CountEncode,
     FeatureSpec,
     Fill,
     Hash,
@@ -20,6 +21,8 @@ from ctr_pipeline.features import (
     Normalize,
     RoundIdentity,
     Standardize,
+    TargetEncode,
+    TransformKind,
     Vocabulary,
     expression_key,
 )
@@ -29,6 +32,7 @@ from ctr_pipeline.preprocessing.faces import NUMBER_FACES
 from ctr_pipeline.preprocessing.fitted import (
     FieldPlan,
     FittedClip,
+    FittedCountEncode,
     FittedCross,
     FittedCrossPart,
     FittedFill,
@@ -38,11 +42,13 @@ from ctr_pipeline.preprocessing.fitted import (
     FittedNormalize,
     FittedRoundIdentity,
     FittedStandardize,
+    FittedTargetEncode,
     FittedVocabulary,
     IdStep,
     NumberPlan,
     NumberStep,
     PreprocessingPlan,
+    TextStep,
 )
 from ctr_pipeline.preprocessing.intervals import (
     LN2_SMALL_IDS,
@@ -55,7 +61,10 @@ from ctr_pipeline.preprocessing.intervals import (
     log_round_level,
     round_level,
 )
-from ctr_pipeline.statistics import Moments, Statistics
+from ctr_pipeline.statistics import Moments, Statistics, VocabularyStatistics
+
+DEFAULT_FOLDS = 5
+"""Of `target_encode`: four fifths of the rows encode each row."""
 
 
 def plan_preprocessing(
@@ -93,7 +102,14 @@ def plan_preprocessing(
         fit = _Fit(spec.column, statistics, folder)
         if spec.number is not None:
             steps = fit.number_steps(spec.number)
-            numbers.append(NumberPlan(name=spec.column, column=spec.column, steps=steps))
+            numbers.append(
+                NumberPlan(
+                    name=spec.column,
+                    column=spec.column,
+                    steps=steps,
+                    first=fit.text_step(spec.number),
+                )
+            )
         if spec.id is not None:
             if spec.cross is not None:
                 fields.append(_cross(spec, spec.cross, spec.id, statistics, folder))
@@ -114,7 +130,15 @@ class _Fit:
         return tuple(
             NUMBER_FITS[type(transform)](self, transform, chain[:position])
             for position, transform in enumerate(chain)
+            if not transform.kind.takes_text
         )
+
+    def text_step(self, chain: tuple[AnyTransform, ...]) -> TextStep | None:
+        """What makes a number of the text, if that is how the chain begins."""
+        if not chain or chain[0].kind is not TransformKind.TEXT_TO_NUMBER:
+            return None
+        step: TextStep = TEXT_FITS[type(chain[0])](self, chain[0])
+        return step
 
     def field(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> FieldPlan:
         step, num_ids = ID_FITS[type(chain[-1])](self, chain[-1], chain[:-1])
@@ -130,6 +154,7 @@ class _Fit:
             transforms=tuple(transform.name for transform in chain),
             num_ids=num_ids,
             step=step,
+            first=self.text_step(chain),
         )
 
     def standardize(
@@ -158,11 +183,12 @@ class _Fit:
     ) -> tuple[IdStep, int]:
         if transform.ln2:
             return self._intervals(before, ln2_level, ln2_level, LN2_SMALL_IDS + LN2_TOP + 1)
-        boundaries = (
-            self._quantiles(transform.quantiles, before)
-            if transform.boundaries is None
-            else transform.boundaries
-        )
+        if transform.boundaries is not None:
+            boundaries = transform.boundaries
+        elif transform.equal_width is not None:
+            boundaries = self._equal_widths(transform.equal_width, before)
+        else:
+            boundaries = self._quantiles(transform.quantiles, before)
         level = boundary_level(np.array(boundaries, np.float64))
         return self._intervals(before, level, level, len(boundaries) + 1)
 
@@ -203,6 +229,33 @@ class _Fit:
             missing_id=missing_id,
         )
         return step, missing_id + 1
+
+    def count_encode(self, transform: CountEncode) -> FittedCountEncode:
+        table = self._value_table(transform.min_count)
+        return FittedCountEncode(file=table.file, size=table.size, min_count=transform.min_count)
+
+    def target_encode(self, transform: TargetEncode) -> FittedTargetEncode:
+        table = self._value_table(transform.min_count)
+        known = self._statistics.column(self._column)
+        missing_rate = known.missing_label_rate or 0.0
+        return FittedTargetEncode(
+            file=table.file,
+            size=table.size,
+            min_count=transform.min_count,
+            smoothing=transform.smoothing,
+            base=self._statistics.label_rate,
+            missing_rows=known.num_missing,
+            missing_clicks=round(missing_rate * known.num_missing),
+            folds=None if transform.order == "time" else transform.folds or DEFAULT_FOLDS,
+        )
+
+    def _value_table(self, min_count: int) -> VocabularyStatistics:
+        known = self._statistics.value_tables.get(self._column)
+        if known is None:
+            raise self._stale("no table of counts")
+        if known.min_count > min_count:
+            raise self._stale("a table of counts of a larger min_count")
+        return known
 
     def _intervals(
         self,
@@ -248,6 +301,16 @@ class _Fit:
         if boundaries is None:
             raise self._stale(f"no {count}-quantiles after {_names(before)}")
         return boundaries
+
+    def _equal_widths(self, count: int, before: tuple[AnyTransform, ...]) -> tuple[float, ...]:
+        moments = self._moments(before)
+        if moments.minimum is None or moments.maximum is None:
+            return ()
+        shares = np.arange(1, count) / count
+        # Not by the width of an interval, which may overflow.
+        cuts = np.unique(moments.minimum * (1 - shares) + moments.maximum * shares)
+        # Of a range too narrow for so many intervals, a cut at its end would make an empty one.
+        return tuple(cuts[cuts > moments.minimum].tolist())
 
     def _check_finite(self, *values: float) -> None:
         if not all(math.isfinite(value) for value in values):
@@ -306,6 +369,10 @@ NUMBER_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, .
         minimum=transform.minimum, maximum=transform.maximum
     ),
     Fill: lambda _fit, transform, _before: FittedFill(value=transform.value),
+}
+TEXT_FITS: dict[type[AnyTransform], Callable[[_Fit, Any], TextStep]] = {
+    CountEncode: _Fit.count_encode,
+    TargetEncode: _Fit.target_encode,
 }
 ID_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, ...]], Any]] = {
     Bucketize: _Fit.bucketize,

@@ -45,6 +45,11 @@ def test_profile_adds_the_moments_of_number_columns():
     assert [column.moments for column in plan.columns] == [((),), ()]
 
 
+def test_intervals_of_one_width_need_the_range_after_the_chain():
+    spec = number(id=(Log(), Bucketize(equal_width=4)))
+    assert plan_statistics([spec], "label", profile=False).columns[0].moments == ((Log(),),)
+
+
 def test_moments_of_shorter_chains_come_first():
     plan = plan_statistics(
         [number(number=(Fill(value=1.0), Log(), Normalize(), Standardize()))], "label"

@@ -13,6 +13,7 @@ from ctr_pipeline.features import (
     Bucketize,
     Clip,
     ColumnType,
+    CountEncode,
     FeatureSpec,
     Fill,
     Hash,
@@ -21,6 +22,7 @@ from ctr_pipeline.features import (
     Normalize,
     RoundIdentity,
     Standardize,
+    TargetEncode,
     TransformKind,
     Vocabulary,
     expression_key,
@@ -80,10 +82,13 @@ EXAMPLES: dict[str, tuple[AnyTransform, ...]] = {
         Bucketize(boundaries=(-1.0, 0.0, 0.5, 2.0, 1e18)),
         Bucketize(boundaries=(5e-324,)),
         Bucketize(quantiles=4),
+        Bucketize(equal_width=6),
         Bucketize(ln2=True),
     ),
     "hash": (Hash(buckets=1), Hash(buckets=3), Hash(buckets=1_000_003)),
     "vocabulary": (Vocabulary(), Vocabulary(oov_buckets=5)),
+    "count_encode": (CountEncode(), CountEncode(min_count=4)),
+    "target_encode": (TargetEncode(), TargetEncode(smoothing=0.3, order="time", min_count=3)),
 }
 assert EXAMPLES.keys() == TRANSFORMS.keys()
 
@@ -119,11 +124,30 @@ def example_specs() -> list[FeatureSpec]:
                     for before in ((Log(),), (Fill(value=2.0), Log(), Standardize())):
                         column = f"{name}_{n}_after_{len(before)}"
                         specs.append(number_spec(column, id=[*before, transform]))
+            elif transform.kind is TransformKind.TEXT_TO_NUMBER:
+                column = f"{name}_{n}"
+                specs.append(
+                    FeatureSpec(
+                        column=column,
+                        column_type=ColumnType.TEXT,
+                        number=(transform, Clip(maximum=5.0), Standardize(clip=None)),
+                        id=(transform, Fill(value=2.0), Bucketize(quantiles=4)),
+                    )
+                )
+                specs.append(text_spec(f"{column}_id", transform, LogRound(num_bins=5)))
             else:
                 specs.append(text_spec(f"{name}_{n}", transform))
     specs.append(number_spec("both", number=[Log(), Standardize()], id=[Bucketize(quantiles=4)]))
     specs.append(number_spec("raw", number=[]))
     specs += cross_specs(specs)
+    specs.append(
+        FeatureSpec(
+            column="text_both",
+            column_type=ColumnType.TEXT,
+            number=(CountEncode(), Clip(maximum=4.0)),
+            id=(Vocabulary(),),
+        )
+    )
     return specs
 
 
@@ -157,13 +181,14 @@ def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
         count=9, mean=1.7, standard_deviation=0.3, minimum=-0.25, maximum=2.75, skew=0.1
     )
     (folder / "vocabularies").mkdir(exist_ok=True)
-    columns, derived, boundaries, vocabularies = {}, {}, {}, {}
+    columns, derived, boundaries, vocabularies, tables = {}, {}, {}, {}, {}
     for spec in (part for feature in specs for part in feature.parts):
         columns[spec.column] = ColumnStatistics(
             column=spec.column,
             column_type=spec.column_type,
             count=9,
-            num_missing=0,
+            num_missing=4,
+            missing_label_rate=0.75,
             num_distinct=9,
             moments=moments if spec.column_type is ColumnType.NUMBER else None,
         )
@@ -174,6 +199,9 @@ def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
                 boundaries[key] = {"4": (-0.5, float(np.log1p(3.0)), 2.0)}
                 if isinstance(transform, Vocabulary):
                     vocabularies[spec.column] = write_vocabulary(spec.column, transform, folder)
+                elif isinstance(transform, CountEncode | TargetEncode):
+                    table = write_vocabulary(spec.column, Vocabulary(min_count=1), folder)
+                    tables[spec.column] = table
     return Statistics(
         fingerprint="f",
         num_rows=9,
@@ -182,13 +210,15 @@ def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
         derived_moments=derived,
         boundaries=boundaries,
         vocabularies=vocabularies,
+        value_tables=tables,
     )
 
 
 def write_vocabulary(column: str, transform: Vocabulary, folder: Path) -> VocabularyStatistics:
     file = f"vocabularies/{column}.parquet"
+    counts = list(range(len(VOCABULARY) + 1, 1, -1))
     pq.write_table(
-        pa.table({"value": pa.array(VOCABULARY), "count": pa.array(range(len(VOCABULARY)))}),
+        pa.table({"value": VOCABULARY, "count": counts, "label_sum": [n // 2 for n in counts]}),
         folder / file,
     )
     return VocabularyStatistics(

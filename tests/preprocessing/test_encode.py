@@ -175,9 +175,13 @@ def test_saved_model_round_trip(specs, plan, encoder, module, serve, tmp_path):
 
 def test_vocabularies_are_variables(plan, module):
     num_vocabularies = sum(field.vocabulary_file is not None for field in plan.fields)
-    assert [(v.dtype, v.shape[0], v.trainable) for v in module.variables] == [
-        (tf.int64, len(VOCABULARY), False)
-    ] * (2 * num_vocabularies)
+    shapes = [(v.dtype, v.shape[0], v.trainable) for v in module.variables]
+    assert shapes[: 2 * num_vocabularies] == [(tf.int64, len(VOCABULARY), False)] * (
+        2 * num_vocabularies
+    )
+    tables = shapes[2 * num_vocabularies :]
+    assert len(tables) == 3 * len(plan.text_steps)
+    assert all(size >= 1 and not trainable for _, size, trainable in tables)
 
 
 def test_dictionary_batches_and_slices_give_the_same(specs, encoder):

@@ -9,6 +9,8 @@ from ctr_pipeline.features import (
     TRANSFORMS,
     Bucketize,
     ColumnType,
+    CountEncode,
+    FeatureSpec,
     Fill,
     Hash,
     Log,
@@ -16,17 +18,18 @@ from ctr_pipeline.features import (
     Normalize,
     RoundIdentity,
     Standardize,
+    TargetEncode,
     TransformKind,
     Vocabulary,
 )
-from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
+from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES
 from ctr_pipeline.preprocessing.fitted import (
     PLAN_FILE,
     FittedIntervals,
     load_plan,
     raw_signature,
 )
-from ctr_pipeline.preprocessing.plan import ID_FITS, NUMBER_FITS, plan_preprocessing
+from ctr_pipeline.preprocessing.plan import ID_FITS, NUMBER_FITS, TEXT_FITS, plan_preprocessing
 
 
 def plan_of(folder, *specs):
@@ -37,10 +40,14 @@ def test_every_transform_can_be_fitted_and_has_two_faces(tmp_path):
     assert set(NUMBER_FITS) == {
         t for t in TRANSFORMS.values() if t.kind is TransformKind.NUMBER_TO_NUMBER
     }
-    assert {*NUMBER_FITS, *ID_FITS} == set(TRANSFORMS.values())
+    assert set(TEXT_FITS) == {
+        t for t in TRANSFORMS.values() if t.kind is TransformKind.TEXT_TO_NUMBER
+    }
+    assert {*NUMBER_FITS, *TEXT_FITS, *ID_FITS} == set(TRANSFORMS.values())
     plan = plan_of(tmp_path, *example_specs())
     assert {s.kind for number in plan.numbers for s in number.steps} == NUMBER_FACES.keys()
     assert {field.step.kind for field in plan.fields} == ID_FACES.keys()
+    assert {step.kind for _, step in plan.text_steps} == TEXT_FACES.keys()
 
 
 def test_json_round_trip(tmp_path):
@@ -90,6 +97,23 @@ def test_sizes_and_missing_ids(tmp_path):
     assert plan.fields[1].transforms == ("log", "bucketize")
 
 
+def test_a_column_may_be_counted_and_looked_up(tmp_path):
+    spec = FeatureSpec(
+        column="c",
+        column_type=ColumnType.TEXT,
+        number=(TargetEncode(smoothing=3.0), Standardize()),
+        id=(CountEncode(min_count=2), Bucketize(boundaries=(1.0, 5.0))),
+    )
+    plan = plan_of(tmp_path, spec)
+    (number,), (field,) = plan.numbers, plan.fields
+    assert (number.first.base, number.first.folds) == (0.5, 5)
+    assert (number.first.missing_rows, number.first.missing_clicks) == (4, 3)
+    assert [step.kind for step in number.steps] == ["standardize"]
+    assert (field.first.kind, field.step.kind, field.num_ids) == ("count_encode", "intervals", 4)
+    assert field.transforms == ("count_encode", "bucketize")
+    assert raw_signature(plan) == {"c": "string"}
+
+
 def test_filled_values_are_not_missing(tmp_path):
     chain = [Fill(value=0.5), Bucketize(boundaries=(0.0, 1.0))]
     (field,) = plan_of(tmp_path, number_spec("x", id=chain)).fields
@@ -127,6 +151,24 @@ def test_constant_and_empty_columns(tmp_path):
     only_normalize = number_spec("x", number=[Normalize()])
     (number,) = plan_preprocessing([only_normalize], constant, tmp_path).numbers
     assert (number.steps[0].subtractor, number.steps[0].divisor) == (5.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "cuts"),
+    [
+        (-1.0, 3.0, (0.0, 1.0, 2.0)),
+        (5.0, 5.0, ()),
+        (None, None, ()),
+        (-1.6e308, 1.6e308, (-0.8e308, 0.0, 0.8e308)),
+        (1.0, np.nextafter(1.0, 2.0), (np.nextafter(1.0, 2.0),)),
+    ],
+)
+def test_intervals_of_one_width(tmp_path, minimum, maximum, cuts):
+    spec = number_spec("x", id=[Bucketize(equal_width=4)])
+    statistics = change_moments(statistics_for([spec], tmp_path), minimum=minimum, maximum=maximum)
+    (field,) = plan_preprocessing([spec], statistics, tmp_path).fields
+    np.testing.assert_allclose(field.step.thresholds, cuts, rtol=1e-15, atol=1e-15)
+    assert field.num_ids == len(cuts) + 2
 
 
 def test_no_quantiles_of_a_column_without_values(tmp_path):

@@ -18,6 +18,7 @@ from ctr_pipeline.preprocessing import (
     Log,
     LogRound,
     Normalizer,
+    NumberLookup,
     RoundIdentity,
     Standardize,
 )
@@ -26,6 +27,10 @@ TEXT_LAYERS = [
     lambda: Hashing(3),
     lambda: Hashing(1000, missing_id=1000),
     lambda: IndexLookup(["a", "line\nbreak", "é"], 2, missing_id=5),
+]
+TEXT_NUMBER_LAYERS = [
+    lambda: NumberLookup(["a", "line\nbreak"], [0.5, 3.0], -1.0, 7.0),
+    lambda: NumberLookup([], [], dtype="float64"),
 ]
 NUMBER_LAYERS = [
     lambda: Normalizer(1.5, 3.0),
@@ -46,7 +51,7 @@ NUMBER_LAYERS = [
 TEXTS = np.array([["a"], [""], ["é"], ["line\nbreak"], ["other"]], object)
 
 
-@pytest.mark.parametrize("build", [*TEXT_LAYERS, *NUMBER_LAYERS])
+@pytest.mark.parametrize("build", [*TEXT_LAYERS, *TEXT_NUMBER_LAYERS, *NUMBER_LAYERS])
 def test_config_and_saved_model_round_trip(build, tmp_path):
     layer = build()
     text = isinstance(layer, Hashing | IndexLookup)
@@ -121,6 +126,13 @@ def test_hashed_crossing_in_a_model_round_trips(tmp_path):
     np.testing.assert_array_equal(loaded(inputs), layer(inputs))
 
 
+def test_number_lookup():
+    layer = NumberLookup(["a", "é"], [0.1, 2.0], default=-1.0, missing=9.0, dtype="float64")
+    assert layer([["a", "é"], ["other", ""]]).numpy().tolist() == [[0.1, 2.0], [-1.0, 9.0]]
+    assert NumberLookup(["7"], [2.5])(np.array([7, 8])).numpy().tolist() == [2.5, 0.0]
+    assert np.isnan(NumberLookup(["7"], [2.5])([""]).numpy()[0])
+
+
 def test_log_round():
     layer = LogRound(num_bins=16, base=2)
     inputs = [[1.2], [1.6], [3.1], [100], [0], [-4]]
@@ -175,7 +187,7 @@ def test_any_rank(shape):
     for build in NUMBER_LAYERS:
         assert build()(numbers).shape == shape
     texts = tf.fill(shape, "a")
-    for build in TEXT_LAYERS:
+    for build in [*TEXT_LAYERS, *TEXT_NUMBER_LAYERS]:
         assert build()(texts).shape == shape
 
 
@@ -199,6 +211,8 @@ def test_any_rank(shape):
         (Clip, "minimum"),
         (lambda: Clip(2.0, 1.0), "above"),
         (lambda: IntervalIds([1.0], [0], 0), "2 ids"),
+        (lambda: NumberLookup(["a", "b"], [1.0]), "2 texts"),
+        (lambda: NumberLookup(["a", "a"], [1.0, 2.0]), "repeats"),
         (lambda: IntervalIds([1.0, 0.0], [0, 1, 2], 0), "descend"),
     ],
 )

@@ -5,12 +5,19 @@ Axes: B rows, F fields, D dense inputs.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.arrow_values import SMALLEST_NORMAL_FLOAT32
-from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, raw_signature
+from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES
+from ctr_pipeline.preprocessing.fitted import (
+    FieldPlan,
+    NumberPlan,
+    PreprocessingPlan,
+    TextStep,
+    raw_signature,
+)
 from ctr_pipeline.preprocessing.layers.raw_layer import as_number, flush_subnormal
 from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
 
@@ -37,11 +44,22 @@ class RawPreprocessing(tf.Module):
             [NUMBER_FACES[step.kind].build_layer(step) for step in number.steps]
             for number in plan.numbers
         ]
+        # One for each transform of a column: a chain of numbers and one of ids may begin alike.
+        firsts = list(plan.text_steps)
+        self.text_layers = [TEXT_FACES[step.kind].build_layer(step, folder) for _, step in firsts]
+        places = {key: place for place, key in enumerate(firsts)}
+        self._field_firsts = [_place_of(places, field) for field in plan.fields]
+        self._number_firsts = [_place_of(places, number) for number in plan.numbers]
+        self._text_columns = [column for column, _ in firsts]
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """The vocabularies: int64 keys and ids of each vocabulary field, in the order of axis F."""
-        return tuple(weight.value for layer in self.field_layers for weight in layer.weights)
+        """The vocabularies: int64 keys and ids of each vocabulary field, in the order of axis F.
+
+        After them those of transforms that make numbers of texts, with float64 numbers.
+        """
+        layers = (*self.field_layers, *self.text_layers)
+        return tuple(weight.value for layer in layers for weight in layer.weights)
 
     def __call__(self, columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Preprocesses a batch.
@@ -52,13 +70,27 @@ class RawPreprocessing(tf.Module):
         Returns:
             int64 [B, F] and float32 [B, D].
         """
+        firsts_B = [
+            layer(columns[column])
+            for column, layer in zip(self._text_columns, self.text_layers, strict=True)
+        ]
+
+        def start(names: Sequence[str], first: int | None) -> Any:
+            if first is not None:
+                return firsts_B[first]
+            return columns[names[0]] if len(names) == 1 else [columns[name] for name in names]
+
         ids_BF = [
-            layer(columns[names[0]] if len(names) == 1 else [columns[name] for name in names])
-            for names, layer in zip(self._field_columns, self.field_layers, strict=True)
+            layer(start(names, first))
+            for names, first, layer in zip(
+                self._field_columns, self._field_firsts, self.field_layers, strict=True
+            )
         ]
         numbers_BD = [
-            self._number(columns[column], layers)
-            for column, layers in zip(self._number_columns, self.number_layers, strict=True)
+            self._number(start([column], first), layers)
+            for column, first, layers in zip(
+                self._number_columns, self._number_firsts, self.number_layers, strict=True
+            )
         ]
         num_rows = tf.shape(columns[self._columns[0]])[0] if self._columns else 0
         return (
@@ -73,6 +105,12 @@ class RawPreprocessing(tf.Module):
         for layer in layers:
             values = layer(values)
         return _finish_numbers(values)
+
+
+def _place_of(
+    places: Mapping[tuple[str, TextStep], int], part: FieldPlan | NumberPlan
+) -> int | None:
+    return None if part.first is None else places[part.column, part.first]
 
 
 def _finish_numbers(values: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,77 @@
+"""Text to numbers by a table: `NumberLookup`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
+
+
+@keras.saving.register_keras_serializable(package="ctr_pipeline")
+class NumberLookup(IndexLookup):
+    """The number of a text, as `count_encode` and `target_encode` give it.
+
+    Keys and numbers are weights of the layer, so that a large table never becomes a constant of the
+    graph. Integers are looked up as their decimal text.
+
+    Args:
+        vocabulary: V texts, or an Arrow array of distinct binary values.
+        numbers: V numbers.
+        default: That of a text outside the vocabulary.
+        missing: That of the empty text; None: NaN, it stays missing.
+        options: Of every Keras layer; the result is float32 unless `dtype` says otherwise.
+
+    Raises:
+        ValueError: The lengths differ, or a text is repeated.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str | bytes | int] | pa.Array,
+        numbers: Sequence[float] | np.ndarray,
+        default: float = 0.0,
+        missing: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(vocabulary, missing_id=len(vocabulary) + 1, **options)
+        if len(numbers) != len(vocabulary):
+            raise ValueError(f"{len(vocabulary)} texts need as many numbers, got {len(numbers)}")
+        self.default = float(default)
+        self.missing = None if missing is None or np.isnan(missing) else float(missing)
+        last = np.nan if self.missing is None else self.missing
+        table = np.concatenate([np.asarray(numbers, np.float64), [self.default, last]])
+        self._numbers = self.add_weight(
+            name="numbers",
+            shape=table.shape,
+            dtype="float64",
+            trainable=False,
+            autocast=False,
+            initializer=lambda _shape, dtype: tf.convert_to_tensor(table, dtype),
+        )
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Numbers of the inputs.
+
+        Args:
+            inputs: Text or integers, any shape.
+
+        Returns:
+            The same shape, of the layer's compute type.
+        """
+        found = tf.gather(tf.convert_to_tensor(self._numbers), super().call(inputs))
+        return tf.cast(found, self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, texts and numbers by value."""
+        config = super().get_config()
+        del config["num_oov_tokens"], config["missing_id"]
+        return {
+            **config,
+            "numbers": self._numbers.numpy()[:-2].tolist(),
+            "default": self.default,
+            "missing": self.missing,
+        }

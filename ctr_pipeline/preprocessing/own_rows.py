@@ -1,0 +1,179 @@
+"""Training rows by `target_encode`, none of which sees its own label.
+
+A row of fold k is encoded from the rows of the other folds, where the fold is a hash of the row's
+number; or from the rows before it. The base rate alone is that of all rows: one number for all of
+them, of which nothing about a single label can be learned.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
+from ctr_pipeline.preprocessing.fitted import FittedTargetEncode, PreprocessingPlan, TextStep
+from ctr_pipeline.preprocessing.value_tables import ValueTable, open_value_table, smoothed_rates
+
+RowNumbers = Mapping[tuple[str, TextStep], np.ndarray]
+"""By column and the step that begins a chain: float64 [N], its number for each row."""
+
+
+class Counts(NamedTuple):
+    """Rows and those of label 1; a named tuple, since Numba takes those.
+
+    Attributes:
+        num_rows: int64.
+        num_clicks: int64.
+    """
+
+    num_rows: np.ndarray
+    num_clicks: np.ndarray
+
+
+class OwnRows:
+    """The encodings of one plan's training rows.
+
+    Args:
+        plan: Whose chains begin with `target_encode`, or not.
+        folder: The run folder.
+
+    Raises:
+        PreprocessingError: A table of counts is missing or not the one the plan was fitted with.
+    """
+
+    def __init__(self, plan: PreprocessingPlan, folder: Path) -> None:
+        self._columns: dict[tuple[str, TextStep], _FoldColumn | _TimeColumn] = {
+            (name, step): _TimeColumn(name, step, folder)
+            if step.folds is None
+            else _FoldColumn(name, step, step.folds, folder)
+            for name, step in plan.text_steps
+            if isinstance(step, FittedTargetEncode)
+        }
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that the batches must have."""
+        return list(dict.fromkeys(column for column, _ in self._columns))
+
+    @property
+    def needs_counting(self) -> bool:
+        """Whether all training rows must be counted before any is encoded."""
+        return any(isinstance(column, _FoldColumn) for column in self._columns.values())
+
+    def count(self, batches: Iterable[pa.RecordBatch], label: str) -> None:
+        """Counts all training rows, in their order."""
+        first_row = 0
+        for batch in batches:
+            labels = _labels(batch, label)
+            for column in self._columns.values():
+                if isinstance(column, _FoldColumn):
+                    column.count(batch, labels, first_row)
+            first_row += batch.num_rows
+
+    def encoder(self, label: str) -> Callable[[pa.RecordBatch], RowNumbers]:
+        """A function to be called with all training rows once, in their order.
+
+        It gives float64 [N] for each column and step, for `ColumnEncoder.encode`.
+        """
+        first_row = 0
+
+        def encode(batch: pa.RecordBatch) -> RowNumbers:
+            nonlocal first_row
+            labels = _labels(batch, label)
+            numbers = {
+                key: column.encode(batch, labels, first_row)
+                for key, column in self._columns.items()
+            }
+            first_row += batch.num_rows
+            return numbers
+
+        return encode
+
+
+class _FoldColumn:
+    """One column, by folds."""
+
+    def __init__(self, name: str, step: FittedTargetEncode, num_folds: int, folder: Path) -> None:
+        self._name, self._step, self._num_folds = name, step, num_folds
+        self._table = open_value_table(step, folder)
+        # Axes: K folds, V values and those of other and missing texts; rows, then clicks.
+        size = len(self._table.numbers)
+        self._rows_KV = np.zeros((num_folds, size), np.int32)
+        self._clicks_KV = np.zeros((num_folds, size), np.int32)
+
+    def count(self, batch: pa.RecordBatch, labels: np.ndarray, first_row: int) -> None:
+        ids, folds = self._ids_and_folds(batch, first_row)
+        np.add.at(self._rows_KV, (folds, ids), 1)
+        np.add.at(self._clicks_KV, (folds, ids), labels)
+
+    def encode(self, batch: pa.RecordBatch, _labels: np.ndarray, first_row: int) -> np.ndarray:
+        ids, folds = self._ids_and_folds(batch, first_row)
+        num_rows = self._rows_KV[:, ids].sum(axis=0) - self._rows_KV[folds, ids]
+        num_clicks = self._clicks_KV[:, ids].sum(axis=0) - self._clicks_KV[folds, ids]
+        return _rates(self._table, self._step, ids, Counts(num_rows, num_clicks))
+
+    def _ids_and_folds(
+        self, batch: pa.RecordBatch, first_row: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.arange(first_row, first_row + batch.num_rows, dtype=np.uint64)
+        folds = (_mix(rows) % np.uint64(self._num_folds)).astype(np.int64)
+        return _ids(self._table, batch, self._name), folds
+
+
+class _TimeColumn:
+    """One column, by the rows before."""
+
+    def __init__(self, name: str, step: FittedTargetEncode, folder: Path) -> None:
+        self._name, self._step = name, step
+        self._table = open_value_table(step, folder)
+        size = len(self._table.numbers)
+        self._counts_V = Counts(np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+    def encode(self, batch: pa.RecordBatch, labels: np.ndarray, _first_row: int) -> np.ndarray:
+        ids = _ids(self._table, batch, self._name)
+        before = Counts(np.empty_like(ids), np.empty_like(ids))
+        _count_before(ids, labels, self._counts_V, before)
+        return _rates(self._table, self._step, ids, before)
+
+
+def _rates(
+    table: ValueTable, step: FittedTargetEncode, ids: np.ndarray, counts: Counts
+) -> np.ndarray:
+    # Rarer texts than min_count, and missing ones if those are as rare, have the base rate.
+    is_other = ids == len(table.values)
+    if step.missing_rows < step.min_count:
+        is_other |= ids == len(table.values) + 1
+    rates = smoothed_rates(counts.num_clicks, counts.num_rows, step)
+    return np.where(is_other, step.base, rates)
+
+
+def _ids(table: ValueTable, batch: pa.RecordBatch, name: str) -> np.ndarray:
+    text = text_column(batch.column(name), column=name)
+    ids = table.ids_of(TextColumn(text.values, text.num_values, None))
+    spread: np.ndarray = ids if text.indices is None else ids[text.indices]
+    return spread
+
+
+def _labels(batch: pa.RecordBatch, label: str) -> np.ndarray:
+    return np.asarray(batch.column(label).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _mix(numbers: np.ndarray) -> np.ndarray:
+    """Scrambled bits (SplitMix64's output function, Steele, Lea and Flood, OOPSLA 2014)."""
+    bits = numbers * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(bits ^ (bits >> np.uint64(31)), np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def _count_before(ids: np.ndarray, labels: np.ndarray, counts_V: Counts, before: Counts) -> None:
+    for n in range(len(ids)):
+        value = ids[n]
+        before.num_rows[n] = counts_V.num_rows[value]
+        before.num_clicks[n] = counts_V.num_clicks[value]
+        counts_V.num_rows[value] += 1
+        counts_V.num_clicks[value] += labels[n]

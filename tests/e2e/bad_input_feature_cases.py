@@ -1,0 +1,86 @@
+"""Mistakes in transforms."""
+
+from bad_input_cases import Case, entry
+
+FEATURE_CASES = (
+    Case(
+        "boundaries_equal",
+        entry(columns="price", id={"bucketize": {"boundaries": [1, 5, 5]}}),
+        ("c.yaml", "features[0].id", "strictly increasing", "5 follows 5"),
+    ),
+    Case(
+        "boundary_nan",
+        entry(columns="price", id={"bucketize": {"boundaries": [1.0, float("nan"), 2.0]}}),
+        ("features[0].id", "boundaries[1] is NaN"),
+    ),
+    Case(
+        "boundary_nan_alone",
+        entry(columns="price", id={"bucketize": {"boundaries": [float("nan")]}}),
+        ("boundaries[0] is NaN",),
+    ),
+    Case(
+        "boundary_infinite",
+        entry(columns="price", id={"bucketize": {"boundaries": [0.0, float("inf")]}}),
+        ("price", "boundary inf", "finite"),
+    ),
+    Case(
+        "one_interval",
+        entry(columns="price", id={"bucketize": {"equal_width": 1}}),
+        ("equal_width", "2"),
+    ),
+    Case(
+        "equal_width_and_quantiles",
+        entry(columns="price", id={"bucketize": {"equal_width": 4, "quantiles": 4}}),
+        ("exactly one of boundaries, quantiles, equal_width and ln2",),
+    ),
+    Case(
+        "vocabulary_empty",
+        entry(columns="city", id={"vocabulary": {"min_count": 1000}}),
+        ("features[0]", "'city'", "1000 times", "vocabulary is empty", "lower min_count"),
+    ),
+    Case(
+        "target_encode_a_number",
+        entry(columns="price", number=["log", "target_encode"]),
+        ("target_encode takes the text of the column", "log gives a number"),
+    ),
+    Case(
+        "target_encode_as_id",
+        entry(columns="city", id="target_encode"),
+        ("features[0].id", "must end in a transform that makes an id"),
+    ),
+    Case(
+        "target_encode_both_ways",
+        entry(columns="city", number={"target_encode": {"folds": 3, "order": "time"}}),
+        ("takes folds or order, not both",),
+    ),
+    Case(
+        "target_encode_one_fold",
+        entry(columns="city", number={"target_encode": {"folds": 1}}),
+        ("folds", "2"),
+    ),
+    Case(
+        "target_encode_unsmoothed",
+        entry(columns="city", number={"target_encode": {"smoothing": 0}}),
+        ("smoothing", "expected more than 0.0"),
+    ),
+    Case(
+        "target_encode_infinitely_smoothed",
+        entry(columns="city", number={"target_encode": {"smoothing": float("inf")}}),
+        ("city", "smoothing inf", "finite"),
+    ),
+    Case(
+        "target_encode_by_another_order",
+        entry(columns="city", number={"target_encode": {"order": "random"}}),
+        ("order", "time"),
+    ),
+    Case(
+        "count_never",
+        entry(columns="city", number={"count_encode": {"min_count": 0}}),
+        ("min_count", "1"),
+    ),
+    Case(
+        "count_after_a_vocabulary",
+        entry(columns="city", id=["vocabulary", "count_encode"]),
+        ("nothing can follow it; count_encode does",),
+    ),
+)
