@@ -72,7 +72,7 @@ class Size:
     checkpoint_seconds: float
 
 
-FULL = Size(rows=1_000_000, epochs=12, batch_size=512, checkpoint_seconds=15.0)
+FULL = Size(rows=1_000_000, epochs=9, batch_size=512, checkpoint_seconds=15.0)
 QUICK = Size(rows=200_000, epochs=6, batch_size=256, checkpoint_seconds=4.0)
 
 
@@ -514,7 +514,8 @@ def main() -> int:
                 runs.insert(0, ())
             for faults in runs:
                 name = "+".join(fault.name for fault in faults) or "undisturbed"
-                with case_folder(arguments.keep, f"{name[:100]}-{seed}") as folder:
+                # Short: sockets lie in the folder, and their paths have at most 107 bytes.
+                with case_folder(arguments.keep, f"{name[:40]}-{seed}") as folder:
                     found = run_case(
                         faults, rows, size, seed=seed, folder=folder, command=arguments.command
                     )

@@ -771,8 +771,8 @@ FAULTS: tuple[Fault, ...] = (
         "worker_out_of_memory",
         "worker out of memory",
         squeeze_worker,
-        runtime=_THREE_WORKERS,
         needs_root=True,
+        is_alone=True,
     ),
     Fault(
         "worker_crash_loop",

@@ -6,6 +6,7 @@ since a column may be sensitive.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ctr_pipeline.analysis.leaks import describe_leak
 from ctr_pipeline.features import (
@@ -131,7 +132,12 @@ def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
 
 
 def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
-    buckets = Bucketize(quantiles=NUM_QUANTILES)
+    ids: AnyTransform = Bucketize(quantiles=NUM_QUANTILES)
+    id_reason = f"an id for each of up to {NUM_QUANTILES} equally full intervals"
+    between = _between_categories(column)
+    if between:
+        ids = Bucketize(boundaries=between)
+        id_reason = "an id for each of its values, as they are few and whole"
     kind = f"number with {_values(column.num_distinct)}{_missing(column)}"
     moments = column.moments
     if moments is None:
@@ -145,18 +151,28 @@ def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
         number = (Standardize(),) if tail is None else (Log(), Standardize())
         shape = f"skew {moments.skew:.1f}" if moments.skew is not None else "no skew"
         chain = "standardized" if tail is None else "log, then standardized"
-        reason = (
-            f"{kind}, {shape}{f', {tail}' if tail else ''}: {chain}, "
-            f"and an id for each of up to {NUM_QUANTILES} equally full intervals"
-        )
+        reason = f"{kind}, {shape}{f', {tail}' if tail else ''}: {chain}, and {id_reason}"
     feature = FeatureSpec(
         column=column.column,
         column_type=ColumnType.NUMBER,
         number=number,
-        id=(buckets,),
+        id=(ids,),
         reason=reason,
     )
     return feature, reason
+
+
+def _between_categories(column: ColumnStatistics) -> tuple[float, ...]:
+    """What divides the values of a column that has few, all whole; empty for another one.
+
+    A value that is new later has the id of the nearest known one.
+    """
+    if not column.top_values or len(column.top_values) != column.num_distinct:
+        return ()
+    values = sorted(float(top.value) for top in column.top_values)
+    if not all(value.is_integer() for value in values):
+        return ()
+    return tuple((low + high) / 2 for low, high in pairwise(values))
 
 
 def _describe_tail(column: ColumnStatistics, moments: Moments) -> str | None:

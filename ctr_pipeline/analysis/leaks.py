@@ -1,9 +1,13 @@
 """Columns that give the label away, told from their statistics alone."""
 
+from collections.abc import Sequence
+
 from ctr_pipeline.statistics import ColumnStatistics
 
 MIN_ROWS_PER_VALUE = 10
 """With fewer rows a value, rows of one label only come about by chance."""
+LEAK_AUC = 0.99
+"""No honest column ranks clicks as well by itself."""
 
 
 def describe_leak(column: ColumnStatistics, label_rate: float) -> str | None:
@@ -38,4 +42,34 @@ def describe_leak(column: ColumnStatistics, label_rate: float) -> str | None:
             f"each of its {column.num_distinct} values occurs with one label only, "
             f"so it gives the label away"
         )
+    auc = _auc_alone(column)
+    if enough_rows and auc is not None and auc > LEAK_AUC:
+        return f"it alone ranks the rows with an AUC of {auc:.4f}, so it gives the label away"
     return None
+
+
+def _auc_alone(column: ColumnStatistics) -> float | None:
+    """AUC of the click rate of a row's value, or of its interval; None where neither is known."""
+    if column.top_values and len(column.top_values) == column.num_distinct:
+        groups = [(top.count, top.label_rate) for top in column.top_values]
+    elif column.histogram:
+        groups = [(one.count, one.label_rate or 0.0) for one in column.histogram]
+    else:
+        return None
+    groups.append((column.num_missing, column.missing_label_rate or 0.0))
+    return _auc_of_groups(groups)
+
+
+def _auc_of_groups(groups: Sequence[tuple[int, float]]) -> float | None:
+    """AUC of rows that are ranked by the click rate of their group; rows of a group are ties.
+
+    Args:
+        groups: Rows and click rate of each.
+    """
+    below, pairs, clicks = 0.0, 0.0, 0.0
+    for count, rate in sorted(groups, key=lambda group: group[1]):
+        clicked, others = count * rate, count * (1 - rate)
+        pairs += clicked * (below + others / 2)
+        below += others
+        clicks += clicked
+    return pairs / (clicks * below) if clicks * below > 0 else None

@@ -77,8 +77,21 @@ def test_reason_has_the_numbers(decide):
     assert decisions["x"].reason == (
         "number with 3 different values and 19.9% missing, skew 28.2, "
         "the largest 500 times the median: log, then standardized, "
-        "and an id for each of up to 30 equally full intervals"
+        "and an id for each of its values, as they are few and whole"
     )
+
+
+def test_few_whole_numbers_are_categories(decide):
+    features, _ = decide(
+        {
+            "kind": [float((0, 3, 7)[index % 3]) for index in range(ROWS)],
+            "half": [(0.5, 1.0)[index % 2] for index in range(ROWS)],
+            "many": [float(index % 300) for index in range(ROWS)],
+        }
+    )
+    assert features["kind"].id == (Bucketize(boundaries=(1.5, 5.0)),)
+    for column in ("half", "many"):
+        assert features[column].id == (Bucketize(quantiles=30),)
 
 
 def test_text_has_a_vocabulary(decide):
@@ -120,6 +133,14 @@ def test_text_has_a_vocabulary(decide):
             "each of its 10 values occurs with one label only, so it gives the label away",
         ),
         (
+            [float(label or index == 1) for index, label in enumerate(LABELS)],
+            "it alone ranks the rows with an AUC of 0.9993, so it gives the label away",
+        ),
+        (
+            [index / 7 + 900 * label for index, label in enumerate(LABELS)],
+            "it alone ranks the rows with an AUC of 1.0000, so it gives the label away",
+        ),
+        (
             [float(index) if label else None for index, label in enumerate(LABELS)],
             "it has a value exactly where the row is clicked, so it gives the label away",
         ),
@@ -141,9 +162,8 @@ def test_kept_although_it_looks_like_a_leak(decide):
     # A number that never repeats has one label a value, like any other such number.
     features, _ = decide({"x": [float(index) for index in range(ROWS)]})
     assert "x" in features
-    # One row disagrees.
-    almost = [float(label) for label in LABELS]
-    almost[1] = 1.0
+    # One row in forty disagrees.
+    almost = [float(label != (index % 40 == 1)) for index, label in enumerate(LABELS)]
     features, _ = decide({"x": almost})
     assert "x" in features
     # Few rows a value: chance.
