@@ -54,8 +54,13 @@ class DataConfig(Section):
         default=None, description="Validation rows; instead of split.valid."
     )
     test: Paths | None = Field(default=None, description="Test rows; instead of split.test.")
-    format: Literal["auto", "csv", "tsv", "parquet"] = Field(
-        default="auto", description="File format; auto goes by the file's ending and first line."
+    format: Literal["auto", "csv", "tsv", "parquet", "recordio"] = Field(
+        default="auto", description="File format; auto goes by the file's first bytes and ending."
+    )
+    record: Literal["auto", "line", "example"] = Field(
+        default="auto",
+        description="What a record of RecordIO holds: line: a row of delimited text; example: a "
+        "tf.train.Example with one value a feature; auto goes by the first record.",
     )
     columns: tuple[str, ...] | None = Field(
         default=None,
@@ -93,6 +98,8 @@ class DataConfig(Section):
     def _distinct(self) -> "DataConfig":
         if self.delimiter is not None and self.delimiter == self.quote:
             raise ValueError("delimiter and quote are the same character")
+        if self.record != "auto" and self.format not in {"auto", "recordio"}:
+            raise ValueError(f"`record` belongs to format: recordio, not {self.format}")
         return self
 
 

@@ -2,7 +2,7 @@
 
 A row is counted once, under the first reason found: wrong number of columns, then the columns in
 the order they are read. Rows are numbered from 1: in text files by the line the row starts in, as
-an editor shows it; in Parquet files by record.
+an editor shows it; in Parquet and RecordIO files by record.
 """
 
 from collections import Counter
@@ -29,6 +29,10 @@ class BadRowReason(StrEnum):
     NOT_A_NUMBER = "not a number"
     LABEL_MISSING = "label missing"
     LABEL_NOT_BINARY = "label not 0 or 1"
+    NOT_ONE_LINE = "not one line"
+    NOT_AN_EXAMPLE = "not a tf.train.Example"
+    SEVERAL_VALUES = "several values in one record"
+    FLOAT_AS_TEXT = "a float, but the column is used as text"
 
 
 _REMEDIES = {
@@ -38,6 +42,10 @@ _REMEDIES = {
     "as categorical",
     BadRowReason.LABEL_MISSING: "Remove the row",
     BadRowReason.LABEL_NOT_BINARY: "Make the label 0 or 1, or name another column in data.label",
+    BadRowReason.NOT_ONE_LINE: "Write exactly one row a record, with every quote closed",
+    BadRowReason.NOT_AN_EXAMPLE: "Write the record again, or check data.record",
+    BadRowReason.SEVERAL_VALUES: "Write one value, or leave the column out of features",
+    BadRowReason.FLOAT_AS_TEXT: "Write it as bytes or an integer, or use the column as a number",
 }
 
 

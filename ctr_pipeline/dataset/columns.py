@@ -82,7 +82,7 @@ class ParsedBlock:
 
     Attributes:
         table: The good rows, by the plan's schema.
-        num_lines: Lines of a text block, records of a Parquet one.
+        num_lines: Lines of a text block, records of another one.
         counts: Bad rows by reason.
         faults: The first bad rows, each with its row number in the block, from 1.
     """

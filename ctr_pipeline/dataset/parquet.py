@@ -60,7 +60,8 @@ class RecordBlock:
         faults = BlockFaults(self.batch.num_rows, plan.sensitive)
         records = np.arange(self.batch.num_rows, dtype=np.int64)
         columns = [
-            _convert(self.batch.column(name), name, plan, faults, records) for name in plan.names
+            convert_column(self.batch.column(name), name, plan, faults, records)
+            for name in plan.names
         ]
         table = pa.table(columns, schema=plan.schema)
         if faults.counts.total():
@@ -108,7 +109,7 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
         DataError: The file is damaged, or a column's type does not fit its use.
     """
     for name in plan.names:
-        _check_type(file, name, plan)
+        check_type(file.path, file.schema.field(name).type, name, plan)
     size_bytes = file.path.stat().st_size
     try:
         with pq.ParquetFile(file.path) as reader:
@@ -156,11 +157,10 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _check_type(file: ParquetSource, name: str, plan: ColumnPlan) -> None:
-    """Raises DataError if a column's Parquet type does not fit its use."""
-    kind = file.schema.field(name).type
+def check_type(path: Path, kind: pa.DataType, name: str, plan: ColumnPlan) -> None:
+    """Raises DataError if a column's type does not fit its use."""
     own = column_type_of(kind)
-    place = f"{file.path}, column '{name}'"
+    place = f"{path}, column '{name}'"
     if own is None and not (name in plan.carried and not pa.types.is_nested(kind)):
         raise DataError(
             f"has the type {kind}, which is neither a number nor a text",
@@ -181,7 +181,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _convert(
+def convert_column(
     array: Any, name: str, plan: ColumnPlan, faults: BlockFaults, records: Any
 ) -> pa.Array:
     """One column as the plan wants it."""
@@ -189,7 +189,7 @@ def _convert(
         array = array.dictionary_decode()
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if _is_text(array.type):
-        return convert_texts(_as_utf8(array, name, faults, records), name, plan, faults, records)
+        return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)
     if is_text_use:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
     numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
@@ -203,7 +203,7 @@ def _convert(
     return convert_label(numbers, name, faults, records, wrong=none, show=show)
 
 
-def _as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Array:
+def as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Array:
     """Texts or bytes as valid UTF-8 strings; others are condemned and come out as NULL."""
     raw = pc.cast(array, pa.binary())
     try:

@@ -10,11 +10,19 @@ import pyarrow as pa
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
 from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
+from ctr_pipeline.dataset.recordio_rows import (
+    ExampleBlock,
+    ExampleSource,
+    LineBlock,
+    LineSource,
+    read_example_blocks,
+    read_line_blocks,
+)
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.text import TextBlock
 from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES, read_text_blocks
 
-Block = TextBlock | RecordBlock
+Block = TextBlock | RecordBlock | LineBlock | ExampleBlock
 
 
 def read_good_rows(
@@ -38,7 +46,7 @@ def read_good_rows(
         pool: Parses.
         max_ahead: Blocks parsed ahead of the one that is given out.
         on_bytes: Told how many more bytes of the files are done.
-        block_bytes: Size of a block of text.
+        block_bytes: Size of a block of text or of RecordIO.
 
     Raises:
         DataError: A file is damaged, or the ledger refuses a bad row.
@@ -94,4 +102,8 @@ def _read_blocks(source: Source, file: Path, plan: ColumnPlan, block_bytes: int)
     opened = source.opened[file]
     if isinstance(opened, ParquetSource):
         return read_parquet_blocks(opened, plan)
+    if isinstance(opened, LineSource):
+        return read_line_blocks(opened, block_bytes)
+    if isinstance(opened, ExampleSource):
+        return read_example_blocks(opened, plan, block_bytes)
     return read_text_blocks(opened, block_bytes)

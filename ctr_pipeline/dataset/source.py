@@ -1,6 +1,7 @@
 """What the data files are, from a bounded look at each: format, columns, types.
 
-Of the first file the first 4 MiB are read, of every other one 64 KiB, of Parquet files the footer.
+Of the first file the first 4 MiB are read, of every other one 64 KiB, of Parquet files the footer,
+of RecordIO files at least the first chunk.
 Files of one source must agree: the same columns, in text files without a header the same number,
 and the same kind of values in each. With a header the columns may stand in another order.
 """
@@ -24,6 +25,14 @@ from ctr_pipeline.dataset.parquet import (
     read_schema,
 )
 from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.recordio import MAGIC_BYTES
+from ctr_pipeline.dataset.recordio_head import (
+    RecordKind,
+    find_record_kind,
+    look_at_examples,
+    look_at_lines,
+)
+from ctr_pipeline.dataset.recordio_rows import ExampleSource, LineSource
 from ctr_pipeline.dataset.text import TextBlock, TextFile, texts_of_block
 from ctr_pipeline.dataset.text_head import (
     TextHead,
@@ -39,8 +48,8 @@ _OTHER_HEAD_BYTES = 64 << 10
 _HEAD_ROWS = 20_000
 _PARQUET_MAGIC = b"PAR1"
 
-SourceFile = TextFile | ParquetSource
-Format = Literal["csv", "tsv", "parquet"]
+SourceFile = TextFile | ParquetSource | LineSource | ExampleSource
+Format = Literal["csv", "tsv", "parquet", "recordio"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +58,15 @@ class Source:
 
     Attributes:
         files: Of each split that has paths of its own: `train`, and `valid` and `test` if given.
-        format: csv, tsv or parquet.
-        delimiter: Of text files.
+        format: csv, tsv, parquet or recordio.
+        delimiter: Of text files and of lines.
         has_header: Whether names come from the files.
         column_names: All columns, in the order of the first file.
         inferred_types: Of the columns that fit a feature; others (lists, timestamps) are absent.
         head: The first rows, numbers as float64 and texts as strings, columns that fit no feature
             as they are.
         opened: How each file is read.
+        record: What a record of RecordIO holds; None of other files.
     """
 
     files: Mapping[str, tuple[Path, ...]]
@@ -67,6 +77,12 @@ class Source:
     inferred_types: Mapping[str, ColumnType]
     head: pa.Table
     opened: Mapping[Path, SourceFile]
+    record: RecordKind | None = None
+
+    @property
+    def is_delimited(self) -> bool:
+        """Whether rows are delimited text, in text files or in records."""
+        return self.delimiter is not None
 
     def require(self, names: Sequence[str], key: str) -> None:
         """Raises DataError unless all columns exist.
@@ -85,7 +101,7 @@ class Source:
         dots = ", …" if len(self.column_names) > 8 else ""
         if near:
             remedy = "Did you mean " + " or ".join(f"'{column}'" for column in near) + "?"
-        elif self.has_header and self.format != "parquet":
+        elif self.has_header and self.is_delimited:
             remedy = (
                 "Name the right column; if the file has no header, list all its columns in "
                 "data.columns"
@@ -138,7 +154,7 @@ def inspect_files(
     formats = {file: _format_of(file, data) for file in all_files}
     first = all_files[0]
     for file, kind in formats.items():
-        if (kind == "parquet") != (formats[first] == "parquet"):
+        if kind != formats[first] and not {kind, formats[first]} <= {"csv", "tsv"}:
             raise DataError(
                 f"is {kind}, but '{first}' is {formats[first]}",
                 place=str(file),
@@ -146,6 +162,8 @@ def inspect_files(
             )
     if formats[first] == "parquet":
         return _inspect_parquet(data, files, all_files, may_lack_label=may_lack_label)
+    if formats[first] == "recordio" and _record_kind(data, all_files) == "example":
+        return _inspect_examples(data, files, all_files, may_lack_label=may_lack_label)
     return _inspect_text(data, files, all_files, may_lack_label=may_lack_label)
 
 
@@ -163,18 +181,23 @@ def _format_of(file: Path, data: DataConfig) -> Format:
     if size == 0:
         raise DataError("is empty", place=str(file), remedy="Leave it out, or write it again")
     plain_name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
+    if magic.startswith(MAGIC_BYTES):
+        return _expect("recordio", "RecordIO", data, file)
+    if data.format == "recordio" or (
+        data.format == "auto" and plain_name.endswith((".recordio", ".rio"))
+    ):
+        raise DataError(
+            "is not a RecordIO file: it does not begin with RecordIO's magic number "
+            f"{MAGIC_BYTES.hex(' ')}",
+            place=str(file),
+            remedy="Write it again, or set data.format to what it is",
+        )
     is_parquet = magic.startswith(_PARQUET_MAGIC)
     wants_parquet = data.format == "parquet" or (
         data.format == "auto" and plain_name.endswith((".parquet", ".pq"))
     )
-    if is_parquet and data.format in {"csv", "tsv"}:
-        raise DataError(
-            f"is Parquet, but data.format is {data.format}",
-            place=str(file),
-            remedy="Set data.format: auto",
-        )
     if is_parquet:
-        return "parquet"
+        return _expect("parquet", "Parquet", data, file)
     if wants_parquet:
         raise DataError(
             "is not a Parquet file",
@@ -184,6 +207,31 @@ def _format_of(file: Path, data: DataConfig) -> Format:
     if data.format != "auto":
         return data.format
     return "tsv" if plain_name.endswith((".tsv", ".tab")) else "csv"
+
+
+def _expect(found: Format, name: str, data: DataConfig, file: Path) -> Format:
+    """The format that a file's first bytes tell, which is to be the one of the config."""
+    if data.format not in {"auto", found}:
+        raise DataError(
+            f"is {name}, but data.format is {data.format}",
+            place=str(file),
+            remedy="Set data.format: auto",
+        )
+    return found
+
+
+def _record_kind(data: DataConfig, all_files: Sequence[Path]) -> RecordKind:
+    """What the records of all files hold."""
+    first = all_files[0]
+    kinds = {file: find_record_kind(file, data) for file in all_files}
+    for file, kind in kinds.items():
+        if kind != kinds[first]:
+            raise DataError(
+                f"holds records of the kind {kind}, but '{first}' of the kind {kinds[first]}",
+                place=str(file),
+                remedy="Give files of one kind",
+            )
+    return kinds[first]
 
 
 def _inspect_parquet(
@@ -232,6 +280,61 @@ def _inspect_parquet(
     )
 
 
+def _inspect_examples(
+    data: DataConfig,
+    files: Mapping[str, tuple[Path, ...]],
+    all_files: Sequence[Path],
+    *,
+    may_lack_label: bool,
+) -> Source:
+    """The columns are the features of the first records of all files together."""
+    first = all_files[0]
+    if data.columns is not None and not may_lack_label:
+        raise DataError(
+            "data.columns is for files without names, and Examples have them",
+            place=str(first),
+            remedy="Remove data.columns",
+        )
+    heads = {
+        file: look_at_examples(file, _HEAD_ROWS, HEAD_BYTES if file == first else _OTHER_HEAD_BYTES)
+        for file in all_files
+    }
+    fields: dict[str, tuple[pa.DataType, Path]] = {}
+    for file, head in heads.items():
+        check_names(head.schema.names, file)
+        for name in head.schema.names:
+            found = head.schema.field(name).type
+            expected, other = fields.get(name, (found, file))
+            if pa.types.is_null(expected):
+                fields[name] = found, file
+                continue
+            if not pa.types.is_null(found) and column_type_of(found) is not column_type_of(
+                expected
+            ):
+                raise DataError(
+                    f"column '{name}' has the type {found}, but {expected} in '{other}'",
+                    place=str(file),
+                    remedy="Give files with the same types",
+                )
+            fields[name] = expected, other
+    schema = pa.schema([(name, kind) for name, (kind, _) in fields.items()])
+    head = heads[first]
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name not in head.schema.names:
+            head = head.append_column(name, pa.nulls(head.num_rows, kind))
+    return Source(
+        files=files,
+        format="recordio",
+        delimiter=None,
+        has_header=True,
+        column_names=tuple(schema.names),
+        inferred_types=_parquet_types(schema),
+        head=head.select(schema.names),
+        opened={file: ExampleSource(file, heads[file].schema) for file in all_files},
+        record="example",
+    )
+
+
 def _parquet_types(schema: pa.Schema) -> dict[str, ColumnType]:
     """By the schema; but integers with an identifier's name are texts, as in text files."""
     types = {}
@@ -256,9 +359,13 @@ def _inspect_text(
     opened: dict[Path, SourceFile] = {}
     heads: dict[Path, pa.Table] = {}
     delimiter: str | None = None
+    is_recordio = _format_of(first, data) == "recordio"
     for file in all_files:
         num_bytes = HEAD_BYTES if file == first else _OTHER_HEAD_BYTES
-        head = look_at(file, data, num_bytes, delimiter)
+        if is_recordio:
+            head = look_at_lines(file, data, _HEAD_ROWS, num_bytes, delimiter)
+        else:
+            head = look_at(file, data, num_bytes, delimiter)
         delimiter = head.dialect.delimiter
         dialect = head.dialect
         names = find_names(head, data, may_lack_label=may_lack_label)
@@ -266,7 +373,7 @@ def _inspect_text(
         text_file = TextFile(file, head.compression, dialect, names, data.columns is None)
         if file != first:
             check_same_names(names, file, opened[first].column_names, first)
-        opened[file] = text_file
+        opened[file] = LineSource(text_file) if is_recordio else text_file
         heads[file] = _read_texts(text_file, head, data)
     kinds = {
         name: infer_type(name, heads[first].column(name)) for name in heads[first].schema.names
@@ -290,13 +397,14 @@ def _inspect_text(
         types = {name: infer_type(name, texts.column(name)) for name in texts.column_names}
     return Source(
         files=files,
-        format="tsv" if delimiter == "\t" else "csv",
+        format="recordio" if is_recordio else "tsv" if delimiter == "\t" else "csv",
         delimiter=delimiter,
         has_header=data.columns is None,
         column_names=opened[first].column_names,
         inferred_types=types,
         head=_typed(texts, types, data),
         opened=opened,
+        record="line" if is_recordio else None,
     )
 
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.columns import plan_columns
+from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
 from ctr_pipeline.dataset.paths import resolve_files
 from ctr_pipeline.dataset.rows import read_good_rows
-from ctr_pipeline.dataset.source import inspect_files
+from ctr_pipeline.dataset.source import Source, inspect_files
 from ctr_pipeline.features import ColumnType
 
 
@@ -53,9 +53,20 @@ def stream_rows(
         carried=extra_columns,
         sensitive=sensitive,
     )
-    source.require(plan.names, "the model")
+    source.require(_needed(source, plan), "the model")
     with ThreadPoolExecutor(threads, thread_name_prefix="stream") as pool:
         tables = read_good_rows(source, files, plan, ledger, pool, max_ahead=threads)
         for table in tables:
             yield from table.combine_chunks().to_batches()
     ledger.close()
+
+
+def _needed(source: Source, plan: ColumnPlan) -> list[str]:
+    """The columns that must be in the files.
+
+    Examples lack a feature wherever it is missing, and a few rows may all do; but files that have
+    none of the columns are other files.
+    """
+    if source.record == "example" and any(name in source.column_names for name in plan.types):
+        return [plan.label] if plan.label is not None else []
+    return plan.names

@@ -64,10 +64,10 @@ def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None)
         head, is_whole = read_head(path, compression, num_bytes)
         if not head.strip(b"\r\n"):
             raise DataError("is empty", place=str(path), remedy="Leave it out, or write it again")
-        _check_text(head, path)
+        check_text(head, path)
         start = len(head) - len(head.lstrip(b"\r\n"))
         head = head[start:]
-        dialect = Dialect(delimiter or _choose_delimiter(path, head, data), data.quote)
+        dialect = Dialect(delimiter or choose_delimiter(path, head, data), data.quote)
         end = find_first_end(head, dialect)
         if is_whole and end is None:
             end = len(head)
@@ -91,18 +91,18 @@ def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None)
             place=f"{path}, row 1",
             remedy="Convert the file to UTF-8",
         ) from error
-    _check_delimiter(path, first, dialect.delimiter)
+    check_delimiter(path, first, dialect.delimiter)
     return TextHead(path, compression, dialect, first, head, end, is_whole)
 
 
-def _check_text(head: bytes, path: Path) -> None:
+def check_text(head: bytes, path: Path) -> None:
     """Raises DataError if this is not text."""
     sample = head[: 64 << 10]
     if b"\x00" in sample or len(_CONTROL.findall(sample)) * 20 > len(sample):
         raise DataError(
             "is not text: it holds binary content",
             place=str(path),
-            remedy="Give CSV or TSV in UTF-8 (plain, gzip or zstd) or Parquet",
+            remedy="Give CSV or TSV in UTF-8 (plain, gzip or zstd), Parquet, or RecordIO",
         )
 
 
@@ -117,7 +117,7 @@ def check_dialect(data: DataConfig) -> None:
             )
 
 
-def _choose_delimiter(path: Path, head: bytes, data: DataConfig) -> str:
+def choose_delimiter(path: Path, head: bytes, data: DataConfig) -> str:
     """From the config, else by format, ending and first line."""
     if data.delimiter is not None:
         return data.delimiter
@@ -137,7 +137,8 @@ def _choose_delimiter(path: Path, head: bytes, data: DataConfig) -> str:
     return best if num_fields(best) > 1 else preferred
 
 
-def _check_delimiter(path: Path, record: str, delimiter: str) -> None:
+def check_delimiter(path: Path, record: str, delimiter: str) -> None:
+    """Raises DataError unless the first row has the delimiter."""
     if delimiter in record:
         return
     found = {other: record.count(other) for other in _DELIMITERS if other in record}

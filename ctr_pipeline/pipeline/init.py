@@ -112,11 +112,14 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         _line(f"  train: {flow_yaml(data['train'])}", "a file, a list or a glob"),
         f"  format: {source.format}",
     ]
-    if source.format != "parquet" and source.delimiter not in {",", "\t", None}:
+    if source.record is not None:
+        lines.append(_line(f"  record: {source.record}", "line | example (tf.train.Example)"))
+    is_told = source.record is None and source.delimiter in {",", "\t"}
+    if source.is_delimited and not is_told:
         lines.append(f"  delimiter: {flow_yaml(source.delimiter)}")
     if "columns" in data:
         lines.append(f"  columns: {flow_yaml(data['columns'])}")
-    elif not source.has_header and source.format != "parquet":
+    elif not source.has_header and source.is_delimited:
         lines.append(f"  columns: {flow_yaml(list(source.column_names))}")
     lines += [
         _line(f"  label: {flow_yaml(data['label'])}", "0 or 1"),

@@ -43,7 +43,7 @@ def saved(folder, data):
 
 def as_records(records):
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
-    starts = ends - [len(record) for record in records]
+    starts = ends - np.array([len(record) for record in records], np.int64)
     return Records(np.frombuffer(b"".join(records), np.uint8), starts, ends)
 
 
