@@ -22,6 +22,8 @@ from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.yaml_source import Place, Source
 
 NUMBER_ACTIONS: dict[str, dict[str, Any]] = {
+    "count_encode": {},
+    "target_encode": {},
     "fill": {},
     "clip": {},
     "log": {},
@@ -41,7 +43,8 @@ ID_ACTIONS: dict[str, dict[str, Any]] = {
 
 _DATA_KEYS = {"table": "train", "label": "label", "columns": "columns", "format": "format"}
 _RESOURCES = ("parameter_servers", "workers")
-_EXCLUSIVE = ("standardize", "normalize")
+_CROSS_BUCKETS = 1_000_000
+_EXCLUSIVE = (("count_encode", "target_encode"), ("standardize", "normalize"), tuple(ID_ACTIONS))
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class _Action:
 
 def is_short_form(values: Mapping[str, Any]) -> bool:
     """Whether an action stands at the top level."""
-    return any(name in values for name in (*NUMBER_ACTIONS, *ID_ACTIONS))
+    return any(name in values for name in (*NUMBER_ACTIONS, *ID_ACTIONS, "cross"))
 
 
 def expand_short_form(source: Source) -> None:
@@ -78,6 +81,9 @@ def expand_short_form(source: Source) -> None:
         )
         return
     entries, places = _entries_of(_take_actions(source), source)
+    for entry, place in _take_crosses(source):
+        entries.append(entry)
+        places.append(place)
     _take_data(source)
     _take_model(source)
     _take_resources(source)
@@ -101,6 +107,20 @@ def _take_actions(source: Source) -> list[_Action]:
             if action is not None:
                 actions.append(action)
     return actions
+
+
+def _take_crosses(source: Source) -> list[tuple[dict[str, Any], Place]]:
+    """Crosses, hashed: `cross: [[city, device], [user, hour]]`."""
+    given = source.values.pop("cross", [])
+    crosses = []
+    for index, columns in enumerate(given if isinstance(given, list) else [given]):
+        path: KeyPath = ("cross", index)
+        if not isinstance(columns, list) or not all(isinstance(one, str) for one in columns):
+            source.add(path, "expected lists of columns, such as cross: [[city, device]]")
+            continue
+        entry = {"cross": columns, "id": [{"hash": {"buckets": _CROSS_BUCKETS}}]}
+        crosses.append((entry, source.place_of(path)))
+    return crosses
 
 
 def _are_mappings(given: list[Any]) -> bool:
@@ -171,7 +191,7 @@ def _check_column(column: str, chosen: list[_Action], source: Source) -> None:
     names = [action.name for action in chosen]
     for name in sorted({name for name in names if names.count(name) > 1}):
         source.add((name,), f"names column '{column}' twice")
-    for exclusive in (_EXCLUSIVE, tuple(ID_ACTIONS)):
+    for exclusive in _EXCLUSIVE:
         both = [name for name in dict.fromkeys(names) if name in exclusive]
         if len(both) > 1:
             source.add(

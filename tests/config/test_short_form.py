@@ -61,6 +61,15 @@ def test_options_take_the_place_of_the_defaults():
     assert default.buckets == 1_000_000
 
 
+def test_crosses_are_hashed_and_texts_become_numbers():
+    entries = loaded(
+        cross=[["city", "device"], ["user", "hour"]], target_encode=["city"], hash=["city"]
+    ).features
+    assert [entry.cross for entry in entries] == [None, ("city", "device"), ("user", "hour")]
+    assert entries[0].number[0].name == "target_encode"
+    assert entries[1].id[0].buckets == 1_000_000
+
+
 def test_resources_are_processes():
     runtime = loaded(hash=["a"], resources={"parameter_servers": 2, "workers": 4}).runtime
     assert (runtime.mode, runtime.parameter_servers) == ("processes", 2)
@@ -87,6 +96,8 @@ def test_sections_and_overrides_of_the_full_form_work_beside_it(tmp_path):
             "c.yaml:1: hash: column 'a' is named by bucketize and",
         ),
         ("standardize: [a]\nnormalize: [a]\n", "c.yaml:2: normalize: column 'a' is named by"),
+        ("count_encode: [a]\ntarget_encode: [a]\n", "c.yaml:2: target_encode: column 'a' is named"),
+        ("cross: [city, device]\n", "c.yaml:1: cross[0]: expected lists of columns"),
         ("hash: [a, a]\n", "hash: names column 'a' twice"),
         ("hash: [{columns: a, buckets: 3}, {columns: a}]\n", "hash: names column 'a' twice"),
         ("hash: {buckets: 3}\n", "c.yaml:1: hash: expected columns"),
