@@ -41,10 +41,17 @@ class TransformKind(StrEnum):
 
 
 class Transform(BaseModel):
-    """One step of a chain, with its options. `name` is the YAML name."""
+    """One step of a chain, with its options. `name` is the YAML name.
+
+    Attributes:
+        kind: What it takes and gives.
+        example: One entry of `features:` in YAML that uses it, for the reference page. Required.
+        name: What the YAML calls it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     kind: ClassVar[TransformKind]
+    example: ClassVar[str]
     name: str
 
 
@@ -52,6 +59,7 @@ class Log(Transform):
     """`log(1 + max(x, 0))`, natural; missing stays missing."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    example: ClassVar[str] = "{columns: price, number: [log, standardize]}"
     name: Literal["log"] = "log"
 
 
@@ -59,6 +67,7 @@ class Standardize(Transform):
     """`(x - mean) / standard deviation` over the training rows, clipped; missing stays missing."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    example: ClassVar[str] = "{columns: age, number: {standardize: {clip: 3.0}}}"
     name: Literal["standardize"] = "standardize"
     clip: float | None = Field(
         default=5.0, gt=0, description="Clip to ± this many deviations; null to leave as it is."
@@ -69,6 +78,7 @@ class Normalize(Transform):
     """`(x - minimum) / (maximum - minimum)` over the training rows."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    example: ClassVar[str] = "{columns: age, number: normalize}"
     name: Literal["normalize"] = "normalize"
 
 
@@ -76,6 +86,9 @@ class Clip(Transform):
     """Values below `minimum` become `minimum`, above `maximum` become `maximum`."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    example: ClassVar[str] = (
+        "{columns: price, number: [{clip: {minimum: 0, maximum: 1000}}, log, standardize]}"
+    )
     name: Literal["clip"] = "clip"
     minimum: float | None = Field(default=None, description="Smallest value kept; null: no bound.")
     maximum: float | None = Field(default=None, description="Largest value kept; null: no bound.")
@@ -93,6 +106,7 @@ class Fill(Transform):
     """Missing values become `value`."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
+    example: ClassVar[str] = "{columns: age, number: [{fill: {value: 30}}, standardize]}"
     name: Literal["fill"] = "fill"
     value: float = Field(description="What a missing value becomes.")
 
@@ -101,6 +115,7 @@ class LogRound(Transform):
     """`round(log(x))` as an id in [0, num_bins); half to even; outside that range: the default."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
+    example: ClassVar[str] = "{columns: price, id: {log_round: {num_bins: 16, base: 2}}}"
     name: Literal["log_round"] = "log_round"
     num_bins: int = Field(ge=1, description="Number of ids.")
     base: float | None = Field(default=None, gt=1, description="Base of the logarithm; null: e.")
@@ -111,6 +126,7 @@ class RoundIdentity(Transform):
     """`round(x)` as an id in [0, num_buckets); half to even; outside that range: the default."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
+    example: ClassVar[str] = "{columns: age, id: {round_identity: {num_buckets: 120}}}"
     name: Literal["round_identity"] = "round_identity"
     num_buckets: int = Field(ge=1, description="Number of ids.")
     default_value: int = Field(default=0, ge=0, description="Id of values out of range.")
@@ -124,6 +140,7 @@ class Bucketize(Transform):
     """
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
+    example: ClassVar[str] = "{columns: I1..I13, id: {bucketize: {quantiles: 30}}}"
     name: Literal["bucketize"] = "bucketize"
     boundaries: tuple[float, ...] | None = Field(
         default=None, description="Cut points, strictly increasing."
@@ -166,6 +183,7 @@ class Hash(Transform):
     """FarmHash Fingerprint64 of the value, modulo `buckets`; missing values have their own id."""
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
+    example: ClassVar[str] = "{columns: user_id, id: {hash: {buckets: 1_000_000}}}"
     name: Literal["hash"] = "hash"
     buckets: int = Field(ge=1, le=2**40, description="Number of buckets.")
 
@@ -177,6 +195,7 @@ class Vocabulary(Transform):
     """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
+    example: ClassVar[str] = "{columns: C1..C26, id: {vocabulary: {min_count: 10, oov_buckets: 4}}}"
     name: Literal["vocabulary"] = "vocabulary"
     min_count: int = Field(default=2, ge=1, description="Keep values seen this often in training.")
     max_size: int | None = Field(

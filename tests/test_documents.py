@@ -17,11 +17,12 @@ PAPERS = [
     "CONTRIBUTING.md",
     "RUNBOOK.md",
     "benchmarks/README.md",
+    "docs/layers-and-transforms.md",
 ]
 TEXTS = {paper: (ROOT / paper).read_text(encoding="utf-8") for paper in PAPERS}
 
 # Paths of the repository as the papers write them; run folders and the user's own files are not.
-PATH = re.compile(r"\b(?:ctr_pipeline|configs|benchmarks|tests|\.ci)/[\w./-]*\w")
+PATH = re.compile(r"\b(?:ctr_pipeline|configs|benchmarks|tests|tools|docs|\.ci)/[\w./-]*\w")
 MODULE = re.compile(r"`((?:\w+/)+\w+\.py)`")
 
 

@@ -6,25 +6,24 @@ alone, does not wait for TensorFlow:
     from ctr_pipeline.preprocessing import Hashing
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ctr_pipeline.preprocessing import layers
+
 if TYPE_CHECKING:
-    from ctr_pipeline.preprocessing.layers.buckets import (
-        Discretization,
-        IntervalIds,
-        LogRound,
-        RoundIdentity,
-    )
-    from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
-    from ctr_pipeline.preprocessing.layers.hashing import Hashing
-    from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
-    from ctr_pipeline.preprocessing.layers.number_lookup import NumberLookup
-    from ctr_pipeline.preprocessing.layers.numbers import (
+    from ctr_pipeline.preprocessing.layers import (
         Clip,
+        Discretization,
         Fill,
+        HashedCrossing,
+        Hashing,
+        IndexLookup,
+        IntervalIds,
         Log,
+        LogRound,
         Normalizer,
+        NumberLookup,
+        RoundIdentity,
         Standardize,
     )
 
@@ -44,28 +43,11 @@ __all__ = [
     "Standardize",
 ]
 
-_LAYER_MODULES = {
-    "Clip": "numbers",
-    "Discretization": "buckets",
-    "Fill": "numbers",
-    "HashedCrossing": "crossing",
-    "Hashing": "hashing",
-    "IndexLookup": "index_lookup",
-    "IntervalIds": "buckets",
-    "Log": "numbers",
-    "LogRound": "buckets",
-    "Normalizer": "numbers",
-    "NumberLookup": "number_lookup",
-    "RoundIdentity": "buckets",
-    "Standardize": "numbers",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAYER_MODULES:
+    if name not in layers.LAYER_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"ctr_pipeline.preprocessing.layers.{_LAYER_MODULES[name]}")
-    return getattr(module, name)
+    return getattr(layers, name)
 
 
 def __dir__() -> list[str]:
