@@ -211,6 +211,7 @@ class CountEncode(Transform):
     """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
+    example: ClassVar[str] = "{columns: user_id, number: [{count_encode: {min_count: 2}}, log]}"
     name: Literal["count_encode"] = "count_encode"
     min_count: int = Field(
         default=1, ge=1, description="Values seen less often in training count 0 as well."
@@ -232,6 +233,9 @@ class TargetEncode(Transform):
     """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
+    example: ClassVar[str] = (
+        "{columns: user_id, number: [{target_encode: {smoothing: 50, folds: 10}}, standardize]}"
+    )
     name: Literal["target_encode"] = "target_encode"
     smoothing: float = Field(
         default=20.0, gt=0, description="Rows of the base rate added to those of each value."

@@ -40,7 +40,13 @@ held equal by tests, and again on every export.
 _LAYERS_HEAD = """\
 Keras 3 layers, from `ctr_pipeline.preprocessing.layers`. Each takes `name`, `dtype` and the other
 options of every Keras layer as well, and comes back the same from `get_config`, a `.keras` file and
-a SavedModel."""
+a SavedModel. All can be called at once, in `tf.function`, in `tf.data` and in functional models.
+
+Layers that work value by value take dense tensors of any rank, `tf.RaggedTensor` and
+`tf.SparseTensor` (`keras.Input(..., ragged=True)` and `sparse=True`), and give what they got: the
+values of a sparse result are those of the input, so that what is absent stays absent. Where a
+layer has the name of one of ElasticDL's preprocessing layers, it takes the same arguments and gives
+the same results; `missing_id` and `padding_id` come on top."""
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Example):$")
 _ITEM = re.compile(r"^(\w[\w ,*]*): (.*)$")
 
@@ -150,7 +156,7 @@ def _options(model: type[BaseModel]) -> list[str]:
     schema = model.model_json_schema()
     rows = []
     for name, field in model.model_fields.items():
-        if name == "name":
+        if name == "name" and issubclass(model, Transform):
             continue
         accepted = _accepted(schema["properties"][name], schema.get("$defs", {}))
         default = (

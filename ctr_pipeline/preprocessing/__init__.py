@@ -13,6 +13,7 @@ from ctr_pipeline.preprocessing import layers
 if TYPE_CHECKING:
     from ctr_pipeline.preprocessing.layers import (
         Clip,
+        ConcatenateWithOffset,
         Discretization,
         Fill,
         HashedCrossing,
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
         Normalizer,
         NumberLookup,
         RoundIdentity,
+        SparseEmbedding,
         Standardize,
+        ToNumber,
+        ToRagged,
+        ToSparse,
     )
 
 __all__ = [
     "Clip",
+    "ConcatenateWithOffset",
     "Discretization",
     "Fill",
     "HashedCrossing",
@@ -40,7 +46,11 @@ __all__ = [
     "Normalizer",
     "NumberLookup",
     "RoundIdentity",
+    "SparseEmbedding",
     "Standardize",
+    "ToNumber",
+    "ToRagged",
+    "ToSparse",
 ]
 
 

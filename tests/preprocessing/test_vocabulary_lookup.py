@@ -88,7 +88,7 @@ def test_unusable_vocabularies_are_refused(tmp_path):
     with pytest.raises(ValueError, match="repeats a value"):
         IndexLookup(["a", "a"])
     with pytest.raises(ValueError, match="num_oov_tokens"):
-        IndexLookup(["a"], 0)
+        IndexLookup(["a"], -1)
 
 
 def test_config_keeps_the_vocabulary_byte_for_byte(tmp_path):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         LogRound,
         RoundIdentity,
     )
+    from ctr_pipeline.preprocessing.layers.concatenate_with_offset import ConcatenateWithOffset
     from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
     from ctr_pipeline.preprocessing.layers.hashing import Hashing
     from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
@@ -26,10 +27,14 @@ if TYPE_CHECKING:
         Normalizer,
         Standardize,
     )
+    from ctr_pipeline.preprocessing.layers.sparse_embedding import SparseEmbedding
+    from ctr_pipeline.preprocessing.layers.structure import ToRagged, ToSparse
+    from ctr_pipeline.preprocessing.layers.to_number import ToNumber
 
 __all__ = [
     "LAYER_MODULES",
     "Clip",
+    "ConcatenateWithOffset",
     "Discretization",
     "Fill",
     "HashedCrossing",
@@ -41,11 +46,16 @@ __all__ = [
     "Normalizer",
     "NumberLookup",
     "RoundIdentity",
+    "SparseEmbedding",
     "Standardize",
+    "ToNumber",
+    "ToRagged",
+    "ToSparse",
 ]
 
 LAYER_MODULES = {
     "Clip": "numbers",
+    "ConcatenateWithOffset": "concatenate_with_offset",
     "Discretization": "buckets",
     "Fill": "numbers",
     "HashedCrossing": "crossing",
@@ -57,7 +67,11 @@ LAYER_MODULES = {
     "Normalizer": "numbers",
     "NumberLookup": "number_lookup",
     "RoundIdentity": "buckets",
+    "SparseEmbedding": "sparse_embedding",
     "Standardize": "numbers",
+    "ToNumber": "to_number",
+    "ToRagged": "structure",
+    "ToSparse": "structure",
 }
 """Every public layer with the module of this package that holds it."""
 

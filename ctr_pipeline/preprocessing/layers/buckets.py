@@ -12,22 +12,23 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.intervals import boundary_steps, log_round_steps
-from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_number
+from ctr_pipeline.preprocessing.layers.raw_layer import (
+    PACKAGE,
+    ElementwiseLayer,
+    as_number,
+    check_number,
+)
 
-_PACKAGE = "ctr_pipeline"
 
+class _IdLayer(ElementwiseLayer):
+    def of_values(self, values: tf.Tensor) -> tf.Tensor:
+        """Ids of floats or integers, int64; NaN means missing."""
+        return self._ids(as_number(values))
 
-class _IdLayer(RawLayer):
-    def call(self, inputs: Any) -> tf.Tensor:
-        """Ids of the inputs.
-
-        Args:
-            inputs: Floats or integers, any shape; NaN means missing.
-
-        Returns:
-            int64, the same shape.
-        """
-        return self._ids(as_number(inputs))
+    def result_dtype(self, dtype: tf.DType) -> tf.DType:
+        """int64."""
+        check_number(dtype)
+        return tf.int64
 
     def _ids(self, values: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
@@ -48,7 +49,7 @@ def _step_ids(
     return tf.reshape(tf.where(missing, tf.constant(missing_id, tf.int64), found), tf.shape(values))
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class IntervalIds(_IdLayer):
     """`ids[k]` where k is the number of thresholds <= x.
 
@@ -60,6 +61,10 @@ class IntervalIds(_IdLayer):
 
     Raises:
         ValueError: The thresholds descend, or the lengths do not fit.
+
+    Example:
+        >>> IntervalIds([0.0, 10.0], [7, 8, 9], missing_id=3)([-1.0, 0.0, float("nan")]).numpy()
+        array([7, 8, 3])
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class IntervalIds(_IdLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Discretization(_IdLayer):
     """The index of the left-closed interval that holds x: 0 below b0, 1 in [b0, b1), and so on.
 
@@ -102,10 +107,14 @@ class Discretization(_IdLayer):
 
     Raises:
         ValueError: There are no boundaries, or they do not ascend.
+
+    Example:
+        >>> Discretization(bins=[0.0, 1.0, 2.0])([-1.5, 0.0, 0.5, 1.0, 3.4]).numpy()
+        array([0, 1, 1, 2, 3])
     """
 
     def __init__(
-        self, bins: Sequence[float], missing_id: int | None = None, **options: Any
+        self, bins: Sequence[float], *, missing_id: int | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         self._bins = np.asarray(bins, np.float64)
@@ -133,7 +142,7 @@ class Discretization(_IdLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class LogRound(_IdLayer):
     """`round(log(x))`, half to even, where it lies in [0, num_bins), else `default_value`.
 
@@ -146,6 +155,10 @@ class LogRound(_IdLayer):
 
     Raises:
         ValueError: num_bins is below 1, or the base not above 1.
+
+    Example:
+        >>> LogRound(num_bins=16, base=2)([1.2, 1.6, 3.1, 100.0, 0.0]).numpy()
+        array([0, 1, 2, 7, 0])
     """
 
     def __init__(
@@ -183,7 +196,7 @@ class LogRound(_IdLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class RoundIdentity(_IdLayer):
     """`round(x)`, half to even, where it lies in [0, num_buckets), else `default_value`.
 
@@ -195,6 +208,10 @@ class RoundIdentity(_IdLayer):
 
     Raises:
         ValueError: num_buckets is below 1.
+
+    Example:
+        >>> RoundIdentity(num_buckets=5)([1.2, 1.6, 0.2, 3.1, 4.9]).numpy()
+        array([1, 2, 0, 3, 0])
     """
 
     def __init__(

@@ -7,10 +7,10 @@ import keras
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.crosses import MISSING
-from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_number, as_text
+from ctr_pipeline.preprocessing.layers.raw_layer import PACKAGE, RawLayer, as_number, as_text
 
 
-@keras.saving.register_keras_serializable(package="ctr_pipeline")
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class HashedCrossing(RawLayer):
     """FarmHash Fingerprint64 of several values at once, modulo `num_bins`.
 
@@ -27,6 +27,10 @@ class HashedCrossing(RawLayer):
 
     Raises:
         ValueError: num_bins is below 1.
+
+    Example:
+        >>> HashedCrossing(1000)([["ab", "a"], ["c", "bc"]]).numpy()
+        array([681, 884])
     """
 
     def __init__(
@@ -79,6 +83,10 @@ class HashedCrossing(RawLayer):
     def compute_output_shape(self, input_shape: Sequence[Any]) -> Any:
         """The shape of an input."""
         return input_shape[0]
+
+    def compute_output_spec(self, inputs: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+        """int64, of the shape of an input."""
+        return keras.KerasTensor(inputs[0].shape, "int64")
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -5,11 +5,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_text
+from ctr_pipeline.preprocessing.layers.raw_layer import (
+    PACKAGE,
+    ElementwiseLayer,
+    as_text,
+    check_text,
+)
 
 
-@keras.saving.register_keras_serializable(package="ctr_pipeline")
-class Hashing(RawLayer):
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class Hashing(ElementwiseLayer):
     """FarmHash Fingerprint64 modulo `num_bins`, as `tf.strings.to_hash_bucket_fast` gives it.
 
     Integers are hashed as their decimal text.
@@ -21,6 +26,10 @@ class Hashing(RawLayer):
 
     Raises:
         ValueError: num_bins is below 1.
+
+    Example:
+        >>> Hashing(num_bins=3)([["A"], ["B"], ["C"], ["D"], ["E"]]).numpy().ravel()
+        array([1, 0, 1, 1, 2])
     """
 
     def __init__(self, num_bins: int, *, missing_id: int | None = None, **options: Any) -> None:
@@ -30,20 +39,18 @@ class Hashing(RawLayer):
         self.num_bins = int(num_bins)
         self.missing_id = missing_id
 
-    def call(self, inputs: Any) -> tf.Tensor:
-        """Buckets of the inputs.
-
-        Args:
-            inputs: Text or integers, any shape.
-
-        Returns:
-            int64, the same shape.
-        """
-        text = as_text(inputs)
+    def of_values(self, values: tf.Tensor) -> tf.Tensor:
+        """Buckets of text or integers, int64."""
+        text = as_text(values)
         ids = tf.strings.to_hash_bucket_fast(text, self.num_bins)
         if self.missing_id is None:
             return ids
         return tf.where(tf.equal(text, ""), tf.constant(self.missing_id, tf.int64), ids)
+
+    def result_dtype(self, dtype: tf.DType) -> tf.DType:
+        """int64."""
+        check_text(dtype)
+        return tf.int64
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -10,7 +10,12 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS
-from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_text
+from ctr_pipeline.preprocessing.layers.raw_layer import (
+    PACKAGE,
+    ElementwiseLayer,
+    as_text,
+    check_text,
+)
 from ctr_pipeline.preprocessing.text_kernels import vocabulary_table
 from ctr_pipeline.preprocessing.vocabulary_files import (
     load_vocabulary,
@@ -19,8 +24,8 @@ from ctr_pipeline.preprocessing.vocabulary_files import (
 )
 
 
-@keras.saving.register_keras_serializable(package="ctr_pipeline")
-class IndexLookup(RawLayer):
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class IndexLookup(ElementwiseLayer):
     """The position of a text in a vocabulary of V values; others get V + Fingerprint64 % oov.
 
     Values are found by their key, Fingerprint64 modulo 2**63 - 1, among sorted keys that are
@@ -30,13 +35,18 @@ class IndexLookup(RawLayer):
     Args:
         vocabulary: The values in the order of their ids, or a file: one value a line, or Parquet
             with a column `value`; an Arrow array of distinct binary values is taken as it is.
-        num_oov_tokens: Number of ids shared by values outside the vocabulary.
+        num_oov_tokens: Number of ids shared by values outside the vocabulary; 0 gives them -1.
         missing_id: Id of the empty text; None looks it up as any other.
         options: Of every Keras layer.
 
     Raises:
-        ValueError: A value is repeated in a list, or num_oov_tokens is below 1.
+        ValueError: There is no vocabulary, a value is repeated in a list, or num_oov_tokens is
+            negative.
         PreprocessingError: The file cannot be read or repeats a value.
+
+    Example:
+        >>> IndexLookup(["A", "B", "C"])(tf.ragged.constant([["A", "C"], ["D"]])).to_list()
+        [[0, 2], [3]]
     """
 
     def __init__(
@@ -48,8 +58,10 @@ class IndexLookup(RawLayer):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if num_oov_tokens < 1:
-            raise ValueError(f"num_oov_tokens must be at least 1, got {num_oov_tokens}")
+        if vocabulary is None:
+            raise ValueError("vocabulary must be a list of values or the path of a file, got None")
+        if num_oov_tokens < 0:
+            raise ValueError(f"num_oov_tokens must not be negative, got {num_oov_tokens}")
         self.num_oov_tokens = int(num_oov_tokens)
         self.missing_id = missing_id
         if isinstance(vocabulary, str | Path):
@@ -76,26 +88,31 @@ class IndexLookup(RawLayer):
             initializer=lambda _shape, dtype: tf.convert_to_tensor(values, dtype),
         )
 
-    def call(self, inputs: Any) -> tf.Tensor:
-        """Ids of the inputs.
-
-        Args:
-            inputs: Text or integers, any shape.
-
-        Returns:
-            int64, the same shape.
-        """
-        text = as_text(inputs)
+    def of_values(self, values: tf.Tensor) -> tf.Tensor:
+        """Ids of text or integers, int64."""
+        text = as_text(values)
         flat = tf.reshape(text, [-1])
         keys = tf.convert_to_tensor(self._keys)
         wanted = tf.strings.to_hash_bucket_fast(flat, KEY_MODULUS)
         positions = tf.minimum(tf.searchsorted(keys, wanted), tf.size(keys) - 1)
         found = tf.equal(tf.gather(keys, positions), wanted)
-        oov = len(self._vocabulary) + tf.strings.to_hash_bucket_fast(flat, self.num_oov_tokens)
-        ids = tf.where(found, tf.gather(tf.convert_to_tensor(self._key_ids), positions), oov)
+        ids = tf.where(
+            found, tf.gather(tf.convert_to_tensor(self._key_ids), positions), self._oov_ids(flat)
+        )
         if self.missing_id is not None:
             ids = tf.where(tf.equal(flat, ""), tf.constant(self.missing_id, tf.int64), ids)
         return tf.reshape(ids, tf.shape(text))
+
+    def _oov_ids(self, flat: tf.Tensor) -> tf.Tensor:
+        if self.num_oov_tokens == 0:
+            return tf.constant(-1, tf.int64)
+        buckets = tf.strings.to_hash_bucket_fast(flat, self.num_oov_tokens)
+        return len(self._vocabulary) + buckets
+
+    def result_dtype(self, dtype: tf.DType) -> tf.DType:
+        """int64."""
+        check_text(dtype)
+        return tf.int64
 
     def vocabulary_size(self) -> int:
         """Number of ids: V + num_oov_tokens, the missing id not counted."""

@@ -9,9 +9,10 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
+from ctr_pipeline.preprocessing.layers.raw_layer import PACKAGE
 
 
-@keras.saving.register_keras_serializable(package="ctr_pipeline")
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class NumberLookup(IndexLookup):
     """The number of a text, as `count_encode` and `target_encode` give it.
 
@@ -27,6 +28,10 @@ class NumberLookup(IndexLookup):
 
     Raises:
         ValueError: The lengths differ, or a text is repeated.
+
+    Example:
+        >>> NumberLookup(["a", "b"], [0.5, 2.0], default=-1.0)(["b", "c", ""]).numpy()
+        array([ 2., -1., nan], dtype=float32)
     """
 
     def __init__(
@@ -53,17 +58,15 @@ class NumberLookup(IndexLookup):
             initializer=lambda _shape, dtype: tf.convert_to_tensor(table, dtype),
         )
 
-    def call(self, inputs: Any) -> tf.Tensor:
-        """Numbers of the inputs.
-
-        Args:
-            inputs: Text or integers, any shape.
-
-        Returns:
-            The same shape, of the layer's compute type.
-        """
-        found = tf.gather(tf.convert_to_tensor(self._numbers), super().call(inputs))
+    def of_values(self, values: tf.Tensor) -> tf.Tensor:
+        """Numbers of text or integers, in the layer's compute type."""
+        found = tf.gather(tf.convert_to_tensor(self._numbers), super().of_values(values))
         return tf.cast(found, self.compute_dtype)
+
+    def result_dtype(self, dtype: tf.DType) -> tf.DType:
+        """The layer's compute type."""
+        super().result_dtype(dtype)
+        return tf.as_dtype(self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, texts and numbers by value."""

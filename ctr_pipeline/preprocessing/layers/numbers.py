@@ -10,22 +10,24 @@ import keras
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.arrow_values import flush_scalar, usable_divisor
-from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_number, flush_subnormal
+from ctr_pipeline.preprocessing.layers.raw_layer import (
+    PACKAGE,
+    ElementwiseLayer,
+    as_number,
+    check_number,
+    flush_subnormal,
+)
 
-_PACKAGE = "ctr_pipeline"
 
+class _NumberLayer(ElementwiseLayer):
+    def of_values(self, values: tf.Tensor) -> tf.Tensor:
+        """The layer's function of floats or integers, in the layer's compute type."""
+        return tf.cast(self._apply(as_number(values)), self.compute_dtype)
 
-class _NumberLayer(RawLayer):
-    def call(self, inputs: Any) -> tf.Tensor:
-        """Applies the layer's function.
-
-        Args:
-            inputs: Floats or integers, any shape.
-
-        Returns:
-            The same shape, of the layer's compute type.
-        """
-        return tf.cast(self._apply(as_number(inputs)), self.compute_dtype)
+    def result_dtype(self, dtype: tf.DType) -> tf.DType:
+        """The layer's compute type."""
+        check_number(dtype)
+        return tf.as_dtype(self.compute_dtype)
 
     def _apply(self, values: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
@@ -49,7 +51,7 @@ def _clip(values: tf.Tensor, minimum: float | None, maximum: float | None) -> tf
     return values
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Normalizer(_NumberLayer):
     """`(x - subtractor) / divisor`.
 
@@ -60,6 +62,12 @@ class Normalizer(_NumberLayer):
 
     Raises:
         ValueError: The divisor is 0, or so small that TensorFlow takes it for 0.
+
+    Example:
+        >>> Normalizer(subtractor=1.0, divisor=2.0)([[3.0], [5.0], [7.0]]).numpy()
+        array([[1.],
+               [2.],
+               [3.]], dtype=float32)
     """
 
     def __init__(self, subtractor: float, divisor: float, **options: Any) -> None:
@@ -81,7 +89,7 @@ class Normalizer(_NumberLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Standardize(_NumberLayer):
     """`(x - mean) / standard_deviation`, clipped to ± `clip`.
 
@@ -93,6 +101,10 @@ class Standardize(_NumberLayer):
 
     Raises:
         ValueError: The deviation is negative, or the clip not positive.
+
+    Example:
+        >>> Standardize(mean=1.0, standard_deviation=2.0, clip=3.0)([0.0, 2.0, 100.0]).numpy()
+        array([-0.5,  0.5,  3. ], dtype=float32)
     """
 
     def __init__(
@@ -121,12 +133,16 @@ class Standardize(_NumberLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Log(_NumberLayer):
     """`log(1 + max(x, 0))`, natural.
 
     The value agrees with the kernel's to 1e-14 relative, and with the exact one likewise; ids are
     never computed from it.
+
+    Example:
+        >>> Log()([-1.0, 0.0, 1.0, float("nan")]).numpy()
+        array([0.       , 0.       , 0.6931472,       nan], dtype=float32)
     """
 
     def _apply(self, values: tf.Tensor) -> tf.Tensor:
@@ -134,7 +150,7 @@ class Log(_NumberLayer):
         return flush_subnormal(tf.math.log1p(tf.where(values < zero, zero, values)))
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Clip(_NumberLayer):
     """x within [minimum, maximum].
 
@@ -145,6 +161,10 @@ class Clip(_NumberLayer):
 
     Raises:
         ValueError: Both are None, or the minimum is above the maximum.
+
+    Example:
+        >>> Clip(minimum=0.0, maximum=10.0)([-3.0, 3.0, 30.0]).numpy()
+        array([ 0.,  3., 10.], dtype=float32)
     """
 
     def __init__(
@@ -166,13 +186,17 @@ class Clip(_NumberLayer):
         return {**super().get_config(), "minimum": self.minimum, "maximum": self.maximum}
 
 
-@keras.saving.register_keras_serializable(package=_PACKAGE)
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class Fill(_NumberLayer):
     """`value` in place of NaN.
 
     Args:
         value: What a missing value becomes.
         options: Of every Keras layer.
+
+    Example:
+        >>> Fill(-1.0)([2.0, float("nan")]).numpy()
+        array([ 2., -1.], dtype=float32)
     """
 
     def __init__(self, value: float, **options: Any) -> None:
