@@ -37,6 +37,7 @@ KEYS = {
     "data.valid": ("v.csv", 3),
     "data.test": ("t.csv", {}),
     "data.format": ("parquet", "xml"),
+    "data.record": ("example", "lines"),
     "data.columns": (["label", "x"], ["label"]),
     "data.delimiter": (";", ";;"),
     "data.quote": (None, '""'),
