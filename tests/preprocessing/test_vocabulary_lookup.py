@@ -89,6 +89,8 @@ def test_unusable_vocabularies_are_refused(tmp_path):
         IndexLookup(["a", "a"])
     with pytest.raises(ValueError, match="num_oov_tokens"):
         IndexLookup(["a"], -1)
+    with pytest.raises(ValueError, match="vocabulary must be"):
+        IndexLookup(None)
 
 
 def test_config_keeps_the_vocabulary_byte_for_byte(tmp_path):

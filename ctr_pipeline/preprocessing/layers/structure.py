@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.layers.raw_layer import (
@@ -20,7 +21,10 @@ class _IgnoringLayer(RawLayer):
 
     def __init__(self, ignore_value: str | float | None, **options: Any) -> None:
         super().__init__(**options)
-        if not (ignore_value is None or isinstance(ignore_value, str | int | float)):
+        if isinstance(ignore_value, np.generic):
+            ignore_value = ignore_value.item()
+        known = ignore_value is None or isinstance(ignore_value, str | int | float)
+        if not known or isinstance(ignore_value, bool):
             raise ValueError(f"ignore_value must be text or a number, got {ignore_value!r}")
         self.ignore_value = ignore_value
 
