@@ -3,27 +3,20 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
-from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
+from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
-from ctr_pipeline.analysis.part_counts import PartCounts
-from ctr_pipeline.analysis.sql import (
-    PART_COUNTS,
-    drop_query,
-    frequent_values_query,
-    value_counts_query,
-)
-from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
+from ctr_pipeline.analysis.part_engine import PartEngine
+from ctr_pipeline.analysis.sql import frequent_values_query
 from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import Vocabulary
@@ -58,22 +51,6 @@ class _Found:
     table: VocabularyStatistics | None
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """Rows, those of label 1, and those of another label than 0 and 1."""
-
-    num_rows: int = 0
-    num_clicks: int = 0
-    num_wrong: int = 0
-
-    def __add__(self, other: "_Labels") -> "_Labels":
-        return _Labels(
-            self.num_rows + other.num_rows,
-            self.num_clicks + other.num_clicks,
-            self.num_wrong + other.num_wrong,
-        )
-
-
 def collect_statistics(
     plan: StatisticsPlan,
     files: Sequence[Path],
@@ -103,24 +80,50 @@ def collect_statistics(
         StatisticsError: Memory and disk do not suffice.
         RunFolderError: The folder cannot be written.
     """
+
+    def open_engine(spill_folder: Path) -> PartEngine:
+        return PartEngine(
+            files, spill_folder=spill_folder, threads=threads, memory_limit_gb=memory_limit_gb
+        )
+
+    return collect_statistics_with(
+        open_engine, plan, folder, data_fingerprint=data_fingerprint, progress=progress
+    )
+
+
+def collect_statistics_with(
+    open_engine: Callable[[Path], AbstractContextManager[Engine]],
+    plan: StatisticsPlan,
+    folder: Path,
+    *,
+    data_fingerprint: str,
+    progress: Progress,
+) -> Statistics:
+    """As `collect_statistics`, by any engine: all give the same statistics of the same rows.
+
+    Args:
+        open_engine: From a folder for intermediate results, gone afterwards, to the engine.
+        plan: What to compute.
+        folder: The run folder; `statistics.json` and `vocabularies/` go there.
+        data_fingerprint: Changes when the training rows do.
+        progress: Told of each column done.
+
+    Raises:
+        DataError: The rows cannot be read.
+        StatisticsError: The engine refuses or fails.
+        RunFolderError: The folder cannot be written.
+    """
     fingerprint = fingerprint_of(plan, data_fingerprint)
     known = _load_if_current(folder, fingerprint, progress)
     if known is not None:
         progress.say("Statistics of the same rows and plan are there already")
         return known
-    with (
-        _staging(folder) as staging,
-        DuckDbEngine(
-            spill_folder=staging / "spill",
-            threads=threads,
-            memory_limit_gb=memory_limit_gb,
-        ) as engine,
-    ):
-        _require_columns(plan, files)
-        with PartCounts(staging / "spill" / "part_counts.arrow") as counts:
-            labels = _count_parts(plan, engine, files, counts)
+    with _staging(folder) as staging:
+        with open_engine(staging / "spill") as engine:
+            labels = engine.count_labels(plan)
+            _check_labels(plan, labels)
             statistics = _compute(
-                plan, engine, labels, counts, staging, fingerprint=fingerprint, progress=progress
+                plan, engine, labels, staging, fingerprint=fingerprint, progress=progress
             )
         _publish(statistics, staging, folder)
     return statistics
@@ -180,9 +183,8 @@ def _publish(statistics: Statistics, staging: Path, folder: Path) -> None:
 
 def _compute(
     plan: StatisticsPlan,
-    engine: DuckDbEngine,
-    labels: _Labels,
-    counts: PartCounts,
+    engine: Engine,
+    labels: LabelCounts,
     staging: Path,
     *,
     fingerprint: str,
@@ -199,21 +201,20 @@ def _compute(
         for number, column in enumerate(tables)
     }
 
-    def measure(session: DuckDbSession, column: ColumnPlan) -> _Found:
-        session.offer(PART_COUNTS, counts.read(column.column))
-        session.execute(value_counts_query())
-        measured = measure_column(session.rows, column, labels.num_rows)
-        vocabulary = None
-        if column.vocabulary is not None:
-            file = files[column.column]
-            vocabulary = _write_vocabulary(
-                session, column.vocabulary, measured.statistics, staging, file
-            )
-        table = None
-        if column.table_min_count is not None:
-            wanted, file = Vocabulary(min_count=column.table_min_count), table_files[column.column]
-            table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
-        session.execute(drop_query())
+    def measure(session: Session, column: ColumnPlan) -> _Found:
+        with session.value_counts(column):
+            measured = measure_column(session.rows, column, labels.num_rows)
+            vocabulary = None
+            if column.vocabulary is not None:
+                file = files[column.column]
+                vocabulary = _write_vocabulary(
+                    session, column.vocabulary, measured.statistics, staging, file
+                )
+            table = None
+            if column.table_min_count is not None:
+                wanted = Vocabulary(min_count=column.table_min_count)
+                file = table_files[column.column]
+                table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
         return _Found(measured, vocabulary, table)
 
     found: list[_Found] = []
@@ -247,34 +248,7 @@ def _compute(
     )
 
 
-def _require_columns(plan: StatisticsPlan, files: Sequence[Path]) -> None:
-    if not files:
-        raise ValueError("there are no training rows")
-    names = column_names(files)
-    for column in (plan.label, *(column.column for column in plan.columns)):
-        if column not in names:
-            raise ValueError(f"{files[0]}: column '{column}' is missing from the training rows")
-
-
-def _count_parts(
-    plan: StatisticsPlan, engine: DuckDbEngine, files: Sequence[Path], counts: PartCounts
-) -> _Labels:
-    """Reads the parts, all columns of one at once."""
-
-    def count(_session: DuckDbSession, file: Path) -> _Labels:
-        labels = _Labels()
-        for batch in read_batches([file], [plan.label, *(one.column for one in plan.columns)]):
-            label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
-            is_click = label == 1
-            num_clicks = int(np.count_nonzero(is_click))
-            num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
-            labels += _Labels(len(label), num_clicks, num_wrong)
-            for column in plan.columns:
-                counts.add(column.column, count_values(batch, column.column, is_click))
-        return labels
-
-    with closing(engine.map(count, files)) as results:
-        labels = sum(results, _Labels())
+def _check_labels(plan: StatisticsPlan, labels: LabelCounts) -> None:
     if labels.num_rows == 0:
         raise ValueError("there are no training rows")
     if labels.num_wrong:
@@ -282,11 +256,10 @@ def _count_parts(
             f"column '{plan.label}': {labels.num_wrong} of {labels.num_rows} rows have a label "
             f"other than 0 and 1"
         )
-    return labels
 
 
 def _write_vocabulary(
-    session: DuckDbSession,
+    session: Session,
     vocabulary: Vocabulary,
     statistics: ColumnStatistics,
     staging: Path,

@@ -6,6 +6,7 @@ read that table. Numbers that differ from column to column are placeholders, so 
 built and rendered once for its shape.
 """
 
+from collections.abc import Mapping
 from functools import cache
 
 from sqlglot import exp, parse_one
@@ -33,11 +34,46 @@ class Query:
             self._rendered[dialect] = self.tree.sql(dialect=dialect)
         return self._rendered[dialect]
 
+    def bind(self, parameters: Mapping[str, float], tables: Mapping[str, exp.Table]) -> exp.Expr:
+        """The tree for an engine without placeholders and temporary tables.
+
+        Args:
+            parameters: By placeholder; a number becomes its shortest exact text, which the cast
+                around every placeholder turns back into the same number.
+            tables: What stands in the place of a table of this name.
+        """
+
+        def replace(node: exp.Expr) -> exp.Expr:
+            if isinstance(node, exp.Placeholder):
+                number = parameters[node.name]
+                return exp.Literal.string(
+                    repr(float(number)) if isinstance(number, float) else str(int(number))
+                )
+            if isinstance(node, exp.Table) and node.name in tables:
+                return tables[node.name].copy()
+            return node
+
+        return self.tree.transform(replace)
+
 
 @cache
 def value_counts_query() -> Query:
     """Makes the table of value counts of one column. NULL, '' and NaN are still apart in it."""
-    counts = (
+    # Temporary, so that several sessions of one database have one each.
+    temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
+    return Query(
+        exp.Create(
+            this=exp.to_table(TABLE),
+            kind="TABLE",
+            properties=temporary,
+            expression=counts_of_parts(),
+        )
+    )
+
+
+def counts_of_parts() -> exp.Select:
+    """Value counts of one column, from what each part says of it."""
+    return (
         exp.select(
             _value(),
             _as(_sum(exp.column("num_rows")), "num_rows"),
@@ -45,11 +81,6 @@ def value_counts_query() -> Query:
         )
         .from_(PART_COUNTS)
         .group_by(_value())
-    )
-    # Temporary, so that several sessions of one database have one each.
-    temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
-    return Query(
-        exp.Create(this=exp.to_table(TABLE), kind="TABLE", properties=temporary, expression=counts)
     )
 
 
@@ -65,7 +96,7 @@ def summary_query(column_type: ColumnType) -> Query:
     missing = exp.Is(this=_value(), expression=exp.null())
     infinite: exp.Expr = exp.false()
     if column_type is ColumnType.NUMBER:
-        infinite = exp.EQ(this=exp.Abs(this=_value()), expression=_infinity())
+        infinite = exp.GT(this=exp.Abs(this=_value()), expression=_largest())
     return Query(
         exp.select(
             _as(_sum_if("num_rows", missing), "num_missing"),
@@ -233,7 +264,7 @@ def _finite(chain: Chain) -> exp.Expr:
     return (
         exp.select(_value(), *kept)
         .from_(rows)
-        .where(exp.LT(this=exp.Abs(this=_value()), expression=_infinity()))
+        .where(exp.LTE(this=exp.Abs(this=_value()), expression=_largest()))
         .subquery("finite")
     )
 
@@ -299,7 +330,9 @@ def _grouped(chain: Chain) -> exp.Expr:
 def _fixed_point_sum(term: exp.Expr) -> exp.Expr:
     unit = exp.cast(exp.Literal.number(f"{2**FIXED_POINT_BITS}.0"), "double")
     scaled = exp.Mul(this=exp.Paren(this=term), expression=unit)
-    whole = exp.cast(scaled, "decimal(38, 0)")
+    # Through a 64-bit integer, which holds every term: engines agree on that cast, while some read
+    # a decimal from the shortest text of the number. ROUND takes halves away from zero in all.
+    whole = exp.cast(exp.cast(exp.Round(this=scaled), "bigint"), "decimal(38, 0)")
     return exp.Sum(this=exp.Mul(this=whole, expression=exp.column("num_rows")))
 
 
@@ -340,5 +373,6 @@ def _whole(name: str) -> exp.Expr:
     return exp.cast(exp.Placeholder(this=name), "bigint")
 
 
-def _infinity() -> exp.Expr:
-    return exp.cast(exp.Literal.string("Infinity"), "double")
+def _largest() -> exp.Expr:
+    """The largest finite number; dialects differ in how they write infinity."""
+    return exp.cast(exp.Literal.string("1.7976931348623157e308"), "double")

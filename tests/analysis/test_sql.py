@@ -33,7 +33,7 @@ CLEANED = (
 FINITE = (
     "(SELECT value, source, num_rows, num_clicks FROM "
     f"(SELECT value, value AS source, num_rows, num_clicks FROM {CLEANED}) AS step "
-    "WHERE ABS(value) < CAST('Infinity' AS DOUBLE)) AS finite"
+    "WHERE ABS(value) <= CAST('1.7976931348623157e308' AS DOUBLE)) AS finite"
 )
 
 
@@ -69,8 +69,8 @@ def test_range():
 
 def test_mean():
     assert mean_query(()).render() == (
-        "SELECT SUM(CAST((value * CAST($shrink AS DOUBLE)) * "
-        "CAST(4611686018427387904.0 AS DOUBLE) AS DECIMAL(38, 0)) * num_rows) AS total "
+        "SELECT SUM(CAST(CAST(ROUND((value * CAST($shrink AS DOUBLE)) * "
+        "CAST(4611686018427387904.0 AS DOUBLE)) AS BIGINT) AS DECIMAL(38, 0)) * num_rows) AS total "
         f"FROM {FINITE}"
     )
 

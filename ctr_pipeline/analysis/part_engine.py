@@ -1,0 +1,112 @@
+"""Statistics of ingested rows on this machine: parts are counted once, DuckDB does the rest."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
+from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
+from ctr_pipeline.analysis.part_counts import PartCounts
+from ctr_pipeline.analysis.sql import PART_COUNTS, Query, drop_query, value_counts_query
+from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
+
+_Result = TypeVar("_Result")
+
+
+class PartEngine:
+    """Computes on the parts of the training rows; a context manager.
+
+    Args:
+        files: Parts of the training rows.
+        spill_folder: Where intermediate results go that do not fit in memory.
+        threads: Queries at a time.
+        memory_limit_gb: Memory for intermediate results, in 10^9 bytes.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], *, spill_folder: Path, threads: int, memory_limit_gb: float
+    ) -> None:
+        self._files = files
+        self._counts = PartCounts(spill_folder / "part_counts.arrow")
+        self._database = DuckDbEngine(
+            spill_folder=spill_folder, threads=threads, memory_limit_gb=memory_limit_gb
+        )
+
+    def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
+        """Reads the parts, all columns of one at once."""
+        self._require_columns(plan)
+
+        def count(_session: DuckDbSession, file: Path) -> LabelCounts:
+            labels = LabelCounts()
+            for batch in read_batches([file], [plan.label, *(one.column for one in plan.columns)]):
+                label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
+                is_click = label == 1
+                num_clicks = int(np.count_nonzero(is_click))
+                num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
+                labels += LabelCounts(len(label), num_clicks, num_wrong)
+                for column in plan.columns:
+                    self._counts.add(column.column, count_values(batch, column.column, is_click))
+            return labels
+
+        with closing(self._database.map(count, self._files)) as results:
+            return sum(results, LabelCounts())
+
+    def map(
+        self, work: Callable[[Session, ColumnPlan], _Result], columns: Sequence[ColumnPlan]
+    ) -> Generator[_Result, None, None]:
+        """As `Engine.map`, in as many threads as were asked for."""
+
+        def work_on_counts(session: DuckDbSession, column: ColumnPlan) -> _Result:
+            return work(_PartSession(session, self._counts), column)
+
+        return self._database.map(work_on_counts, columns)
+
+    def _require_columns(self, plan: StatisticsPlan) -> None:
+        if not self._files:
+            raise ValueError("there are no training rows")
+        names = column_names(self._files)
+        for column in (plan.label, *(column.column for column in plan.columns)):
+            if column not in names:
+                raise ValueError(
+                    f"{self._files[0]}: column '{column}' is missing from the training rows"
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._database.__exit__(kind, error, trace)
+        self._counts.__exit__(kind, error, trace)
+
+
+class _PartSession:
+    def __init__(self, session: DuckDbSession, counts: PartCounts) -> None:
+        self._session = session
+        self._counts = counts
+
+    @contextmanager
+    def value_counts(self, column: ColumnPlan) -> Iterator[None]:
+        self._session.offer(PART_COUNTS, self._counts.read(column.column))
+        self._session.execute(value_counts_query())
+        yield
+        self._session.execute(drop_query())
+
+    def rows(
+        self, query: Query, parameters: Mapping[str, float] | None = None
+    ) -> list[tuple[Any, ...]]:
+        return self._session.rows(query, parameters)
+
+    def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
+        return self._session.batches(query)
