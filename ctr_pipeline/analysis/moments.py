@@ -8,6 +8,7 @@ overflows, however large the values are.
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -74,8 +75,8 @@ def _about_the_mean(
     return max(variance, Fraction(0)), third - 3 * first * second + 2 * first**3
 
 
-def _per_row(fixed_point_sum: Any, count: int) -> Fraction:
-    return Fraction(int(fixed_point_sum), count << FIXED_POINT_BITS)
+def _per_row(fixed_point_sum: str, count: int) -> Fraction:
+    return Fraction(int(Decimal(fixed_point_sum)), count << FIXED_POINT_BITS)
 
 
 def _exponent_above(bound: float) -> int:

@@ -165,7 +165,10 @@ def quantile_query(chain: Chain) -> Query:
         ),
     )
     cumulative = exp.select(
-        _value(), exp.column("source"), exp.column("num_rows"), _as(running, "upto")
+        _value(),
+        exp.column("source"),
+        exp.column("num_rows"),
+        _as(exp.cast(running, "bigint"), "upto"),
     ).from_(_grouped(chain))
 
     def quantiles_reached(count: exp.Expr) -> exp.Expr:
@@ -333,7 +336,8 @@ def _fixed_point_sum(term: exp.Expr) -> exp.Expr:
     # Through a 64-bit integer, which holds every term: engines agree on that cast, while some read
     # a decimal from the shortest text of the number. ROUND takes halves away from zero in all.
     whole = exp.cast(exp.cast(exp.Round(this=scaled), "bigint"), "decimal(38, 0)")
-    return exp.Sum(this=exp.Mul(this=whole, expression=exp.column("num_rows")))
+    # As text: PyODPS 0.13 takes the scale of DECIMAL(38, 0) for one not given, and reads another.
+    return exp.cast(exp.Sum(this=exp.Mul(this=whole, expression=exp.column("num_rows"))), "text")
 
 
 def _sum_if(column: str, condition: exp.Expr) -> exp.Expr:

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
+from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.progress import Progress
 
 PACKAGES = ("tensorflow", "keras", "numba", "numpy", "pyarrow", "duckdb", "pydantic", "pandas")
@@ -63,6 +64,8 @@ def check_machine(progress: Progress) -> list[Finding]:
         judge_folder("temporary", Path(tempfile.gettempdir())),
         judge_processor(_probe_processor_flags()),
     ]
+    with progress.task("MaxCompute", total=None):
+        findings.append(_probe_maxcompute())
     with progress.task("Numba", total=None):
         findings.append(_probe_numba())
     with progress.task("TensorFlow", total=None):
@@ -117,6 +120,24 @@ def judge_disk(folder: Path, free: int) -> Finding:
     if free < MIN_DISK_BYTES:
         return Finding("disk", Verdict.SLOW, found, "Free 2 GB, or put 'output' on another disk")
     return Finding("disk", Verdict.WORKS, found)
+
+
+def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | None) -> Finding:
+    """Whether tables can be read; nothing fails where nobody has set MaxCompute up.
+
+    Args:
+        is_set_up: Whether any of its variables is there.
+        missing: Those that are not.
+        failure: What went wrong when the service was asked; None if it answered.
+    """
+    if not is_set_up:
+        return Finding("MaxCompute", Verdict.WORKS, "not set up; needed for odps:// tables only")
+    if missing:
+        found = f"missing: {', '.join(missing)}"
+        return Finding("MaxCompute", Verdict.FAILS, found, "Set them in the environment")
+    if failure is not None:
+        return Finding("MaxCompute", Verdict.FAILS, failure, "Check the variables ODPS_*")
+    return Finding("MaxCompute", Verdict.WORKS, "the service answers and takes the credentials")
 
 
 def judge_folder(name: str, folder: Path) -> Finding:
@@ -175,6 +196,18 @@ def _probe_packages() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             versions[name] = None
     return versions
+
+
+def _probe_maxcompute() -> Finding:
+    from ctr_pipeline.dataset.maxcompute.client import connect, is_set_up, missing_variables
+
+    missing, failure = missing_variables(), None
+    if is_set_up() and not missing:
+        try:
+            connect().ping()
+        except CtrPipelineError as error:
+            failure = str(error)
+    return judge_maxcompute(is_set_up(), missing, failure)
 
 
 def _probe_memory() -> int:

@@ -1,5 +1,6 @@
 """What pydantic found wrong, in the words of someone who writes YAML."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -133,6 +134,9 @@ def _explain_missing(loc: Sequence[str | int]) -> str:
     return "is required and not given"
 
 
+_CREDENTIAL = re.compile(r"(?i)access_?(id|key)|secret|password|sts_?token|bearer")
+
+
 def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
     key = str(loc[-1])
     sections = _sections_at(loc[:-1])
@@ -144,6 +148,12 @@ def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
         if not (is_transform and name == "name")
     ]
     elsewhere = {} if is_transform else _paths_by_key()
+    if _CREDENTIAL.search(key):
+        return (
+            "credentials do not belong in a config; remove the key and set ODPS_ACCESS_ID and "
+            "ODPS_ACCESS_KEY in the environment",
+            None,
+        )
     if key in elsewhere:
         return "unknown key here", elsewhere[key]
     if suggestion := nearest(key, known):

@@ -42,7 +42,7 @@ class SplitConfig(Section):
 
 Paths = Annotated[
     str | tuple[str, ...],
-    Field(description="A file, a list of files, or a glob."),
+    Field(description="A file, a list of files, or a glob; or tables: odps://project/table."),
 ]
 
 

@@ -29,7 +29,9 @@ def check_names(names: Sequence[str], file: Path) -> None:
             )
 
 
-def check_same_names(names: Sequence[str], file: Path, others: Sequence[str], other: Path) -> None:
+def check_same_names(
+    names: Sequence[str], file: object, others: Sequence[str], other: object
+) -> None:
     """Raises DataError unless two files have the same columns, in whatever order."""
     lacking = [name for name in others if name not in names]
     added = [name for name in names if name not in others]

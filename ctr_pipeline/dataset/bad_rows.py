@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
 
 EXAMPLES_PER_REASON = 5
@@ -182,7 +182,7 @@ class BadRowLedger:
 
     def enter(
         self,
-        file: Path,
+        file: Place,
         num_good: int,
         counts: Mapping[BadRowReason, int],
         faults: Iterable[tuple[Fault, int]],

@@ -91,7 +91,7 @@ def ingest(
         sensitive=sensitive,
     )
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
-    total_bytes = sum(file.stat().st_size for files in source.files.values() for file in files)
+    total_bytes = sum(source.size_bytes(file) for files in source.files.values() for file in files)
     with (
         _whole_or_absent(folder) as temporary,
         progress.task("read data", total=total_bytes, unit="bytes") as task,
@@ -151,8 +151,8 @@ class _Ingestion:
         label = self.data.label
         dropped = [name for name in self.plan.types if name not in kept]
         shares = Shares(
-            valid=0.0 if self.data.valid is not None else self.data.split.valid,
-            test=0.0 if self.data.test is not None else self.data.split.test,
+            valid=0.0 if "valid" in self.source.files else self.data.split.valid,
+            test=0.0 if "test" in self.source.files else self.data.split.test,
         )
         parts: dict[str, list[Part]] = {}
         for split, files in self.source.files.items():

@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
-from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.maxcompute.table import TableSource
+from ctr_pipeline.dataset.paths import Place
+from ctr_pipeline.dataset.source import Source, SourceFile
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
@@ -70,13 +72,17 @@ def fingerprint_of(
         "seed": seed if data.split.by == "random" else None,
         "sensitive": sorted(sensitive),
         "files": {
-            split: [_stat_of(file) for file in files] for split, files in source.files.items()
+            split: [_stat_of(source.opened[file], file) for file in files]
+            for split, files in source.files.items()
         },
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _stat_of(file: Path) -> tuple[str, int, int]:
+def _stat_of(opened: SourceFile, file: Place) -> tuple[str, ...] | tuple[str, int, int]:
+    if isinstance(opened, TableSource):
+        return str(opened.path), repr(opened.path.chosen), opened.current_version()
+    file = opened.path
     try:
         stat = file.stat()
     except OSError as error:

@@ -23,6 +23,7 @@ from ctr_pipeline.dataset.columns import (
     convert_texts,
     nan_to_null,
 )
+from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
 
@@ -49,9 +50,9 @@ class ParquetSource:
 
 @dataclass(frozen=True)
 class RecordBlock:
-    """Some consecutive records of one file."""
+    """Some consecutive records of one file or table."""
 
-    path: Path
+    path: Place
     batch: pa.RecordBatch
     position_bytes: int
 
@@ -157,7 +158,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def check_type(path: Path, kind: pa.DataType, name: str, plan: ColumnPlan) -> None:
+def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> None:
     """Raises DataError if a column's type does not fit its use."""
     own = column_type_of(kind)
     place = f"{path}, column '{name}'"

@@ -4,7 +4,21 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from ctr_pipeline.dataset.maxcompute.table import TableRows, is_address
 from ctr_pipeline.errors import DataError
+
+Place = Path | TableRows
+"""Where rows are: a file, or rows of a table."""
+
+
+def paths_of(paths: str | Sequence[str]) -> tuple[str, ...]:
+    """One path or several, as several."""
+    return (paths,) if isinstance(paths, str) else tuple(paths)
+
+
+def names_table(paths: str | Sequence[str]) -> bool:
+    """Whether a path, or one of several, is the address of a table."""
+    return any(is_address(path) for path in paths_of(paths))
 
 
 def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:
@@ -21,7 +35,7 @@ def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:
         DataError: A file is missing, a folder, or named twice; a glob matches nothing.
     """
     files: list[Path] = []
-    for item in (paths,) if isinstance(paths, str) else paths:
+    for item in paths_of(paths):
         files.extend(_resolve_one(item, key))
     if not files:
         raise DataError("names no files", place=key, remedy="Name a file, a list or a glob")

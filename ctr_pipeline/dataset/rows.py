@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from pathlib import Path
 
 import pyarrow as pa
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
+from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
+from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.recordio_rows import (
     ExampleBlock,
     ExampleSource,
@@ -27,7 +28,7 @@ Block = TextBlock | RecordBlock | LineBlock | ExampleBlock
 
 def read_good_rows(
     source: Source,
-    files: Sequence[Path],
+    files: Sequence[Place],
     plan: ColumnPlan,
     ledger: BadRowLedger,
     pool: Executor,
@@ -84,7 +85,7 @@ class _LineCounter:
     """Lines and bytes of the current file before the next block."""
 
     def __init__(self) -> None:
-        self._path: Path | None = None
+        self._path: Place | None = None
         self._lines = 0
         self._bytes = 0
 
@@ -98,7 +99,9 @@ class _LineCounter:
         return before, num_bytes
 
 
-def _read_blocks(source: Source, file: Path, plan: ColumnPlan, block_bytes: int) -> Iterator[Block]:
+def _read_blocks(
+    source: Source, file: Place, plan: ColumnPlan, block_bytes: int
+) -> Iterator[Block]:
     opened = source.opened[file]
     if isinstance(opened, ParquetSource):
         return read_parquet_blocks(opened, plan)
@@ -106,4 +109,8 @@ def _read_blocks(source: Source, file: Path, plan: ColumnPlan, block_bytes: int)
         return read_line_blocks(opened, block_bytes)
     if isinstance(opened, ExampleSource):
         return read_example_blocks(opened, plan, block_bytes)
+    if isinstance(opened, TableSource):
+        from ctr_pipeline.dataset.maxcompute.reading import read_table_blocks
+
+        return read_table_blocks(opened, plan)
     return read_text_blocks(opened, block_bytes)

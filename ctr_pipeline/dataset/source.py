@@ -18,13 +18,14 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.agreement import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
 from ctr_pipeline.dataset.inference import infer_type, looks_like_identifier
+from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.parquet import (
     ParquetSource,
     column_type_of,
     read_first_rows,
     read_schema,
 )
-from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.paths import Place, names_table, paths_of, resolve_files
 from ctr_pipeline.dataset.recordio import MAGIC_BYTES
 from ctr_pipeline.dataset.recordio_head import (
     RecordKind,
@@ -48,8 +49,8 @@ _OTHER_HEAD_BYTES = 64 << 10
 _HEAD_ROWS = 20_000
 _PARQUET_MAGIC = b"PAR1"
 
-SourceFile = TextFile | ParquetSource | LineSource | ExampleSource
-Format = Literal["csv", "tsv", "parquet", "recordio"]
+SourceFile = TextFile | ParquetSource | LineSource | ExampleSource | TableSource
+Format = Literal["csv", "tsv", "parquet", "recordio", "table"]
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,31 @@ class Source:
         record: What a record of RecordIO holds; None of other files.
     """
 
-    files: Mapping[str, tuple[Path, ...]]
+    files: Mapping[str, tuple[Place, ...]]
     format: Format
     delimiter: str | None
     has_header: bool
     column_names: tuple[str, ...]
     inferred_types: Mapping[str, ColumnType]
     head: pa.Table
-    opened: Mapping[Path, SourceFile]
+    opened: Mapping[Place, SourceFile]
     record: RecordKind | None = None
 
     @property
     def is_delimited(self) -> bool:
         """Whether rows are delimited text, in text files or in records."""
         return self.delimiter is not None
+
+    def size_bytes(self, place: Place) -> int:
+        """What a file takes on disk, or a table at the service; 0 if that is not known.
+
+        Raises:
+            OSError: A file is gone.
+        """
+        opened = self.opened[place]
+        if isinstance(opened, TableSource):
+            return opened.facts.size_bytes
+        return opened.path.stat().st_size
 
     def require(self, names: Sequence[str], key: str) -> None:
         """Raises DataError unless all columns exist.
@@ -116,25 +128,73 @@ class Source:
         )
 
 
-def inspect_source(data: DataConfig) -> Source:
-    """Resolves the files of a config and finds out what they hold.
+def inspect_source(data: DataConfig, *, seed: int = 0) -> Source:
+    """Resolves the files or tables of a config and finds out what they hold.
+
+    Args:
+        data: The config's section.
+        seed: Of the random split of a table.
 
     Raises:
         DataError: Files are missing, unreadable, empty, of another format, or do not agree; or a
             column that the config names does not exist.
     """
     groups = {"train": data.train, "valid": data.valid, "test": data.test}
-    files = {
-        split: resolve_files(paths, f"data.{split}")
-        for split, paths in groups.items()
-        if paths is not None
-    }
-    source = inspect_files(data, files)
+    keys = {split: f"data.{split}" for split in groups}
+    named = {split: paths for split, paths in groups.items() if paths is not None}
+    source = inspect_paths(data, named, keys, seed=seed)
     source.require([data.label], "data.label")
     source.require(data.key_columns, "data.key_columns")
     if data.split.column is not None:
         source.require([data.split.column], "data.split.column")
     return source
+
+
+def inspect_paths(
+    data: DataConfig,
+    groups: Mapping[str, str | Sequence[str]],
+    keys: Mapping[str, str],
+    *,
+    seed: int | None = None,
+    may_lack_label: bool = False,
+) -> Source:
+    """As `inspect_source`, for paths that need not be those of the config.
+
+    Args:
+        data: How they are read.
+        groups: Paths or addresses by split.
+        keys: Where they are named, by split, for messages.
+        seed: Of the random split of a table; None: rows are not divided.
+        may_lack_label: Files without a header may have all of `data.columns` but the label.
+
+    Raises:
+        DataError: As `inspect_source`, but for the columns that the config names.
+    """
+    if any(names_table(paths) for paths in groups.values()):
+        addresses = {split: (paths_of(paths), keys[split]) for split, paths in groups.items()}
+        return _inspect_tables(data, addresses, seed)
+    files = {split: resolve_files(paths, keys[split]) for split, paths in groups.items()}
+    return inspect_files(data, files, may_lack_label=may_lack_label)
+
+
+def _inspect_tables(
+    data: DataConfig, addresses: Mapping[str, tuple[Sequence[str], str]], seed: int | None
+) -> Source:
+    # PyODPS and sqlglot are imported only where a table is named.
+    from ctr_pipeline.dataset.maxcompute.inspection import find_tables, head_of
+
+    files, opened = find_tables(data, addresses, seed=seed)
+    first = next(iter(opened.values()))
+    return Source(
+        files=files,
+        format="table",
+        delimiter=None,
+        has_header=True,
+        column_names=first.column_names,
+        inferred_types=_parquet_types(first.schema),
+        head=head_of(opened, _HEAD_ROWS),
+        opened=opened,
+    )
 
 
 def inspect_files(
@@ -356,7 +416,7 @@ def _inspect_text(
 ) -> Source:
     check_dialect(data)
     first = all_files[0]
-    opened: dict[Path, SourceFile] = {}
+    opened: dict[Place, SourceFile] = {}
     heads: dict[Path, pa.Table] = {}
     delimiter: str | None = None
     is_recordio = _format_of(first, data) == "recordio"

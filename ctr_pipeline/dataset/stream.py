@@ -8,9 +8,8 @@ import pyarrow as pa
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
-from ctr_pipeline.dataset.paths import resolve_files
 from ctr_pipeline.dataset.rows import read_good_rows
-from ctr_pipeline.dataset.source import Source, inspect_files
+from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.features import ColumnType
 
 
@@ -43,8 +42,10 @@ def stream_rows(
     Raises:
         DataError: As `inspect_source` and `ingest` do.
     """
-    files = resolve_files(paths, "--data")
-    source = inspect_files(data, {"new": files}, may_lack_label=not label_required)
+    source = inspect_paths(
+        data, {"new": paths}, {"new": "--data"}, may_lack_label=not label_required
+    )
+    files = source.files["new"]
     ledger = ledger or BadRowLedger(data.bad_rows, data.max_bad_fraction)
     plan = plan_columns(
         data,

@@ -22,6 +22,7 @@ from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
 from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.table_statistics import collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
@@ -70,7 +71,7 @@ def run_analysis(
     """
     config = loaded.config
     with times.stage("check"):
-        source = inspect_source(config.data)
+        source = inspect_source(config.data, seed=config.train.seed)
         columns = choose_columns(loaded, source.column_names, source.inferred_types)
     with times.stage("ingest"):
         data = config.data.model_copy(update={"key_columns": columns.carried})
@@ -87,8 +88,8 @@ def run_analysis(
     if accept is not None:
         accept(ingested.fingerprint)
     with times.stage("statistics"):
-        features, left_out = _decide(loaded, run, columns, ingested, progress)
-        statistics = _collect(loaded, run.path, features, ingested, progress)
+        features, left_out = _decide(loaded, run, columns, source, ingested, progress=progress)
+        statistics = _collect(loaded, run.path, features, source, ingested, progress=progress)
         _refuse_empty_columns(loaded, columns, statistics)
         _refuse_empty_vocabularies(loaded, columns, statistics)
     durable.write_text(
@@ -111,7 +112,9 @@ def _decide(
     loaded: LoadedConfig,
     run: RunFolder,
     columns: FeatureColumns,
+    source: Source,
     ingested: IngestedRows,
+    *,
     progress: Progress,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     if not columns.automatic:
@@ -121,7 +124,7 @@ def _decide(
         FeatureSpec(column=name, column_type=kind, sensitive=name in columns.sensitive)
         for name, kind in types.items()
     )
-    profile = _collect(loaded, run.profile, plain, ingested, progress)
+    profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
     decided, decisions = decide_features(
         types, profile, label=loaded.config.data.label, exclude=set(columns.carried)
     )
@@ -190,12 +193,18 @@ def _collect(
     loaded: LoadedConfig,
     folder: Path,
     features: tuple[FeatureSpec, ...],
+    source: Source,
     ingested: IngestedRows,
+    *,
     progress: Progress,
 ) -> Statistics:
     config = loaded.config
+    plan = plan_statistics(features, config.data.label)
+    there = collect_table_statistics(plan, config.data, source, ingested, folder, progress=progress)
+    if there is not None:
+        return there
     return collect_statistics(
-        plan_statistics(features, config.data.label),
+        plan,
         ingested.splits["train"].files,
         folder,
         data_fingerprint=ingested.fingerprint,

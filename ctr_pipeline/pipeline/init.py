@@ -10,6 +10,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
+from ctr_pipeline.dataset.paths import names_table
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.features import FeatureSpec, Transform
@@ -57,7 +58,7 @@ def init_config(
     """Profiles the head of the data and writes a commented config.
 
     Args:
-        data: A file or a glob.
+        data: A file, a glob or the address of a table.
         label: The column to predict.
         output: The config to write.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
@@ -78,6 +79,10 @@ def init_config(
     section: dict[str, Any] = {"train": data, "label": label}
     if columns is not None:
         section["columns"] = list(columns)
+    if names_table(data):
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", data.split("://", 1)[1]).strip("-") or "model"
+        # Rows of a table have no order to divide them by.
+        section["split"] = {"valid": 0.1, "test": 0.1, "by": "random"}
     loaded = config_from_mapping({"name": slug, "data": section, "output": f"runs/{slug}"})
     progress.say("Looking at the head of the data")
     source = inspect_source(loaded.config.data)
@@ -103,15 +108,20 @@ def init_config(
 def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
     """The text of the config."""
     source = preview.source
+    by = "random" if source.format == "table" else "order"
     model, train = ModelConfig(), TrainConfig()
     lines = [
         "# Written by ctrpipe init from the head of the data. 'ctrpipe check' shows the plan,",
         "# 'ctrpipe run' trains; 'ctrpipe schema' explains every key to your editor.",
         f"name: {flow_yaml(name)}",
         "data:",
-        _line(f"  train: {flow_yaml(data['train'])}", "a file, a list or a glob"),
-        f"  format: {source.format}",
+        _line(
+            f"  train: {flow_yaml(data['train'])}",
+            "a table, or a list" if source.format == "table" else "a file, a list or a glob",
+        ),
     ]
+    if source.format != "table":
+        lines.append(f"  format: {source.format}")
     if source.record is not None:
         lines.append(_line(f"  record: {source.record}", "line | example (tf.train.Example)"))
     is_told = source.record is None and source.delimiter in {",", "\t"}
@@ -123,7 +133,7 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         lines.append(f"  columns: {flow_yaml(list(source.column_names))}")
     lines += [
         _line(f"  label: {flow_yaml(data['label'])}", "0 or 1"),
-        _line("  split: {valid: 0.1, test: 0.1, by: order}", "order | random | hash of a column"),
+        _line(f"  split: {{valid: 0.1, test: 0.1, by: {by}}}", "order | random | hash of a column"),
         "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
     ]
     lines += [line for feature in preview.features for line in _feature_lines(feature)]

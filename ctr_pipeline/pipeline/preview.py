@@ -146,7 +146,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         ConfigError: Columns or chains that do not fit, all at once.
         DataError: The head holds no row with a label, or files that cannot be read.
     """
-    source = inspect_source(loaded.config.data)
+    source = inspect_source(loaded.config.data, seed=loaded.config.train.seed)
     label_rate_of(source, loaded.config.data.label)
     columns = choose_columns(loaded, source.column_names, source.inferred_types)
     with tempfile.TemporaryDirectory() as name:

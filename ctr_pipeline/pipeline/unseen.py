@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.paths import names_table, resolve_files
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
@@ -134,7 +134,11 @@ def predict_file(
         raise DataError(
             "is a folder" if output.is_dir() else "its folder does not exist", place=str(output)
         )
-    if output.exists() and any(file.samefile(output) for file in resolve_files(data, "--data")):
+    if (
+        output.exists()
+        and not names_table(data)
+        and any(file.samefile(output) for file in resolve_files(data, "--data"))
+    ):
         raise DataError(
             "is the file that --data reads", place=str(output), remedy="Give another --output"
         )

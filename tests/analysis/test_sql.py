@@ -69,8 +69,9 @@ def test_range():
 
 def test_mean():
     assert mean_query(()).render() == (
-        "SELECT SUM(CAST(CAST(ROUND((value * CAST($shrink AS DOUBLE)) * "
-        "CAST(4611686018427387904.0 AS DOUBLE)) AS BIGINT) AS DECIMAL(38, 0)) * num_rows) AS total "
+        "SELECT CAST(SUM(CAST(CAST(ROUND((value * CAST($shrink AS DOUBLE)) * "
+        "CAST(4611686018427387904.0 AS DOUBLE)) AS BIGINT) AS DECIMAL(38, 0)) * num_rows) AS TEXT) "
+        "AS total "
         f"FROM {FINITE}"
     )
 
@@ -81,8 +82,9 @@ def test_quantiles():
         "((upto - num_rows) * CAST($num_quantiles AS BIGINT)) // CAST($total AS BIGINT) + 1 "
         "AS first_quantile, "
         "(upto * CAST($num_quantiles AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile "
-        "FROM (SELECT value, source, num_rows, SUM(num_rows) OVER (ORDER BY value "
-        f"ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS upto FROM {FINITE}) AS cumulative) "
+        "FROM (SELECT value, source, num_rows, CAST(SUM(num_rows) OVER (ORDER BY value "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS upto "
+        f"FROM {FINITE}) AS cumulative) "
         "AS reached WHERE first_quantile <= last_quantile ORDER BY value"
     )
 

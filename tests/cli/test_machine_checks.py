@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from maxcompute_service import ACCESS_KEY, running_service
 
 from ctr_pipeline.cli import machine_checks
 from ctr_pipeline.cli.machine_checks import (
@@ -17,6 +18,7 @@ from ctr_pipeline.cli.machine_checks import (
     judge_python,
 )
 from ctr_pipeline.cli.main import main
+from ctr_pipeline.dataset.maxcompute import client
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,31 @@ def test_probe_tells_what_went_wrong(program, message):
     found, seconds = machine_checks._run_python(program)
     assert found == message
     assert seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("is_set_up", "missing", "failure", "verdict", "says"),
+    [
+        (False, ["ODPS_PROJECT"], None, Verdict.WORKS, "not set up"),
+        (True, ["ODPS_ENDPOINT"], None, Verdict.FAILS, "missing: ODPS_ENDPOINT"),
+        (True, [], "refuses the credentials", Verdict.FAILS, "refuses the credentials"),
+        (True, [], None, Verdict.WORKS, "the service answers"),
+    ],
+)
+def test_maxcompute_is_needed_only_where_it_is_set_up(is_set_up, missing, failure, verdict, says):
+    finding = machine_checks.judge_maxcompute(is_set_up, missing, failure)
+    assert finding.verdict is verdict
+    assert says in finding.found
+
+
+@pytest.mark.parametrize(("key", "verdict"), [(None, Verdict.WORKS), ("wrong", Verdict.FAILS)])
+def test_doctor_asks_the_service(monkeypatch, key, verdict):
+    monkeypatch.setattr(client, "RETRY_SECONDS", ())
+    with running_service() as service:
+        for name, value in service.environment().items():
+            monkeypatch.setenv(name, value)
+        if key is not None:
+            monkeypatch.setenv("ODPS_ACCESS_KEY", key)
+        finding = machine_checks._probe_maxcompute()
+    assert finding.verdict is verdict
+    assert ACCESS_KEY not in finding.found

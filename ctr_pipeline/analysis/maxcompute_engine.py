@@ -1,0 +1,151 @@
+"""Statistics by MaxCompute, where the rows are: the plan of every engine in its dialect.
+
+One query counts the values of a column into a table of the project that queries run in, with a
+lifecycle of one day; the others read that table, which is dropped when the column is done. So rows
+are read once a column, and what comes over the network are results.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
+from ctr_pipeline.analysis.sql import TABLE, Query
+from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
+from ctr_pipeline.dataset.maxcompute.client import MaxComputeClient, RangeReader, ranges
+from ctr_pipeline.dataset.maxcompute.dialect import create_table_as, drop_table, render
+from ctr_pipeline.errors import CtrPipelineError, DataError
+
+QUERIES_AT_A_TIME = 8
+"""A query waits for the service most of its time."""
+_RANGE_ROWS = 65_536
+
+_Result = TypeVar("_Result")
+
+
+class MaxComputeEngine:
+    """Computes on tables of MaxCompute; a context manager.
+
+    Args:
+        client: Of the project that queries run in.
+        table: The training rows.
+        expected: How many there must be; None if that is not known.
+    """
+
+    def __init__(
+        self, client: MaxComputeClient, table: TrainingTable, expected: LabelCounts | None = None
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._expected = expected
+        self._name = f"ctrpipe_{uuid.uuid4().hex[:12]}"
+        self._made: set[str] = set()
+        self._lock = threading.Lock()
+
+    def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
+        """As `Engine.count_labels`, in one query."""
+        self._table.check(plan)
+        ((num_rows, num_clicks, num_wrong),) = self.fetch(label_counts(self._table))
+        found = LabelCounts(num_rows, num_clicks, num_wrong)
+        if self._expected is not None and found != self._expected:
+            raise DataError(
+                f"has {found.num_rows} training rows with {found.num_clicks} clicks, but "
+                f"{self._expected.num_rows} with {self._expected.num_clicks} were read",
+                place=self._table.place,
+                remedy="Let nothing write into it meanwhile, and run again",
+            )
+        return found
+
+    def map(
+        self, work: Callable[[Session, ColumnPlan], _Result], columns: Sequence[ColumnPlan]
+    ) -> Generator[_Result, None, None]:
+        """As `Engine.map`, several columns at a time."""
+        pool = ThreadPoolExecutor(QUERIES_AT_A_TIME, thread_name_prefix="maxcompute")
+        futures = [pool.submit(work, _ColumnSession(self), column) for column in columns]
+        try:
+            for future in futures:
+                yield future.result()
+        except BaseException:
+            self._client.stopping.set()
+            raise
+        finally:
+            for future in futures:
+                future.cancel()
+            pool.shutdown()
+
+    def make_value_counts(self, column: ColumnPlan) -> exp.Table:
+        """Makes the table of value counts of a column."""
+        with self._lock:
+            name = f"{self._name}_{len(self._made)}"
+            self._made.add(name)
+        table = exp.table_(name, db=self._client.entry.project)
+        self._client.execute(render(create_table_as(table, value_counts(self._table, column))))
+        return table
+
+    def drop(self, table: exp.Table) -> None:
+        """Drops a table that was made here."""
+        self._client.execute(render(drop_table(table.copy())))
+        with self._lock:
+            self._made.discard(table.name)
+
+    def fetch(self, tree: exp.Expr) -> list[tuple[Any, ...]]:
+        """All rows of a small result."""
+        return [
+            tuple(row.values()) for batch in self.fetch_batches(tree) for row in batch.to_pylist()
+        ]
+
+    def fetch_batches(self, tree: exp.Expr) -> Iterator[pa.RecordBatch]:
+        """The rows of a result, a range at a time."""
+        instance = self._client.execute(render(tree))
+        reader = RangeReader(
+            self._client, lambda: self._client.open_result(instance), self._table.place, None
+        )
+        for first, num_rows in ranges(reader.num_rows, _RANGE_ROWS):
+            yield from reader.read(first, num_rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Drops what is left; a table that cannot be dropped now goes after a day by itself."""
+        self._client.stopping.clear()
+        for name in sorted(self._made):
+            try:
+                self.drop(exp.table_(name, db=self._client.entry.project))
+            except CtrPipelineError as failure:
+                logging.getLogger(__name__).info("table %s stays for a day: %s", name, failure)
+
+
+class _ColumnSession:
+    def __init__(self, engine: MaxComputeEngine) -> None:
+        self._engine = engine
+        self._tables: dict[str, exp.Table] = {}
+
+    @contextmanager
+    def value_counts(self, column: ColumnPlan) -> Iterator[None]:
+        table = self._engine.make_value_counts(column)
+        self._tables = {TABLE: table}
+        yield
+        self._engine.drop(table)
+
+    def rows(
+        self, query: Query, parameters: Mapping[str, float] | None = None
+    ) -> list[tuple[Any, ...]]:
+        return self._engine.fetch(query.bind(parameters or {}, self._tables))
+
+    def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
+        return self._engine.fetch_batches(query.bind({}, self._tables))

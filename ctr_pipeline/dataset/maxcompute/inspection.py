@@ -1,0 +1,153 @@
+"""What the tables of a config hold, and which of their rows each split has."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.agreement import check_same_names
+from ctr_pipeline.dataset.maxcompute.client import connect
+from ctr_pipeline.dataset.maxcompute.reading import read_head
+from ctr_pipeline.dataset.maxcompute.selection import has_text
+from ctr_pipeline.dataset.maxcompute.table import (
+    HashRange,
+    TableAddress,
+    TableFacts,
+    TableRows,
+    TableSource,
+    is_address,
+    parse_address,
+)
+from ctr_pipeline.errors import DataError
+
+
+def find_tables(
+    data: DataConfig, groups: Mapping[str, tuple[Sequence[str], str]], *, seed: int | None
+) -> tuple[dict[str, tuple[TableRows, ...]], dict[Any, TableSource]]:
+    """The rows of each split, and what each table holds.
+
+    Args:
+        data: The config's section.
+        groups: Addresses and config key by split.
+        seed: Of the random split; None: rows are not divided.
+
+    Raises:
+        DataError: An address is wrong, a table is not there or may not be read, tables have other
+            columns than the first, or rows cannot be divided as the config says.
+    """
+    addresses: dict[str, list[TableAddress]] = {}
+    for split, (texts, key) in groups.items():
+        for text in texts:
+            if not is_address(text):
+                raise DataError(
+                    f"'{text}' is a file, but other rows are in tables",
+                    place=key,
+                    remedy="Give tables only, or files only",
+                )
+        addresses[split] = [parse_address(text, key) for text in texts]
+        if len(set(addresses[split])) < len(addresses[split]):
+            raise DataError(
+                "a table is named twice, its rows would count twice",
+                place=key,
+                remedy="Name it once",
+            )
+    if data.columns is not None and seed is not None:
+        raise DataError(
+            "data.columns is for files without a header, and tables have names",
+            place="data.columns",
+            remedy="Remove data.columns",
+        )
+    client = connect()
+    facts = {
+        address: client.describe(address)
+        for address in dict.fromkeys(one for group in addresses.values() for one in group)
+    }
+    _check_same_columns(facts)
+    rows = {split: tuple(TableRows(one) for one in group) for split, group in addresses.items()}
+    if seed is not None:
+        schema = next(iter(facts.values())).schema
+        ranges = _divide(data, schema, seed)
+        trained = addresses["train"]
+        rows |= {
+            split: tuple(TableRows(one, chosen) for one in trained)
+            for split, chosen in ranges.items()
+        }
+    opened = {
+        one: TableSource(one, facts[one.address], client)
+        for group in rows.values()
+        for one in group
+    }
+    return rows, opened
+
+
+def head_of(opened: Mapping[TableRows, TableSource], num_rows: int) -> pa.Table:
+    """The first rows of the first table that has any.
+
+    Raises:
+        DataError: None has a row.
+    """
+    for source in opened.values():
+        head = read_head(source, num_rows)
+        if head.num_rows:
+            return head
+    raise DataError(
+        "has no rows", place=str(next(iter(opened))), remedy="Give a table or partition with rows"
+    )
+
+
+def _check_same_columns(facts: Mapping[TableAddress, TableFacts]) -> None:
+    first, *others = facts
+    schema = facts[first].schema
+    for other in others:
+        found = facts[other].schema
+        check_same_names(found.names, other, schema.names, first)
+        for name in schema.names:
+            if found.field(name).type != schema.field(name).type:
+                raise DataError(
+                    f"column '{name}' has the type {found.field(name).type}, but "
+                    f"{schema.field(name).type} in '{first}'",
+                    place=str(other),
+                    remedy="Give tables with the same types",
+                )
+
+
+def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRange | None]:
+    """Which rows of data.train each split has that has no table of its own."""
+    split = data.split
+    shares = {
+        "valid": 0.0 if data.valid is not None else split.valid,
+        "test": 0.0 if data.test is not None else split.test,
+    }
+    wanted = [name for name, share in shares.items() if share > 0]
+    if not wanted:
+        return {"train": None}
+    if split.by == "order":
+        keys = " and ".join(f"data.{name}" for name in wanted)
+        raise DataError(
+            "rows of a table have no order, so they cannot be divided by it",
+            place="data.split.by",
+            remedy=f"Set it to random or hash, or name tables or partitions in {keys}",
+        )
+    if split.by == "hash":
+        columns = [column for column in (split.column,) if column is not None]
+        salt = None
+    else:
+        columns = [name for name in schema.names if has_text(schema.field(name).type)]
+        salt = str(seed)
+    for name in columns:
+        if name in schema.names and not has_text(schema.field(name).type):
+            raise DataError(
+                f"the type {schema.field(name).type} cannot be hashed",
+                place=f"data.split.column '{name}'",
+                remedy="Name a column of strings or integers",
+            )
+    ends = {"train": 1.0 - sum(shares.values()), "valid": 1.0 - shares["test"], "test": 1.0}
+    ranges: dict[str, HashRange | None] = {}
+    low = 0.0
+    for name in ("train", "valid", "test"):
+        if name == "train" or name in wanted:
+            high = ends[name]
+            ranges[name] = HashRange(tuple(columns), salt, low, high)
+            low = high
+    return ranges

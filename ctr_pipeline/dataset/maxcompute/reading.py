@@ -1,0 +1,91 @@
+"""Rows of tables by the Arrow tunnel: ranges read ahead by several threads, given out in order.
+
+All rows of a table come straight from its download session; rows of a part of it, and those of a
+view, are selected by a query first and come from the session of its result.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from ctr_pipeline.dataset.columns import ColumnPlan
+from ctr_pipeline.dataset.maxcompute.client import RangeReader, ranges
+from ctr_pipeline.dataset.maxcompute.dialect import render
+from ctr_pipeline.dataset.maxcompute.selection import select_rows
+from ctr_pipeline.dataset.maxcompute.table import TableRows, TableSource
+from ctr_pipeline.dataset.parquet import RecordBlock, check_type
+
+RANGE_ROWS = 32_768
+_READ_AHEAD = 4
+
+
+def read_table_blocks(source: TableSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
+    """The rows of a table, the wanted columns only, in memory for a few ranges.
+
+    Raises:
+        DataError: A column's type does not fit its use, or the rows cannot be read.
+    """
+    for name in plan.names:
+        check_type(source.path, source.schema.field(name).type, name, plan)
+    reader = open_rows(source, plan.names)
+    num_rows = reader.num_rows
+    pending: deque[Future[list[pa.RecordBatch]]] = deque()
+    places = ranges(num_rows, RANGE_ROWS)
+    done = 0
+    pool = ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="tunnel")
+    try:
+        while True:
+            for first, count in places:
+                pending.append(pool.submit(reader.read, first, count))
+                if len(pending) >= _READ_AHEAD:
+                    break
+            if not pending:
+                return
+            for batch in pending.popleft().result():
+                done += batch.num_rows
+                position = source.facts.size_bytes * done // max(num_rows, 1)
+                yield RecordBlock(source.path, batch, position)
+    except BaseException:
+        source.client.stopping.set()
+        raise
+    finally:
+        for future in pending:
+            future.cancel()
+        pool.shutdown()
+        source.client.stopping.clear()
+
+
+def read_head(source: TableSource, num_rows: int) -> pa.Table:
+    """The first rows of a table, all columns, whatever its split.
+
+    Raises:
+        DataError: The rows cannot be read.
+    """
+    names = list(source.column_names)
+    limit = num_rows if source.facts.is_view else None
+    reader = open_rows(replace(source, path=TableRows(source.path.address)), names, limit=limit)
+    batches = reader.read(0, min(reader.num_rows, num_rows))
+    return pa.Table.from_batches(batches) if batches else source.schema.empty_table()
+
+
+def open_rows(source: TableSource, names: list[str], *, limit: int | None = None) -> RangeReader:
+    """A reader of columns of a table.
+
+    Args:
+        source: The table.
+        names: The columns, in this order.
+        limit: Most rows of a view.
+
+    Raises:
+        DataError: The table may not be read, or the query that selects its rows fails.
+    """
+    client, place = source.client, str(source.path)
+    if source.path.chosen is None and not source.facts.is_view:
+        return RangeReader(client, lambda: client.open_table(source.path.address), place, names)
+    query = select_rows(source.path, [exp.column(name) for name in names])
+    instance = client.execute(render(query if limit is None else query.limit(limit)))
+    return RangeReader(client, lambda: client.open_result(instance), place, names)

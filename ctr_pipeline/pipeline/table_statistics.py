@@ -1,0 +1,74 @@
+"""Statistics of training rows that are in tables: by the service that holds them."""
+
+from functools import partial
+from pathlib import Path
+
+from ctr_pipeline.analysis import StatisticsPlan, collect_statistics_with
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.maxcompute.table import TableSource
+from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import Statistics
+
+
+def collect_table_statistics(
+    plan: StatisticsPlan,
+    data: DataConfig,
+    source: Source,
+    ingested: IngestedRows,
+    folder: Path,
+    *,
+    progress: Progress,
+) -> Statistics | None:
+    """Statistics of the training rows by MaxCompute, if they are in tables of it.
+
+    Args:
+        plan: What to compute.
+        data: How rows are read.
+        source: Where they are.
+        ingested: The same rows, read; both must have as many, with as many clicks.
+        folder: The run folder.
+        progress: Is told of each column, and why MaxCompute is not asked.
+
+    Returns:
+        None if the rows are in files, or a column's type in the table is not the one it is read as:
+        then the ingested rows are counted here, with the same result.
+
+    Raises:
+        DataError: The table changed since its rows were read, or may not be read.
+        StatisticsError: A query fails.
+        RunFolderError: The folder cannot be written.
+    """
+    tables = [source.opened[place] for place in source.files["train"]]
+    sources = [table for table in tables if isinstance(table, TableSource)]
+    if not sources:
+        return None
+    from ctr_pipeline.analysis.engine_protocol import LabelCounts
+    from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
+    from ctr_pipeline.analysis.table_sql import TrainingTable
+    from ctr_pipeline.dataset.maxcompute.selection import select_rows
+
+    table = TrainingTable(
+        label=data.label,
+        sources=tuple(partial(select_rows, one.path) for one in sources),
+        schema=sources[0].schema,
+        missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
+        skip_bad_labels=data.bad_rows == "skip",
+        place=str(sources[0].path),
+    )
+    try:
+        table.check(plan)
+    except StatisticsError as error:
+        progress.say(f"Statistics are computed here, not by MaxCompute: {error.message}")
+        return None
+    rows = ingested.splits["train"]
+    expected = LabelCounts(rows.num_rows, rows.num_positive)
+    return collect_statistics_with(
+        lambda _: MaxComputeEngine(sources[0].client, table, expected),
+        plan,
+        folder,
+        data_fingerprint=ingested.fingerprint,
+        progress=progress,
+    )

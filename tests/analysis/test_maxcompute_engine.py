@@ -1,0 +1,232 @@
+"""Statistics by MaxCompute equal those of this machine, through the real client."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
+
+from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
+from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
+from ctr_pipeline.analysis.table_sql import TrainingTable
+from ctr_pipeline.dataset.maxcompute import client as client_module
+from ctr_pipeline.dataset.maxcompute.client import connect
+from ctr_pipeline.dataset.maxcompute.selection import select_rows
+from ctr_pipeline.dataset.maxcompute.table import TableAddress, TableRows
+from ctr_pipeline.errors import DataError, StatisticsError
+from ctr_pipeline.features import (
+    Bucketize,
+    Clip,
+    ColumnType,
+    CountEncode,
+    FeatureSpec,
+    Fill,
+    Log,
+    Normalize,
+    Standardize,
+    TargetEncode,
+    Vocabulary,
+)
+from ctr_pipeline.progress import SilentProgress
+
+
+@pytest.fixture
+def service(monkeypatch):
+    monkeypatch.setattr(client_module, "RETRY_SECONDS", (0.0, 0.0, 0.0))
+    with running_service() as running:
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder):
+    service.add_table("clicks", rows)
+    address = TableAddress(PROJECT, "clicks")
+    table = TrainingTable(
+        label="label",
+        sources=(partial(select_rows, TableRows(address)),),
+        schema=rows.schema,
+        missing_values=("",),
+        skip_bad_labels=False,
+        place=str(address),
+    )
+    return collect_statistics_with(
+        lambda _: MaxComputeEngine(connect(), table),
+        plan_statistics(specs, "label"),
+        folder,
+        data_fingerprint="rows",
+        progress=SilentProgress(),
+    )
+
+
+def number(column, *chain, **options):
+    return FeatureSpec(
+        column=column, column_type=ColumnType.NUMBER, number=tuple(chain) or None, **options
+    )
+
+
+def text(column, **options):
+    return FeatureSpec(column=column, column_type=ColumnType.TEXT, id=(Vocabulary(**options),))
+
+
+BIG = float(2**53)
+COLUMNS = {
+    "ties": [1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0],
+    "missing": [None, math.nan, 1.5, None, -2.5, math.inf, -math.inf, 0.0],
+    "empty": [None] * 8,
+    "constant": [7.0] * 8,
+    "large": [BIG, BIG + 2, -BIG, BIG - 1, 1e300, -1e300, 1e-300, 5e-324],
+    "zeros": [0.0, -0.0, 0.0, -0.0, 1.0, 1.0, -1.0, -1.0],
+    "words": ["日本", "é", "e\u0301", "", None, "'; DROP TABLE x; --", "a\nb\\", "é"],
+    "none": [None, "", None, "", None, "", None, ""],
+}
+LABELS = [0, 1, 1, 0, 1, 0, 0, 1]
+CHAIN = (Fill(value=1.0), Clip(minimum=0.0, maximum=1e6), Log(), Standardize())
+SPECS = [
+    number("ties", Standardize(), id=(Bucketize(quantiles=4),)),
+    number("missing", *CHAIN, id=(Clip(minimum=-1.0), Bucketize(quantiles=3))),
+    number("empty", Normalize()),
+    number("constant", Standardize(clip=None)),
+    number("large", Log(), Normalize(), id=(Log(), Bucketize(quantiles=5))),
+    number("zeros", Normalize()),
+    text("words", min_count=1, max_size=4),
+    text("none"),
+]
+
+
+def as_table() -> pa.Table:
+    arrays = [
+        pa.array(
+            values, pa.string() if name in {"words", "none"} else pa.float64(), from_pandas=False
+        )
+        for name, values in COLUMNS.items()
+    ]
+    return pa.table([pa.array(LABELS, pa.int64()), *arrays], names=["label", *COLUMNS])
+
+
+def assert_same(there, here):
+    """To the bit, but for the fingerprint."""
+    assert there.model_copy(update={"fingerprint": ""}) == here.model_copy(
+        update={"fingerprint": ""}
+    )
+
+
+def test_every_statistic_is_the_same_as_on_this_machine(service, collect, tmp_path):
+    there = collect_there(service, as_table(), SPECS, tmp_path / "there")
+    (tmp_path / "here").mkdir()
+    ingested = {
+        name: [None if isinstance(v, float) and math.isnan(v) else v for v in values]
+        for name, values in COLUMNS.items()
+    }
+    for name in ("words", "none"):
+        ingested[name] = [value or None for value in COLUMNS[name]]
+    ingested["none"][0] = None
+    here = collect(
+        {**ingested, "none": pa.array(ingested["none"], pa.string()).to_pylist()},
+        LABELS,
+        [spec for spec in SPECS if spec.column != "none"],
+        folder=tmp_path / "here",
+    )
+    assert there.columns["none"].num_missing == 8
+    assert there.columns["none"].num_distinct == 0
+    columns = {name: one for name, one in there.columns.items() if name != "none"}
+    vocabularies = {name: one for name, one in there.vocabularies.items() if name != "none"}
+    assert_same(there.model_copy(update={"columns": columns, "vocabularies": vocabularies}), here)
+    words = [
+        pq.read_table(tmp_path / side / there.vocabularies["words"].file)
+        for side in ("there", "here")
+    ]
+    assert words[0].equals(words[1])
+    assert service.left_tables() == []
+
+
+def test_random_rows_give_the_same_statistics(service, collect, tmp_path):
+    chance = np.random.default_rng(0)
+    columns = {
+        "price": chance.lognormal(size=3000).tolist(),
+        "count": [None if v == 3 else float(v) for v in chance.poisson(3, 3000)],
+        "city": [f"c{v}" for v in chance.zipf(1.5, 3000) % 400],
+        "place": [f"p{v}" for v in chance.zipf(1.5, 3000) % 50],
+    }
+    labels = chance.integers(0, 2, 3000).tolist()
+    specs = [
+        number("price", Log(), Standardize(), id=(Log(), Bucketize(quantiles=30))),
+        number("count", Normalize(), id=(Bucketize(quantiles=10),)),
+        text("city", min_count=2),
+        FeatureSpec(
+            column="place",
+            column_type=ColumnType.TEXT,
+            number=(TargetEncode(), Standardize()),
+            id=(CountEncode(), Bucketize(quantiles=5)),
+        ),
+    ]
+    rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
+    (tmp_path / "here").mkdir()
+    there = collect_there(service, rows, specs, tmp_path / "there")
+    assert_same(there, collect(columns, labels, specs, folder=tmp_path / "here"))
+
+
+def test_integers_decimals_booleans_and_identifiers_read_as_the_rows_do(service, collect, tmp_path):
+    rows = pa.table(
+        {
+            "label": pa.array([True, False, True, False]),
+            "count": pa.array([1, 2, None, 2**53 + 1], pa.int64()),
+            "amount": pa.array([1, 2, 3, None], pa.decimal128(10, 0)),
+            "flag": pa.array([True, None, False, True]),
+            "user": pa.array([5, 5, None, 7], pa.int64()),
+        }
+    )
+    specs = [number("count"), number("amount"), number("flag"), text("user", min_count=1)]
+    there = collect_there(service, rows, specs, tmp_path / "there")
+    columns = {
+        "count": [1.0, 2.0, None, float(2**53 + 1)],
+        "amount": [1.0, 2.0, 3.0, None],
+        "flag": [1.0, None, 0.0, 1.0],
+        "user": ["5", "5", None, "7"],
+    }
+    (tmp_path / "here").mkdir()
+    assert_same(there, collect(columns, [1, 0, 1, 0], specs, folder=tmp_path / "here"))
+
+
+def test_requests_that_are_turned_away_are_sent_again(service, tmp_path):
+    service.faults += [
+        Fault("POST /api/projects/ads/instances", 503, times=2),
+        Fault("POST /api/projects/ads/instances", 429, "RequestQuotaExceeded"),
+        Fault("GET /projects/ads/instances/.*data", 500, "InternalServerError"),
+        Fault("GET /projects/ads/instances/.*data", 0),
+    ]
+    statistics = collect_there(service, as_table(), SPECS, tmp_path)
+    assert statistics.num_rows == 8
+    assert all(fault.times == 0 for fault in service.faults)
+
+
+def test_a_failed_query_is_told_and_leaves_no_table(service, tmp_path):
+    service.faults.append(
+        Fault("POST /api/projects/ads/instances", 403, "NoPermission", "ODPS-0130013: no privilege")
+    )
+    with pytest.raises(
+        DataError, match=r"permission denied .*no privilege.*Ask the project's owner"
+    ):
+        collect_there(service, as_table(), SPECS, tmp_path)
+    assert service.left_tables() == []
+    assert not (tmp_path / "statistics.json").exists()
+
+
+def test_no_secret_is_in_a_message(service, tmp_path):
+    service.faults.append(
+        Fault("POST /api/projects/ads/instances", 400, "InvalidArgument", f"bad key {ACCESS_KEY}")
+    )
+    with pytest.raises(StatisticsError) as caught:
+        collect_there(service, as_table(), SPECS, tmp_path)
+    assert "bad key …" in str(caught.value)
+    assert ACCESS_KEY not in str(caught.value)
+    assert not any(ACCESS_KEY in line for line in service.requests)
+
+
+def test_a_column_that_sql_reads_otherwise_is_refused(service, tmp_path):
+    rows = pa.table({"label": [0, 1], "price": ["1", "2"]})
+    with pytest.raises(StatisticsError, match=r"column 'price': has the type string but is used"):
+        collect_there(service, rows, [number("price")], tmp_path)

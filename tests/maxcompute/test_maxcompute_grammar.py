@@ -1,0 +1,91 @@
+"""The stand-in's grammar takes what the reference names and refuses the rest."""
+
+import maxcompute_grammar
+import pytest
+from sqlglot import exp
+
+from ctr_pipeline.analysis.sql import (
+    TABLE,
+    central_query,
+    frequent_values_query,
+    histogram_query,
+    mean_query,
+    quantile_query,
+    range_query,
+    summary_query,
+)
+from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS, create_table_as, drop_table, render
+from ctr_pipeline.features import (
+    Clip,
+    ColumnType,
+    CountEncode,
+    Fill,
+    Log,
+    Normalize,
+    Standardize,
+    TargetEncode,
+)
+
+CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
+QUERIES = [
+    *(summary_query(kind) for kind in ColumnType),
+    *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
+    *(histogram_query(edges) for edges in (0, 1, 19)),
+    *(
+        build(chain)
+        for build in (range_query, mean_query, central_query, quantile_query)
+        for chain in ((), CHAIN, (CountEncode(), Log()), (TargetEncode(), Standardize()))
+    ),
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_of_the_plan_is_in_the_reference(query):
+    names = {node.name for node in query.tree.find_all(exp.Placeholder)}
+    tree = query.bind(dict.fromkeys(names, 1.5), {TABLE: exp.table_("counts", db="ads")})
+    text = render(tree)
+    maxcompute_grammar.parse(text, SETTINGS)
+    assert "`ads`.`counts`" in text
+    assert "value_counts" not in text
+
+
+def test_tables_are_made_for_a_day_and_dropped():
+    table = exp.table_("counts", db="ads")
+    made = render(create_table_as(table, exp.select("1")))
+    assert made == "CREATE TABLE `ads`.`counts` LIFECYCLE 1 AS SELECT 1"
+    assert render(drop_table(table)) == "DROP TABLE IF EXISTS `ads`.`counts`"
+    for text in (made, "DROP TABLE IF EXISTS `ads`.`counts`"):
+        maxcompute_grammar.parse(text, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("SELECT FARM_FINGERPRINT(`a`) AS `h` FROM `t`", "function"),
+        ("SELECT APPROX_QUANTILE(`a`, 0.5) AS `q` FROM `t`", "function"),
+        ("SELECT CAST(`a` AS HUGEINT) AS `h` FROM `t`", "type INT128"),
+        ("SELECT CAST(`a` AS DECIMAL(39, 0)) AS `d` FROM `t`", "DECIMAL"),
+        ("SELECT CAST(`a` AS TIMESTAMP) AS `d` FROM `t`", "TIMESTAMP"),
+        ("SELECT `a` FROM (SELECT `a` FROM `t`)", "alias"),
+        ("SELECT `a` FROM `t` UNION SELECT `a` FROM `u`", "UNION ALL"),
+        ("SELECT NTILE(4) OVER (ORDER BY `a`) AS `n` FROM `t`", "function NTILE"),
+        ("SELECT `a` << 2 AS `b` FROM `t`", "not known"),
+        ("CREATE VIEW `v` AS SELECT 1", "VIEW"),
+        ("SELECT $a AS `b`", "exception"),
+        ("SELECT FROM WHERE", "exception"),
+        ("DELETE FROM `t`", "not known"),
+    ],
+)
+def test_what_the_reference_does_not_name_is_refused(text, says):
+    with pytest.raises(maxcompute_grammar.GrammarError, match=says):
+        maxcompute_grammar.parse(text, SETTINGS)
+
+
+def test_settings_are_needed():
+    ordered = "SELECT `a` FROM `t` ORDER BY `a`"
+    maxcompute_grammar.parse(ordered, SETTINGS)
+    maxcompute_grammar.parse(ordered + " LIMIT 5", {})
+    with pytest.raises(maxcompute_grammar.GrammarError, match="LIMIT"):
+        maxcompute_grammar.parse(ordered, {})
+    with pytest.raises(maxcompute_grammar.GrammarError, match=r"odps.sql.decimal.odps2"):
+        maxcompute_grammar.parse("SELECT CAST(`a` AS DECIMAL(38, 0)) AS `d` FROM `t`", {})

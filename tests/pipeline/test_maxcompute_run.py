@@ -1,0 +1,92 @@
+"""`ctrpipe analyze` on a table: what it finds is what a file of the same rows gives."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from maxcompute_service import running_service
+
+from ctr_pipeline.cli.main import main
+from ctr_pipeline.dataset.maxcompute import client as client_module
+
+
+@pytest.fixture
+def service(monkeypatch):
+    monkeypatch.setattr(client_module, "RETRY_SECONDS", (0.0,))
+    with running_service() as running:
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def rows(num_rows: int, start: int = 0) -> pa.Table:
+    numbers = range(start, start + num_rows)
+    return pa.table(
+        {
+            "click": [n * 7919 % 100 < 30 for n in numbers],
+            "price": [None if n % 9 == 0 else (n * 31 % 500) / 8 for n in numbers],
+            "clicks_before": pa.array([n * n % 23 for n in numbers], pa.int64()),
+            "city": [f"c{n * 13 % 40}" for n in numbers],
+            "user_id": pa.array([n % 200 for n in numbers], pa.int64()),
+        }
+    )
+
+
+def analyze(config: dict, folder) -> dict:
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump({**config, "output": str(folder / "run")}))
+    assert main(["analyze", str(path), "-q"]) == 0
+    found = json.loads((folder / "run" / "statistics.json").read_text())
+    # The checksum is of the whole, fingerprint included.
+    del found["fingerprint"], found["crc32"]
+    return found
+
+
+def test_the_same_statistics_as_of_files(service, tmp_path):
+    splits = {"train": rows(1200), "valid": rows(200, 1200), "test": rows(200, 1400)}
+    service.add_partitions("clicks", "ds", splits)
+    files = {name: str(tmp_path / f"{name}.parquet") for name in splits}
+    for name, table in splits.items():
+        pq.write_table(table, files[name])
+    found = []
+    for side, paths in (
+        ("there", {name: f"odps://ads/clicks/ds={name}" for name in splits}),
+        ("here", files),
+    ):
+        (tmp_path / side).mkdir()
+        config = {"data": {"label": "click", **paths}, "features": "auto"}
+        found.append(analyze(config, tmp_path / side))
+    assert found[0] == found[1]
+    assert any("CREATE TABLE" in query for query in service.queries)
+    assert service.left_tables() == []
+
+
+def test_a_hashed_split_is_counted_and_read_alike(service, tmp_path):
+    service.add_table("clicks", rows(1500))
+    split = {"by": "hash", "column": "user_id", "valid": 0.2, "test": 0.2}
+    data = {"train": "odps://ads/clicks", "label": "click", "split": split}
+    features = [{"columns": "price", "number": ["log", "standardize"]}]
+    found = analyze({"data": data, "features": features}, tmp_path)
+    ingested = json.loads(next((tmp_path / "run").rglob("ingested.json")).read_text())
+    assert found["num_rows"] == ingested["splits"]["train"]["num_rows"]
+
+
+def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, capfd):
+    table = rows(300)
+    texts = pa.array([str(value) for value in table.column("price").fill_null(1).to_pylist()])
+    service.add_table("clicks", table.set_column(1, "price", texts))
+    data = {"train": "odps://ads/clicks", "label": "click", "split": {"by": "random"}}
+    (tmp_path / "c.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "data": data,
+                "features": [{"columns": "price", "number": "standardize"}],
+                "output": str(tmp_path / "run"),
+            }
+        )
+    )
+    assert main(["analyze", str(tmp_path / "c.yaml")]) == 0
+    assert "Statistics are computed here, not by MaxCompute" in capfd.readouterr().err
+    assert not any("CREATE TABLE" in query for query in service.queries)
