@@ -44,9 +44,13 @@ a SavedModel. All can be called at once, in `tf.function`, in `tf.data` and in f
 
 Layers that work value by value take dense tensors of any rank, `tf.RaggedTensor` and
 `tf.SparseTensor` (`keras.Input(..., ragged=True)` and `sparse=True`), and give what they got: the
-values of a sparse result are those of the input, so that what is absent stays absent. Where a
-layer has the name of one of ElasticDL's preprocessing layers, it takes the same arguments and gives
-the same results; `missing_id` and `padding_id` come on top."""
+values of a sparse result are those of the input, so that what is absent stays absent.
+
+A layer with the name of one of ElasticDL's preprocessing layers takes the same arguments and gives
+the same results, `missing_id` and `padding_id` on top, but: `ToRagged` cuts text at `sep`;
+`IndexLookup` refuses a value that is repeated in a list too, and takes the lines of a file as they
+are; `Normalizer` computes in float64; `ToNumber` refuses numbers beyond its type, and
+`SparseEmbedding` ids beyond its vectors."""
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Example):$")
 _ITEM = re.compile(r"^(\w[\w ,*]*): (.*)$")
 
