@@ -160,13 +160,6 @@ def test_rows_of_one_value_stay_together(service, tmp_path):
     assert sum(map(len, users)) == len(set.union(*users)) == 50
 
 
-def test_a_view_is_read_by_a_query(service, expected, tmp_path):
-    service.add_table("clicks", clicks(), is_view=True)
-    found = read(config(**WHOLE), tmp_path / "parts")["train"]
-    order = [("user", "ascending")]
-    assert found.sort_by(order).equals(expected.sort_by(order))
-
-
 def test_the_same_rows_are_not_read_twice(service, tmp_path):
     service.add_table("clicks", clicks())
     read(config(**WHOLE), tmp_path / "parts")

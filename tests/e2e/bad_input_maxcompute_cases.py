@@ -139,6 +139,12 @@ MAXCOMPUTE_CASES = (
         CHECK,
     ),
     Case(
+        "maxcompute_view",
+        there(lambda service: service.add_table("clicks", _rows(), is_view=True)),
+        (TABLE, "is a view", "Make a table of it"),
+        CHECK,
+    ),
+    Case(
         "maxcompute_by_order",
         there(data__split={"by": "order"}),
         ("data.split.by", "have no order", "random or hash", "data.valid and data.test"),

@@ -73,6 +73,17 @@ def test_a_hashed_split_is_counted_and_read_alike(service, tmp_path):
     assert found["num_rows"] == ingested["splits"]["train"]["num_rows"]
 
 
+def test_init_of_a_table_gives_a_config_that_checks(service, tmp_path):
+    service.add_table("clicks", rows(400))
+    path = tmp_path / "c.yaml"
+    call = ["init", "odps://ads/clicks", "--label", "click", "--output", str(path), "-q"]
+    assert main(call) == 0
+    data = yaml.safe_load(path.read_text())["data"]
+    assert data["train"] == "odps://ads/clicks"
+    assert data["split"]["by"] == "random"
+    assert main(["check", str(path), "-q"]) == 0
+
+
 def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, capfd):
     table = rows(300)
     texts = pa.array([str(value) for value in table.column("price").fill_null(1).to_pylist()])

@@ -70,7 +70,7 @@ class MaxComputeClient:
 
     Attributes:
         entry: PyODPS's own.
-        secrets: Texts that no message may hold.
+        secrets: Texts that no message may hold, beside those of the account.
         stopping: Set when the program ends; running queries are stopped then.
     """
 
@@ -316,7 +316,8 @@ class MaxComputeClient:
         """The first line of what was said, without a secret in it."""
         lines = str(error.args[0] if error.args else error).strip().splitlines()
         text = lines[0] if lines else type(error).__name__
-        for secret in self.secrets:
+        # Keys of a token may have been renewed since the start.
+        for secret in (*self.secrets, *_secrets_of(self.entry.account)):
             text = text.replace(secret, "…")
         return text[:_MESSAGE_CHARACTERS]
 
@@ -422,9 +423,12 @@ def connect() -> MaxComputeClient:
         from odps import inter
 
         entry = inter.enter().odps
-    account = entry.account
-    known = [getattr(account, name, None) for name in ("access_id", "secret_access_key", "token")]
-    return MaxComputeClient(entry, tuple(text for text in (access_id, key, *known) if text))
+    return MaxComputeClient(entry, tuple(text for text in (access_id, key) if text))
+
+
+def _secrets_of(account: Any) -> list[str]:
+    names = ("access_id", "secret_access_key", "sts_token", "token")
+    return [text for name in names if (text := getattr(account, name, None))]
 
 
 def is_set_up() -> bool:

@@ -1,7 +1,7 @@
 """Rows of tables by the Arrow tunnel: ranges read ahead by several threads, given out in order.
 
-All rows of a table come straight from its download session; rows of a part of it, and those of a
-view, are selected by a query first and come from the session of its result.
+All rows of a table come straight from its download session; rows of a part of it are selected by a
+query first and come from the session of its result.
 """
 
 from collections import deque
@@ -66,26 +66,24 @@ def read_head(source: TableSource, num_rows: int) -> pa.Table:
         DataError: The rows cannot be read.
     """
     names = list(source.column_names)
-    limit = num_rows if source.facts.is_view else None
-    reader = open_rows(replace(source, path=TableRows(source.path.address)), names, limit=limit)
+    reader = open_rows(replace(source, path=TableRows(source.path.address)), names)
     batches = reader.read(0, min(reader.num_rows, num_rows))
     return pa.Table.from_batches(batches) if batches else source.schema.empty_table()
 
 
-def open_rows(source: TableSource, names: list[str], *, limit: int | None = None) -> RangeReader:
+def open_rows(source: TableSource, names: list[str]) -> RangeReader:
     """A reader of columns of a table.
 
     Args:
         source: The table.
         names: The columns, in this order.
-        limit: Most rows of a view.
 
     Raises:
         DataError: The table may not be read, or the query that selects its rows fails.
     """
     client, place = source.client, str(source.path)
-    if source.path.chosen is None and not source.facts.is_view:
+    if source.path.chosen is None:
         return RangeReader(client, lambda: client.open_table(source.path.address), place, names)
     query = select_rows(source.path, [exp.column(name) for name in names])
-    instance = client.execute(render(query if limit is None else query.limit(limit)))
+    instance = client.execute(render(query))
     return RangeReader(client, lambda: client.open_result(instance), place, names)
