@@ -101,3 +101,30 @@ def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, ca
     assert main(["analyze", str(tmp_path / "c.yaml")]) == 0
     assert "Statistics are computed here, not by MaxCompute" in capfd.readouterr().err
     assert not any("CREATE TABLE" in query for query in service.queries)
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_on_tables_and_scores_one(service, tmp_path):
+    splits = {"train": rows(1500), "valid": rows(300, 1500), "test": rows(300, 1800)}
+    service.add_partitions("clicks", "ds", splits)
+    service.add_table("new", rows(250, 5000).drop_columns(["click"]))
+    config = {
+        "data": {
+            "label": "click",
+            "key_columns": ["user_id"],
+            **{name: f"odps://ads/clicks/ds={name}" for name in splits},
+        },
+        "features": "auto",
+        "model": {"embedding_dim": 2, "hidden_units": [4]},
+        "train": {"epochs": 1, "batch_size": 256},
+        "output": str(tmp_path / "run"),
+    }
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(config))
+    assert main(["run", str(path), "-q"]) == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["num_rows"] == 300
+    scores = tmp_path / "scores.parquet"
+    call = ["predict", str(path), "--data", "odps://ads/new", "--output", str(scores), "-q"]
+    assert main(call) == 0
+    found = pq.read_table(scores)
+    assert found.column("user_id").to_pylist() == [str(n % 200) for n in range(5000, 5250)]
