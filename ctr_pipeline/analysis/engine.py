@@ -1,4 +1,4 @@
-"""DuckDB: the only module that talks to a database.
+"""DuckDB: the only module that talks to it.
 
 Everything lives in memory up to the limit and spills into a folder beyond it.
 """

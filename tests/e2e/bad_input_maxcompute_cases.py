@@ -145,6 +145,12 @@ MAXCOMPUTE_CASES = (
         CHECK,
     ),
     Case(
+        "maxcompute_type_without_arrow",
+        there(lambda service: service.type_names.update(city="json")),
+        (TABLE, "column 'city'", "has the type JSON", "Give a table without the column"),
+        CHECK,
+    ),
+    Case(
         "maxcompute_by_order",
         there(data__split={"by": "order"}),
         ("data.split.by", "have no order", "random or hash", "data.valid and data.test"),

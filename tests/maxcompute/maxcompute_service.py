@@ -96,6 +96,7 @@ class MaxComputeService:
         faults: Answers that go wrong, consumed as they match.
         expired: Download sessions that are over.
         failure: What every query fails with, if it is set.
+        type_names: What the type of a column is called, by its name, if not as usual.
     """
 
     requests: list[str] = field(default_factory=list)
@@ -103,6 +104,7 @@ class MaxComputeService:
     faults: list[Fault] = field(default_factory=list)
     expired: set[str] = field(default_factory=set)
     failure: str | None = None
+    type_names: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.database = duckdb.connect(":memory:")
@@ -491,7 +493,10 @@ def _table_xml(service: MaxComputeService, name: str, query: Mapping[str, str]) 
         )
         return f'<?xml version="1.0"?><Partitions><Marker/>{entries}</Partitions>'
     facts |= {
-        "columns": [{"name": f.name, "type": _type_name(f.type)} for f in table.columns],
+        "columns": [
+            {"name": f.name, "type": service.type_names.get(f.name) or _type_name(f.type)}
+            for f in table.columns
+        ],
         "partitionKeys": [{"name": key, "type": "string"} for key in table.partition_columns],
         "isVirtualView": table.is_view,
         "size": 4096,

@@ -93,14 +93,13 @@ class MaxComputeClient:
         Raises:
             DataError: It is not there, must be named with its partition, or may not be read.
         """
-        with_place = f"table {address}"
 
         def load() -> TableFacts:
             table = self.entry.get_table(address.table, project=address.project)
             table.reload()
             names = [column.name for column in table.table_schema.partitions]
             self._check_partition(address, table, names)
-            schema = _arrow_schema(table.table_schema.simple_columns)
+            schema = _arrow_schema(table.table_schema.simple_columns, address)
             part = table
             if address.partition:
                 part = table.get_partition(_spec(address))
@@ -112,7 +111,7 @@ class MaxComputeClient:
                 f"{part.last_data_modified_time} {part.size} {schema}",
             )
 
-        return self._explained(lambda: self._retried(load), with_place)
+        return self._explained(lambda: self._retried(load), f"table {address}")
 
     def _check_partition(self, address: TableAddress, table: Any, names: list[str]) -> None:
         given = [name for name, _ in address.partition]
@@ -474,8 +473,19 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, kinds)
 
 
-def _arrow_schema(columns: Any) -> pa.Schema:
-    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
+def _arrow_schema(columns: Any, address: TableAddress) -> pa.Schema:
+    fields = []
+    for column in columns:
+        try:
+            fields.append(pa.field(column.name, arrow_type(column.type)))
+        except TypeError:
+            # PyODPS then reads no column of the table.
+            raise DataError(
+                f"has the type {column.type}, which the tunnel does not give as Arrow",
+                place=f"{address}, column '{column.name}'",
+                remedy="Give a table without the column, or with another type of it",
+            ) from None
+    return pa.schema(fields)
 
 
 def arrow_type(kind: Any) -> pa.DataType:
