@@ -9,8 +9,8 @@ after another, in an order that the seed draws; each is judged for itself up to 
 moment, the run's end for all of them. Published are the longest pause without progress, the
 records that were computed again, and the restarts.
 
-    python benchmarks/chaos.py                            # all, three repeats: six hours
-    python benchmarks/chaos.py --together 4               # four faults a run where they can: two
+    python benchmarks/chaos.py                            # all, three repeats: five hours
+    python benchmarks/chaos.py --together 7               # seven faults a run where they can: two
     python benchmarks/chaos.py --fault ps_killed --repeats 1
     python benchmarks/chaos.py --seed 2 --repeats 1 --earlier seeds-0-1.json --json all.json
 
