@@ -40,6 +40,18 @@ class SplitConfig(Section):
         return self
 
 
+class SampleConfig(Section):
+    """Which of the training rows are trained on; validation and test rows are all kept."""
+
+    negatives: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of the training rows of label 0 that is trained on, drawn by the seed; "
+        "predictions are corrected for it.",
+    )
+
+
 Paths = Annotated[
     str | tuple[str, ...],
     Field(description="A file, a list of files, or a glob; or tables: odps://project/table."),
@@ -80,6 +92,9 @@ class DataConfig(Section):
     )
     label: str = Field(default="label", description="The column to predict, 0 or 1.")
     split: SplitConfig = Field(default=SplitConfig(), description="How one set of rows is divided.")
+    sample: SampleConfig = Field(
+        default=SampleConfig(), description="Which of the training rows are trained on."
+    )
     missing_values: tuple[str, ...] = Field(
         default=("",), description="Texts that mean 'missing'; the empty one always does."
     )

@@ -66,7 +66,8 @@ def fingerprint_of(
     """
     facts: dict[str, Any] = {
         "version": INGESTED_VERSION,
-        "data": data.model_dump(mode="json"),
+        # What is read is not sampled; what is trained on is.
+        "data": data.model_dump(mode="json", exclude={"sample"}),
         "format": [source.format, source.delimiter],
         "types": list(column_types.items()),
         "seed": seed if data.split.by == "random" else None,

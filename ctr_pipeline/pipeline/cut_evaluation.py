@@ -143,7 +143,10 @@ def _require_own_rows(loaded: LoadedConfig, run: RunFolder, cut: "TrainedCut") -
     """The rows as they were read; they and the encoded ones are those of the cut."""
     ingested = load_ingested(run.ingested)
     wanted = cut.state.rows_fingerprint
-    if ingested is None or encoded_fingerprint(cut.plan, ingested.fingerprint) != wanted:
+    if (
+        ingested is None
+        or encoded_fingerprint(cut.plan, ingested.fingerprint, loaded.config) != wanted
+    ):
         raise _other_rows(run)
     for split in ingested.splits:
         meta = load_meta(run.encoded / split)

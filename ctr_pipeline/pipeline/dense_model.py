@@ -1,6 +1,7 @@
 """The Keras part of a config, compiled."""
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.sampling import sampling_of
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -27,7 +28,9 @@ def compile_model(
         num_numbers=len(plan.numbers),
         base_rate=load_statistics(run.statistics).label_rate,
     )
+    sampling = sampling_of(config)
     return CompiledModel(
         build_model(config.model, signature, seed=config.train.seed),
         batch_size=config.train.batch_size,
+        training_offset=0.0 if sampling is None else sampling.training_offset,
     )

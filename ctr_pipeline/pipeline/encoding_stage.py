@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedRecords, EncodedWriter, load_meta
 from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
 from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -49,11 +52,17 @@ class Encoding:
 def run_encoding(
     loaded: LoadedConfig, run: RunFolder, analysis: Analysis, progress: Progress, times: StageTimes
 ) -> Encoding:
-    """Encodes all splits; splits that are encoded already are kept."""
+    """Encodes all splits; splits that are encoded already are kept.
+
+    Of the training rows, those are encoded that `data.sample` draws; statistics are of all of them.
+
+    Raises:
+        ConfigError: None of label 0 is drawn.
+    """
     with times.stage("transforms"):
         plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
         plan.save(run.preprocessing)
-        fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint)
+        fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint, loaded.config)
         threads = num_threads(loaded.config.runtime)
         encoder = ColumnEncoder(plan, run.path, threads=threads)
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
@@ -65,6 +74,7 @@ def run_encoding(
             if done and (split != "train" or counts is not None):
                 continue
             counted = IdCounts(num_ids) if split == "train" else None
+            sampling = sampling_of(loaded.config) if split == "train" else None
             with (
                 progress.task(
                     f"Encoding {split}", total=analysis.ingested.splits[split].num_rows
@@ -83,12 +93,20 @@ def run_encoding(
                 if split == "train":
                     own_rows = _own_rows(plan, run, files, label)
                 for records in encode_in_order(
-                    encoder, writer, batches, label=label, threads=threads, own_rows=own_rows
+                    encoder,
+                    writer,
+                    batches,
+                    label=label,
+                    threads=threads,
+                    own_rows=own_rows,
+                    sampling=sampling,
                 ):
                     writer.write_records(records)
                     if counted is not None:
                         counted.add(records.ids_BF)
                     task.advance(len(records.labels_B))
+            if sampling is not None:
+                _require_negatives(loaded, folder)
             if counted is not None:
                 _save_counts(run, counted, fingerprint)
                 counts = counted
@@ -109,9 +127,12 @@ def _own_rows(
     return own_rows.encoder(label)
 
 
-def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str) -> str:
-    """Names what these rows become by these transforms."""
+def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: Config) -> str:
+    """Names what these rows become by these transforms, and which of them are trained on."""
     facts = plan_fingerprint(plan) + rows_fingerprint
+    sampling = sampling_of(config)
+    if sampling is not None:
+        facts += sampling.model_dump_json()
     return hashlib.sha256(facts.encode("ascii")).hexdigest()
 
 
@@ -128,6 +149,7 @@ def encode_in_order(
     label: str | None,
     threads: int,
     own_rows: RowEncoder | None = None,
+    sampling: NegativeSampling | None = None,
 ) -> Iterator[EncodedRecords]:
     """Records of the writer, in the order of the rows; a few threads make them.
 
@@ -138,6 +160,7 @@ def encode_in_order(
         label: Column of it; None: labels are 0.
         threads: That encode.
         own_rows: Of training rows, called with each batch in order, before it is encoded.
+        sampling: Which rows are encoded, which needs the label; None: all.
     """
 
     def encode(batch: pa.RecordBatch, own: RowNumbers | None) -> EncodedRecords:
@@ -149,12 +172,47 @@ def encode_in_order(
 
     waiting: deque[Future[EncodedRecords]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+        first_row = 0
         for batch in batches:
-            waiting.append(pool.submit(encode, batch, own_rows(batch) if own_rows else None))
+            # Of all rows: what a row may see does not depend on which ones are trained on.
+            own = own_rows(batch) if own_rows else None
+            drawn, num_rows = batch, batch.num_rows
+            if sampling is not None and label is not None:
+                drawn, own = _drawn(batch, own, sampling, first_row, label)
+            first_row += num_rows
+            waiting.append(pool.submit(encode, drawn, own))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def _drawn(
+    batch: pa.RecordBatch,
+    own: RowNumbers | None,
+    sampling: NegativeSampling,
+    first_row: int,
+    label: str,
+) -> tuple[pa.RecordBatch, RowNumbers | None]:
+    """The rows of a batch that are trained on, with their own numbers."""
+    is_positive = batch.column(label).to_numpy(zero_copy_only=False) == 1
+    is_drawn = sampling.is_drawn(first_row, is_positive)
+    kept = None if own is None else {key: numbers[is_drawn] for key, numbers in own.items()}
+    return batch.filter(pa.array(is_drawn)), kept
+
+
+def _require_negatives(loaded: LoadedConfig, folder: Path) -> None:
+    """Raises ConfigError if sampling left rows of label 1 alone."""
+    meta = load_meta(folder)
+    if meta is None or meta.num_rows > meta.num_positive:
+        return
+    (folder / "meta.json").unlink()
+    key = "data.sample.negatives"
+    message = (
+        f"{loaded.config.data.sample.negatives:g} draws none of the training rows of label 0; "
+        "give a greater share"
+    )
+    raise ConfigError([loaded.problem_at(key, message)])
 
 
 def _counts_path(run: RunFolder) -> Path:

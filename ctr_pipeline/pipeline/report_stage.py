@@ -8,6 +8,7 @@ from typing import Any
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.export.parity import ParityProof
@@ -98,8 +99,22 @@ def run_report(
             num_embedding_rows=num_embedding_rows,
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
+            notes=_notes(loaded, run),
         )
         durable.write_text(run.report, render_report(shown))
+
+
+def _notes(loaded: LoadedConfig, run: RunFolder) -> tuple[str, ...]:
+    """What the tables do not say of how the model was trained."""
+    negatives = loaded.config.data.sample.negatives
+    meta = load_meta(run.encoded / "train")
+    if negatives == 1.0 or meta is None:
+        return ()
+    return (
+        f"{meta.num_rows:,} of the training rows were trained on: those with a click and "
+        f"{100 * negatives:g} % of the others. Predictions and their metrics are corrected for "
+        "that; the training logloss is of these rows, so it is not comparable with validation.",
+    )
 
 
 def _job(runtime: Mapping[str, Any]) -> page.JobSummary:

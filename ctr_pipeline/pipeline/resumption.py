@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.errors import CheckpointError, PreprocessingError
 from ctr_pipeline.pipeline.encoding_stage import encoded_fingerprint
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -9,7 +10,7 @@ from ctr_pipeline.preprocessing.fitted import load_plan
 from ctr_pipeline.training.checkpoint import CheckpointFolder
 
 
-def same_rows_as_before(run: RunFolder) -> Callable[[str], None]:
+def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]:
     """A check of the fingerprint of rows, before statistics and transforms are made of them.
 
     It raises CheckpointError if the newest whole checkpoint is one of other rows. Transforms that
@@ -24,7 +25,8 @@ def same_rows_as_before(run: RunFolder) -> Callable[[str], None]:
             plan = load_plan(run.preprocessing)
         except PreprocessingError:
             return
-        if checkpoint.state["rows_fingerprint"] != encoded_fingerprint(plan, rows_fingerprint):
+        fingerprint = encoded_fingerprint(plan, rows_fingerprint, config)
+        if checkpoint.state["rows_fingerprint"] != fingerprint:
             raise CheckpointError(
                 "the data changed since the model was trained",
                 place=str(run.path),

@@ -59,7 +59,7 @@ def run_pipeline(
     progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
-        accept = same_rows_as_before(run) if resume else None
+        accept = same_rows_as_before(loaded.config, run) if resume else None
         analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
         with _trained(
             loaded, run, encoding, resume=resume, progress=progress, times=times
@@ -85,7 +85,7 @@ def train(
     progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         times = StageTimes()
-        accept = same_rows_as_before(run) if resume else None
+        accept = same_rows_as_before(loaded.config, run) if resume else None
         analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
         with _trained(loaded, run, encoding, resume=resume, progress=progress, times=times):
             pass
@@ -287,7 +287,9 @@ def _prepare_as_trained(
         progress,
         times,
         # Before anything is replaced that the model needs.
-        accept=lambda rows: require_same_rows(state, encoded_fingerprint(plan, rows), run),
+        accept=lambda rows: require_same_rows(
+            state, encoded_fingerprint(plan, rows, loaded.config), run
+        ),
     )
     require_same_rows(state, encoding.fingerprint, run)
     return analysis, encoding

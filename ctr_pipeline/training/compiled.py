@@ -48,10 +48,15 @@ class CompiledModel:
         model: From {"embeddings", "linear", "numbers"} to logits (batch,). Its variables only give
             initial values; training never writes them.
         batch_size: Rows of every batch; short ones are padded by the caller.
+        training_offset: Added to the logits that are trained, and to no others: the log of how
+            many times higher the odds are among the rows trained on than among all rows.
     """
 
-    def __init__(self, model: keras.Model, *, batch_size: int) -> None:
+    def __init__(
+        self, model: keras.Model, *, batch_size: int, training_offset: float = 0.0
+    ) -> None:
         self.batch_size = batch_size
+        self._training_offset = training_offset
         self._model = model
         self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
         self._sizes = [math.prod(shape) for shape in self._shapes]
@@ -217,6 +222,8 @@ class CompiledModel:
             tape.watch([parameters_P, linear_BF1, embeddings_BFD])
             inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)
             logits_B = self._call(parameters_P, seeds, inputs, training=True)
+            if self._training_offset:
+                logits_B += self._training_offset
             losses_B = tf.nn.sigmoid_cross_entropy_with_logits(labels_B, logits_B)
             loss_sum = tf.reduce_sum(losses_B * weights_B)
         parameters, linear, embeddings = tape.gradient(

@@ -45,6 +45,26 @@ CONFIG_CASES = (
         ("data.columns", "'label'", "data.label"),
     ),
     Case("features_of_text", setting(features="all"), ("features", "auto or a list of entries")),
+    Case(
+        "no_negatives",
+        setting(data__sample={"negatives": 0}),
+        ("data.sample.negatives", "more than 0"),
+    ),
+    Case(
+        "sample_of_all_and_more",
+        setting(data__sample={"negatives": 10}),
+        ("data.sample.negatives", "at most 1"),
+    ),
+    Case(
+        "sample_is_a_number",
+        setting(data__sample=0.1),
+        ("data.sample", "expected a mapping"),
+    ),
+    Case(
+        "sample_draws_nothing",
+        setting(data__sample={"negatives": 1e-12}),
+        ("data.sample.negatives", "draws none of the training rows of label 0"),
+    ),
     Case("feature_of_text", setting(features=["price"]), ("features[0]", "columns: I1..I13")),
     Case("train_is_a_number", setting(data__train=3), ("data.train", "text or a list of texts")),
     Case("data_null", setting(data__train=None), ("data.train", "found nothing")),

@@ -221,3 +221,19 @@ def test_a_failure_of_the_users_own_code_is_told_as_such():
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(RuntimeError):
         CompiledModel(custom_model("deepfm"), batch_size=4).warm_up(**shape)
+
+
+def test_training_offset_shifts_the_loss_and_no_score(still, batch):
+    compiled, model = still
+    shifted = CompiledModel(model, batch_size=BATCH_SIZE, training_offset=1.5)
+    parameters_P = parameters_of(compiled)
+    arguments = {
+        "parameters_P": parameters_P,
+        "numbers_BN": batch["numbers_BN"],
+        **split(batch["rows_BFW"]),
+    }
+    logits = compiled.logits(**arguments)
+    np.testing.assert_array_equal(shifted.logits(**arguments), logits)
+    wide, labels = logits.astype(np.float64) + 1.5, batch["labels_B"]
+    losses = np.logaddexp(0, np.where(labels == 1, -wide, wide))[:NUM_VALID]
+    assert gradients(shifted, batch, parameters_P).loss_sum == pytest.approx(losses.sum(), rel=1e-5)
