@@ -125,7 +125,8 @@ class Statistics(_Frozen):
         version: Of this format.
         fingerprint: Of data and plan; equal fingerprints mean equal statistics.
         num_rows: Training rows.
-        label_rate: Mean of the label.
+        label_rate: Mean of the label, all rows alike.
+        weighted_label_rate: Mean of the label by the rows' weights; None without weights.
         columns: By column name.
         derived_moments: Moments of transformed columns, by `expression_key(column, chain)`.
         boundaries: Cut points of `bucketize: {quantiles: n}`: by expression key of the chain before
@@ -139,12 +140,18 @@ class Statistics(_Frozen):
     fingerprint: str
     num_rows: int
     label_rate: float
+    weighted_label_rate: float | None = None
     columns: dict[str, ColumnStatistics]
     derived_moments: dict[str, Moments] = {}
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     vocabularies: dict[str, VocabularyStatistics] = {}
     value_tables: dict[str, VocabularyStatistics] = {}
     notes: tuple[str, ...] = ()
+
+    @property
+    def base_rate(self) -> float:
+        """What a model predicts that knows nothing of a row; weighted if rows have weights."""
+        return self.label_rate if self.weighted_label_rate is None else self.weighted_label_rate
 
     def column(self, name: str) -> ColumnStatistics:
         """The statistics of one column.
@@ -163,7 +170,8 @@ def save_statistics(path: Path, statistics: Statistics) -> None:
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    content = statistics.model_dump(mode="json") | {"crc32": _crc32_of(statistics)}
+    values = statistics.model_dump(mode="json", exclude=_absent(statistics))
+    content = values | {"crc32": _crc32_of(statistics)}
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -203,4 +211,10 @@ def load_statistics(path: Path) -> Statistics:
 
 def _crc32_of(statistics: Statistics) -> int:
     """CRC-32 of the values, whatever the layout of the file."""
-    return zlib.crc32(statistics.model_dump_json().encode("utf-8"))
+    content = statistics.model_dump_json(exclude=_absent(statistics))
+    return zlib.crc32(content.encode("utf-8"))
+
+
+def _absent(statistics: Statistics) -> set[str]:
+    """What is not written where it is not there, so that files without it stay what they were."""
+    return {"weighted_label_rate"} if statistics.weighted_label_rate is None else set()

@@ -15,6 +15,7 @@ from ctr_pipeline.features import TRANSFORMS
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
     ("data", "label"),
+    ("data", "weight"),
     ("data", "split", "column"),
     ("evaluation", "gauc_column"),
 )
@@ -40,12 +41,22 @@ def _texts(value: Any) -> list[str]:
 
 def _check_columns(values: dict[str, Any], source: Source) -> None:
     label = value_at(values, ("data", "label")) or "label"
+    weight = value_at(values, ("data", "weight"))
+    if weight == label:
+        source.add(("data", "weight"), f"'{label}' is the label; rows of label 0 would not count")
     for index, entry in enumerate(_entries(values)):
         for key in ("columns", "cross"):
-            if isinstance(label, str) and label in _texts(value_at(entry, (key,))):
+            mentioned = _texts(value_at(entry, (key,)))
+            if isinstance(label, str) and label in mentioned:
                 source.add(
                     ("features", index, key),
                     f"'{label}' is the label; as a feature it would give the answer away",
+                )
+            if isinstance(weight, str) and weight in mentioned:
+                source.add(
+                    ("features", index, key),
+                    f"'{weight}' is data.weight, the weight of rows, and cannot be a feature as "
+                    "well; rows to be scored have no weight",
                 )
     columns = _texts(value_at(values, ("data", "columns")) or [])
     if not columns:

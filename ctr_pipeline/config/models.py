@@ -91,6 +91,10 @@ class DataConfig(Section):
         description="Quote character; null if quotes are plain characters.",
     )
     label: str = Field(default="label", description="The column to predict, 0 or 1.")
+    weight: str | None = Field(
+        default=None,
+        description="Column of the rows' weights in loss and metrics, 0 or more; null: all alike.",
+    )
     split: SplitConfig = Field(default=SplitConfig(), description="How one set of rows is divided.")
     sample: SampleConfig = Field(
         default=SampleConfig(), description="Which of the training rows are trained on."

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
+from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.features import ColumnType
 
 _NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
@@ -30,6 +31,7 @@ class ColumnPlan:
 
     Attributes:
         label: Column read as the label, int8; None if no label is needed.
+        weight: Column of the weights, one of `types`; None if rows have none, or need none.
         types: The other columns, in the order of the output.
         carried: Those of them that are only carried along: any type that has a text is fine.
         missing_values: Texts that mean missing, the empty one among them.
@@ -41,6 +43,7 @@ class ColumnPlan:
     carried: frozenset[str]
     missing_values: tuple[str, ...]
     sensitive: frozenset[str]
+    weight: str | None = None
 
     @property
     def names(self) -> list[str]:
@@ -63,9 +66,15 @@ def plan_columns(
     carried: Sequence[str],
     sensitive: Collection[str],
 ) -> ColumnPlan:
-    """The label, then the typed columns, then those carried as text unless typed already."""
+    """The label, then the typed columns, then those carried as text unless typed already.
+
+    Weights are read where the label is: they count in loss and metrics alone.
+    """
     label = data.label if label_required else None
+    weight = data.weight if label_required else None
     types = {name: kind for name, kind in column_types.items() if name != label}
+    if weight is not None:
+        types[weight] = ColumnType.NUMBER
     extra = [name for name in dict.fromkeys(carried) if name not in types and name != label]
     return ColumnPlan(
         label=label,
@@ -73,6 +82,7 @@ def plan_columns(
         carried=frozenset(extra),
         missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
         sensitive=frozenset(sensitive),
+        weight=weight,
     )
 
 
@@ -155,7 +165,39 @@ def convert_texts(
     if column == plan.label:
         return convert_label(numbers, column, faults, records, wrong=wrong, show=show)
     faults.condemn(records[wrong], BadRowReason.NOT_A_NUMBER, column, show(wrong))
+    if column == plan.weight:
+        condemn_weights(numbers, column, faults, records, show=show)
     return numbers
+
+
+def is_weight(numbers: Any) -> npt.NDArray[np.bool_]:
+    """Which float64 values can be weights; an array or chunked array."""
+    values = pc.fill_null(numbers, -1.0).to_numpy()
+    # NaN is neither.
+    return np.asarray((values >= 0) & (values <= LARGEST_WEIGHT), dtype=np.bool_)
+
+
+def condemn_weights(
+    numbers: pa.Array,
+    column: str,
+    faults: BlockFaults,
+    records: npt.NDArray[np.int64],
+    *,
+    show: Any,
+) -> None:
+    """Condemns rows whose weight is missing, negative or too large.
+
+    Args:
+        numbers: NULL where the weight is missing or no number.
+        column: The column of weights.
+        faults: Where bad weights go.
+        records: Their numbers in the block.
+        show: From positions to a function from their index to the text of the value.
+    """
+    missing = np.flatnonzero(pc.is_null(numbers).to_numpy(zero_copy_only=False))
+    wrong = np.flatnonzero(~is_weight(pc.fill_null(numbers, 0.0)))
+    faults.condemn(records[missing], BadRowReason.WEIGHT_MISSING, column, lambda _: "")
+    faults.condemn(records[wrong], BadRowReason.WEIGHT_OUT_OF_RANGE, column, show(wrong))
 
 
 def convert_label(

@@ -1,14 +1,15 @@
 """Encoded rows on disk: fixed-width records that any range of can be read by one `pread`.
 
-A record is `num_fields` int32 ids, `num_numbers` float32 numbers and the float32 label, in that
-order, little-endian. `meta.json` beside the records is written last: without it they do not count.
+A record is `num_fields` int32 ids, `num_numbers` float32 numbers, the float32 weight if rows have
+one, and the float32 label, in that order, little-endian. `meta.json` beside the records is written
+last: without it they do not count.
 """
 
 import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,6 +36,7 @@ class EncodedMeta:
         num_fields: Ids of a record.
         num_numbers: Numbers of a record.
         num_positive: Records whose label is 1.
+        weight_sum: Sum of the records' weights; None if they have none.
     """
 
     version: int
@@ -43,11 +45,28 @@ class EncodedMeta:
     num_fields: int
     num_numbers: int
     num_positive: int
+    weight_sum: float | None = None
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether records have weights."""
+        return self.weight_sum is not None
 
     @property
     def record_words(self) -> int:
         """32-bit words of a record."""
-        return self.num_fields + self.num_numbers + 1
+        return self.num_fields + self.num_numbers + self.has_weights + 1
+
+    def parts_of(self, words_BR: NDArray[np.int32]) -> "EncodedRecords":
+        """The parts of records as views of their words."""
+        fields, numbers = self.num_fields, self.num_fields + self.num_numbers
+        return EncodedRecords(
+            words=words_BR,
+            ids_BF=words_BR[:, :fields],
+            numbers_BN=words_BR[:, fields:numbers].view(np.float32),
+            labels_B=words_BR[:, -1].view(np.float32),
+            weights_B=words_BR[:, numbers].view(np.float32) if self.has_weights else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,11 +77,14 @@ class EncodedRows:
         ids_BF: int32 [B, F], local to their field.
         numbers_BN: float32 [B, N].
         labels_B: float32 [B].
+        weights_B: float32 [B], over the mean weight of all records, so that theirs is 1; None if
+            all weigh the same.
     """
 
     ids_BF: NDArray[np.int32]
     numbers_BN: NDArray[np.float32]
     labels_B: NDArray[np.float32]
+    weights_B: NDArray[np.float32] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -79,19 +101,35 @@ class EncodedRecords:
         ids_BF: int32 [B, F].
         numbers_BN: float32 [B, N].
         labels_B: float32 [B].
+        weights_B: float32 [B]; only their ratios matter. None if records have none.
     """
 
     words: NDArray[np.int32]
     ids_BF: NDArray[np.int32]
     numbers_BN: NDArray[np.float32]
     labels_B: NDArray[np.float32]
+    weights_B: NDArray[np.float32] | None
 
 
 class EncodedWriter:
-    """Writes one split's records; a context manager that finishes the folder or leaves nothing."""
+    """Writes one split's records; a context manager that finishes the folder or leaves nothing.
+
+    Args:
+        folder: Theirs.
+        num_fields: Ids of a record.
+        num_numbers: Numbers of a record.
+        fingerprint: Of everything the records depend on.
+        has_weights: Whether records have weights.
+    """
 
     def __init__(
-        self, folder: Path, *, num_fields: int, num_numbers: int, fingerprint: str
+        self,
+        folder: Path,
+        *,
+        num_fields: int,
+        num_numbers: int,
+        fingerprint: str,
+        has_weights: bool = False,
     ) -> None:
         if sys.byteorder != "little":
             raise DataError(
@@ -100,9 +138,15 @@ class EncodedWriter:
                 remedy="Run on an x86-64 or ARM machine",
             )
         self._folder = folder
-        self._meta = EncodedMeta(_FORMAT_VERSION, fingerprint, 0, num_fields, num_numbers, 0)
-        self._num_rows = 0
-        self._num_positive = 0
+        self._meta = EncodedMeta(
+            _FORMAT_VERSION,
+            fingerprint,
+            num_rows=0,
+            num_fields=num_fields,
+            num_numbers=num_numbers,
+            num_positive=0,
+            weight_sum=0.0 if has_weights else None,
+        )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "meta.json").unlink(missing_ok=True)
@@ -116,19 +160,22 @@ class EncodedWriter:
         ids_BF: NDArray[np.int32],
         numbers_BN: NDArray[np.float32],
         labels_B: NDArray[np.float32],
+        weights_B: NDArray[np.float32] | None = None,
     ) -> None:
-        """Appends rows."""
+        """Appends rows; they have weights if records do."""
         records = self.new_records(len(labels_B))
         records.ids_BF[:] = ids_BF
         records.numbers_BN[:] = numbers_BN
         records.labels_B[:] = labels_B
+        if (records.weights_B is None) != (weights_B is None):
+            raise ValueError("weights are given for all records or for none")
+        if records.weights_B is not None and weights_B is not None:
+            records.weights_B[:] = weights_B
         self.write_records(records)
 
     def new_records(self, num_rows: int) -> EncodedRecords:
         """Records without values; any thread may ask for them."""
-        words = np.empty((num_rows, self._meta.record_words), dtype=np.int32)
-        ids, numbers, labels = np.split(words, [self._meta.num_fields, -1], axis=1)
-        return EncodedRecords(words, ids, numbers.view(np.float32), labels[:, 0].view(np.float32))
+        return self._meta.parts_of(np.empty((num_rows, self._meta.record_words), dtype=np.int32))
 
     def write_records(self, records: EncodedRecords) -> None:
         """Appends records, whose memory is free again afterwards."""
@@ -139,8 +186,15 @@ class EncodedWriter:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
             raise durable.explain_os_error(error, self._folder / "rows.bin") from error
-        self._num_rows += len(records.labels_B)
-        self._num_positive += int(np.count_nonzero(records.labels_B))
+        meta = self._meta
+        self._meta = replace(
+            meta,
+            num_rows=meta.num_rows + len(records.labels_B),
+            num_positive=meta.num_positive + int(np.count_nonzero(records.labels_B)),
+        )
+        if meta.weight_sum is not None and records.weights_B is not None:
+            total = float(np.sum(records.weights_B, dtype=np.float64))
+            self._meta = replace(self._meta, weight_sum=meta.weight_sum + total)
 
     def __enter__(self) -> Self:
         return self
@@ -155,7 +209,7 @@ class EncodedWriter:
         if kind is not None:
             (self._folder / "rows.bin").unlink(missing_ok=True)
             return
-        meta = asdict(self._meta) | {"num_rows": self._num_rows, "num_positive": self._num_positive}
+        meta = {name: value for name, value in asdict(self._meta).items() if value is not None}
         durable.write_text(self._folder / "meta.json", json.dumps(meta, indent=2) + "\n")
 
 
@@ -223,12 +277,19 @@ class EncodedReader:
         return records
 
     def _as_rows(self, records: NDArray[np.int32]) -> EncodedRows:
-        fields, numbers = self.meta.num_fields, self.meta.num_numbers
+        parts = self.meta.parts_of(records)
         return EncodedRows(
-            ids_BF=np.ascontiguousarray(records[:, :fields]),
-            numbers_BN=np.ascontiguousarray(records[:, fields : fields + numbers]).view(np.float32),
-            labels_B=np.ascontiguousarray(records[:, -1]).view(np.float32),
+            ids_BF=np.ascontiguousarray(parts.ids_BF),
+            numbers_BN=np.ascontiguousarray(parts.numbers_BN),
+            labels_B=np.ascontiguousarray(parts.labels_B),
+            weights_B=None if parts.weights_B is None else self._relative(parts.weights_B),
         )
+
+    def _relative(self, weights_B: NDArray[np.float32]) -> NDArray[np.float32]:
+        mean = (self.meta.weight_sum or 0.0) / self.meta.num_rows
+        if mean == 0.0:
+            return np.zeros(len(weights_B), np.float32)
+        return (weights_B.astype(np.float64) / mean).astype(np.float32)
 
     def read_range(self, first_row: int, num_rows: int) -> EncodedRows:
         """Neighbouring rows, in the order of the file."""

@@ -36,6 +36,7 @@ from ctr_pipeline.dataset.splits import (
     random_places,
 )
 from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
+from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
@@ -56,9 +57,10 @@ def ingest(
 ) -> IngestedRows:
     """Reads all rows once and writes `folder/{train,valid,test}/part-00000.arrow` and so on.
 
-    A part has the label (int8), the columns of `column_types` (float64 or string, missing values
-    NULL) and the key columns, as text unless they have a type already. An ingestion of the same
-    files, config and types that is there already is taken as it is.
+    A part has the label (int8), the weight (float64) if rows have one, the columns of
+    `column_types` (float64 or string, missing values NULL) and the key columns, as text unless they
+    have a type already. An ingestion of the same files, config and types that is there already is
+    taken as it is.
 
     Args:
         data: How the files are read and divided.
@@ -101,7 +103,8 @@ def ingest(
             ingestion = _Ingestion(
                 data, source, plan, temporary, ledger, pool, task, seed, threads, block_bytes
             )
-            parts = ingestion.run(kept=[*column_types, *data.key_columns])
+            weight = [data.weight] if data.weight is not None else []
+            parts = ingestion.run(kept=[*column_types, *data.key_columns, *weight])
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -122,6 +125,7 @@ def ingest(
                     files=tuple(part.file for part in parts[split]),
                     num_rows=sum(part.num_rows for part in parts[split]),
                     num_positive=sum(part.num_positive for part in parts[split]),
+                    weights=WeightSums.of_all(part.weights for part in parts[split]),
                 )
                 for split in parts
             },
@@ -148,7 +152,6 @@ class _Ingestion:
 
     def run(self, kept: Collection[str]) -> dict[str, list[Part]]:
         """The parts of every split; `kept` are the columns to write beside the label."""
-        label = self.data.label
         dropped = [name for name in self.plan.types if name not in kept]
         shares = Shares(
             valid=0.0 if "valid" in self.source.files else self.data.split.valid,
@@ -178,7 +181,14 @@ class _Ingestion:
                     writer.add(table.drop_columns(dropped))
                 rows = writer.finish()
                 ranges = plan_order_ranges(sum(part.num_rows for part in rows), own)
-                parts |= divide_parts(rows, ranges, self.folder, label, self.pool)
+                parts |= divide_parts(
+                    rows,
+                    ranges,
+                    self.folder,
+                    self.data.label,
+                    self.pool,
+                    weight=self.data.weight,
+                )
                 shutil.rmtree(self.folder / "all")
             else:
                 writers = {name: self._writer(self.folder / name) for name in own.splits}
@@ -195,11 +205,13 @@ class _Ingestion:
         return {split: parts[split] for split in SPLITS if split in parts}
 
     def _writer(self, folder: Path) -> PartsWriter:
-        return PartsWriter(folder, self.data.label, self.pool, self.threads + 1)
+        return PartsWriter(
+            folder, self.data.label, self.pool, self.threads + 1, weight=self.data.weight
+        )
 
 
 def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None:
-    """Raises DataError for a split without rows or with one class only."""
+    """Raises DataError for a split without rows, or where one class only has any or weighs."""
     for split, files in parts.items():
         num_rows = sum(part.num_rows for part in files)
         num_positive = sum(part.num_positive for part in files)
@@ -216,6 +228,14 @@ def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None
                 f"all {num_rows} labels of the {split} split are {only}; both classes are needed",
                 place=place,
                 remedy="Check data.label; if the rows are sorted by it, set data.split.by: random",
+            )
+        weights = WeightSums.of_all(part.weights for part in files)
+        if weights is not None and not 0 < weights.positive < weights.total:
+            of = "" if not weights.total else f" of label {0 if weights.positive else 1}"
+            raise DataError(
+                f"all weights of the {split} rows{of} are 0; both classes need weight",
+                place=place,
+                remedy="Check data.weight",
             )
 
 

@@ -13,6 +13,7 @@ from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source, SourceFile
+from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
@@ -22,12 +23,27 @@ _RECORD = "ingested.json"
 
 
 class SplitRows(BaseModel):
-    """The rows of one split: their parts in order, how many, and how many with label 1."""
+    """The rows of one split.
+
+    Attributes:
+        files: Their parts in order.
+        num_rows: How many.
+        num_positive: How many with label 1.
+        weights: What they weigh; None without weights.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     files: tuple[Path, ...]
     num_rows: int
     num_positive: int
+    weights: WeightSums | None = None
+
+    @property
+    def label_rate(self) -> float:
+        """Mean label, weighted if rows have weights."""
+        if self.weights is None:
+            return self.num_positive / self.num_rows
+        return self.weights.positive / self.weights.total
 
 
 class IngestedRows(BaseModel):
@@ -67,7 +83,9 @@ def fingerprint_of(
     facts: dict[str, Any] = {
         "version": INGESTED_VERSION,
         # What is read is not sampled; what is trained on is.
-        "data": data.model_dump(mode="json", exclude={"sample"}),
+        "data": data.model_dump(
+            mode="json", exclude={"sample"} if data.weight else {"sample", "weight"}
+        ),
         "format": [source.format, source.delimiter],
         "types": list(column_types.items()),
         "seed": seed if data.split.by == "random" else None,

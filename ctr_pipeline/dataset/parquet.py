@@ -19,6 +19,7 @@ from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import (
     ColumnPlan,
     ParsedBlock,
+    condemn_weights,
     convert_label,
     convert_texts,
     nan_to_null,
@@ -194,13 +195,15 @@ def convert_column(
     if is_text_use:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
     numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
-    if name != plan.label:
-        return numbers
     none = np.empty(0, dtype=np.int64)
 
     def show(positions: Any) -> Any:
         return lambda index: str(array[int(positions[index])])
 
+    if name == plan.weight:
+        condemn_weights(numbers, name, faults, records, show=show)
+    if name != plan.label:
+        return numbers
     return convert_label(numbers, name, faults, records, wrong=none, show=show)
 
 

@@ -1,6 +1,6 @@
 """Parts: the Arrow files that ingested rows are kept in.
 
-A part is one record batch. Its columns are dictionaries, but for the label: what is counted,
+A part is one record batch. Its columns are dictionaries, but for label and weight: what is counted,
 transformed or looked up later is so once for each distinct value of a part, and reading a part
 costs next to nothing. Parts hold 64 Ki rows or 64 MiB, whichever comes first, so that a writer
 needs little memory with few or many columns.
@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary
+from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error
 from ctr_pipeline.errors import DataError
 
@@ -28,11 +28,12 @@ _PART_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """One part: its file, its rows, and how many of them have label 1."""
+    """One part: its file, its rows, how many of them have label 1, and what they weigh."""
 
     file: Path
     num_rows: int
     num_positive: int
+    weights: WeightSums | None = None
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,20 @@ def part_name(index: int) -> str:
     return f"part-{index:05d}.arrow"
 
 
-def write_part(table: pa.Table, file: Path, label: str) -> Part:
+def write_part(table: pa.Table, file: Path, label: str, weight: str | None = None) -> Part:
     """Writes one part.
+
+    Args:
+        table: Its rows.
+        file: Where.
+        label: The label's name.
+        weight: The name of the column of weights; None without.
 
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
     columns = [
-        column if name == label else encode_dictionary(column)
+        column if name in (label, weight) else encode_dictionary(column)
         for name, column in zip(table.column_names, map(_whole, table.columns), strict=True)
     ]
     batch = pa.record_batch(columns, names=table.column_names)
@@ -71,16 +78,29 @@ def write_part(table: pa.Table, file: Path, label: str) -> Part:
             writer.write_batch(batch)
     except OSError as error:
         raise explain_os_error(error, file) from error
-    return Part(file, table.num_rows, int(pc.sum(table.column(label)).as_py() or 0))
+    is_positive = table.column(label).to_numpy() == 1
+    weights = None
+    if weight is not None:
+        weights = WeightSums.of(table.column(weight).to_numpy(), is_positive)
+    return Part(file, table.num_rows, int(np.count_nonzero(is_positive)), weights)
 
 
 class PartsWriter:
     """Gathers the tables of one split in order and writes them as parts in other threads."""
 
-    def __init__(self, folder: Path, label: str, pool: Executor, max_pending: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        label: str,
+        pool: Executor,
+        max_pending: int,
+        *,
+        weight: str | None = None,
+    ) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
         self._label = label
+        self._weight = weight
         self._pool = pool
         self._max_pending = max_pending
         self._gathered: list[pa.Table] = []
@@ -111,7 +131,7 @@ class PartsWriter:
     def _write(self) -> None:
         table = pa.concat_tables(self._gathered)
         file = self._folder / part_name(self._num_parts)
-        self._pending.append(self._pool.submit(write_part, table, file, self._label))
+        self._pending.append(self._pool.submit(write_part, table, file, self._label, self._weight))
         self._num_parts += 1
         self._gathered, self._num_rows, self._num_bytes = [], 0, 0
         while len(self._pending) > self._max_pending:
@@ -124,6 +144,8 @@ def divide_parts(
     folder: Path,
     label: str,
     pool: Executor,
+    *,
+    weight: str | None = None,
 ) -> dict[str, list[Part]]:
     """Moves parts into one folder for each range of rows; those across a border are cut in two.
 
@@ -133,11 +155,12 @@ def divide_parts(
         folder: Where the folders of the splits are made.
         label: The label's name.
         pool: Cuts parts.
+        weight: The name of the column of weights; None without.
     """
 
     def cut(source: Path, first: int, num_rows: int, file: Path) -> Part:
         batch = plain_batch(_read_part(source).slice(first, num_rows))
-        return write_part(pa.Table.from_batches([batch]), file, label)
+        return write_part(pa.Table.from_batches([batch]), file, label, weight)
 
     divided: dict[str, list[Part | Future[Part]]] = {}
     for split, (first, after) in ranges.items():
@@ -150,7 +173,7 @@ def divide_parts(
             file = folder / split / part_name(len(divided[split]))
             if high - low == part.num_rows:
                 part.file.rename(file)
-                divided[split].append(Part(file, part.num_rows, part.num_positive))
+                divided[split].append(replace(part, file=file))
             else:
                 divided[split].append(pool.submit(cut, part.file, low - start, high - low, file))
     return {
@@ -171,7 +194,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of parts in order, a part or at most `batch_rows` at once, in bounded memory.
 
-    Columns come as dictionaries of a whole part, NULL among their values; the label is plain.
+    Columns come as dictionaries of a whole part, NULL among their values; label and weight are
+    plain.
 
     Args:
         files: Parts.

@@ -49,6 +49,10 @@ class NegativeSampling(BaseModel):
         places = random_places(first_row, len(is_positive), mix(self.seed, _PURPOSE))
         return is_positive | (places < self.negatives)
 
+    def expected_rows(self, num_rows: int, num_positive: int) -> int:
+        """About how many of some rows are drawn."""
+        return num_positive + round(self.negatives * (num_rows - num_positive))
+
 
 def sampling_of(config: Config) -> NegativeSampling | None:
     """How training rows are drawn; None if all are trained on."""

@@ -144,6 +144,8 @@ def inspect_source(data: DataConfig, *, seed: int = 0) -> Source:
     named = {split: paths for split, paths in groups.items() if paths is not None}
     source = inspect_paths(data, named, keys, seed=seed)
     source.require([data.label], "data.label")
+    if data.weight is not None:
+        source.require([data.weight], "data.weight")
     source.require(data.key_columns, "data.key_columns")
     if data.split.column is not None:
         source.require([data.split.column], "data.split.column")

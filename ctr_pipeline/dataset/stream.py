@@ -26,8 +26,9 @@ def stream_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of new files, in order, read by the rules of `data` as ingestion reads them.
 
-    A batch has the label (int8, if required), the columns of `column_types` (float64 or string)
-    and the extra columns as text. Files without a header may lack the label if it is not required.
+    A batch has the label (int8) and the weight (float64) if the label is required, the columns of
+    `column_types` (float64 or string) and the extra columns as text. Files without a header may
+    lack the label if it is not required.
 
     Args:
         data: How the files are read.
@@ -54,6 +55,8 @@ def stream_rows(
         carried=extra_columns,
         sensitive=sensitive,
     )
+    if plan.weight is not None:
+        source.require([plan.weight], "data.weight")
     source.require(_needed(source, plan), "the model")
     with ThreadPoolExecutor(threads, thread_name_prefix="stream") as pool:
         tables = read_good_rows(source, files, plan, ledger, pool, max_ahead=threads)

@@ -22,6 +22,7 @@ from ctr_pipeline.dataset.columns import (
     ParsedBlock,
     convert_texts,
     is_binary_label,
+    is_weight,
     nan_to_null,
 )
 from ctr_pipeline.dataset.compression import Compression
@@ -136,6 +137,8 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
             table = table.set_column(index, name, column.cast(pa.int8()))
         elif plan.types[name] is ColumnType.NUMBER:
             numbers = nan_to_null(column)
+            if name == plan.weight and not is_weight(numbers).all():
+                return None
             if numbers is not column:
                 table = table.set_column(index, name, numbers)
     return ParsedBlock(table, count_lines(block.data) + block.num_lines_skipped, {}, ())

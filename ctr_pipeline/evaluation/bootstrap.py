@@ -12,8 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ctr_pipeline.evaluation.calibration import Interval
-from ctr_pipeline.evaluation.checks import require_binary_labels, require_finite_scores
-from ctr_pipeline.evaluation.likelihood import row_losses
+from ctr_pipeline.evaluation.checks import (
+    require_binary_labels,
+    require_finite_scores,
+    require_weights,
+)
+from ctr_pipeline.evaluation.likelihood import mean_of, row_losses
 
 
 @dataclass(frozen=True)
@@ -42,16 +46,16 @@ class _WeightedAuc:
         self._starts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
         self._positive = positive[self._order].astype(np.int64)
 
-    def measure(self, weights: npt.NDArray[np.int64]) -> float:
-        """AUC with each row counted `weights` times; both classes must have weight."""
+    def measure(self, weights: npt.NDArray[Any]) -> float:
+        """AUC with each row counted `weights` times, whole or not; both classes have some."""
         ordered = weights[self._order]
         rows = np.add.reduceat(ordered, self._starts)
         positives = np.add.reduceat(ordered * self._positive, self._starts)
         negatives = rows - positives
         below = np.cumsum(negatives) - negatives
-        twice_right = int(np.sum(positives * (2 * below + negatives)))
-        num_positive = int(positives.sum())
-        return twice_right / (2 * num_positive * (int(rows.sum()) - num_positive))
+        twice_right = np.sum(positives * (2 * below + negatives)).item()
+        num_positive = positives.sum().item()
+        return float(twice_right / (2 * num_positive * (rows.sum().item() - num_positive)))
 
 
 def paired_bootstrap(
@@ -60,12 +64,13 @@ def paired_bootstrap(
     logits_b: npt.NDArray[Any],
     metric: Literal["auc", "logloss"],
     *,
+    weights: npt.NDArray[Any] | None = None,
     repeats: int = 1000,
     seed: int = 0,
 ) -> PairedDifference:
     """The difference a - b of a metric, with its 95 % interval over rows.
 
-    A repeat that draws only one class is drawn again, since it has no AUC.
+    A repeat that draws only one class, or no weight of one, is drawn again: it has no AUC.
 
     Args:
         labels: [N] zeros and ones.
@@ -73,11 +78,12 @@ def paired_bootstrap(
         logits_b: [N] logits of model b, of the same rows in the same order.
         metric: `auc`, where above 0 means that a ranks better, or `logloss`, where below 0 means
             that a fits better.
+        weights: [N], 0 or more; None: all rows count alike. A row is one draw, whatever it weighs.
         repeats: Times the rows are drawn.
         seed: Of the draws.
 
     Raises:
-        DataError: Only one class.
+        DataError: Only one class, or one whose rows all weigh 0.
         ValueError: Labels other than 0 and 1, or lengths that differ.
         TrainingError: Logits that are not finite.
     """
@@ -85,20 +91,23 @@ def paired_bootstrap(
     for logits in (logits_a, logits_b):
         require_finite_scores(logits, positive.size, place="paired bootstrap")
     random = np.random.default_rng(seed)
-    ones = np.ones(positive.size, dtype=np.int64)
+    if weights is None:
+        counts: npt.NDArray[Any] = np.ones(positive.size, dtype=np.int64)
+    else:
+        counts = require_weights(weights, positive, place="paired bootstrap")
     differences = np.empty(repeats, dtype=np.float64)
     if metric == "auc":
         auc_a, auc_b = _WeightedAuc(positive, logits_a), _WeightedAuc(positive, logits_b)
-        observed = auc_a.measure(ones) - auc_b.measure(ones)
+        observed = auc_a.measure(counts) - auc_b.measure(counts)
         for repeat in range(repeats):
-            weights = _draw_both_classes(random, positive)
-            differences[repeat] = auc_a.measure(weights) - auc_b.measure(weights)
+            drawn = _draw_both_classes(random, positive, counts)
+            differences[repeat] = auc_a.measure(drawn) - auc_b.measure(drawn)
     else:
         gaps = row_losses(labels, logits_a) - row_losses(labels, logits_b)
-        observed = float(np.mean(gaps))
+        observed = mean_of(gaps, weights)
         for repeat in range(repeats):
-            weights = _draw_both_classes(random, positive)
-            differences[repeat] = (weights @ gaps) / positive.size
+            drawn = _draw_both_classes(random, positive, counts)
+            differences[repeat] = (drawn @ gaps) / drawn.sum()
     low, high = np.quantile(differences, [0.025, 0.975]).tolist()
     return PairedDifference(
         difference=observed,
@@ -109,11 +118,11 @@ def paired_bootstrap(
 
 
 def _draw_both_classes(
-    random: np.random.Generator, positive: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
-    """How often each row is drawn, in N draws with replacement that meet both classes."""
+    random: np.random.Generator, positive: npt.NDArray[np.bool_], counts: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """What each row counts in N draws with replacement that meet both classes."""
     while True:
         drawn = random.integers(0, positive.size, positive.size, dtype=np.int64)
-        weights = np.bincount(drawn, minlength=positive.size)
-        if 0 < int(weights[positive].sum()) < positive.size:
-            return weights
+        drawn_counts = np.bincount(drawn, minlength=positive.size) * counts
+        if drawn_counts[positive].any() and drawn_counts[~positive].any():
+            return np.asarray(drawn_counts)

@@ -62,3 +62,33 @@ def require_finite_scores(scores: npt.NDArray[Any], num_rows: int, *, place: str
             remedy="Lower the learning rates or set train.gradient_clip_norm, then train again; if "
             "only rows with extreme numbers are so, add 'clip' to the chains of their columns",
         )
+
+
+def require_weights(
+    weights: npt.NDArray[Any], positive: npt.NDArray[np.bool_], *, place: str
+) -> npt.NDArray[np.float64]:
+    """Weights as float64, both classes with some.
+
+    Args:
+        weights: [N], 0 or more, finite.
+        positive: [N], which rows have label 1.
+        place: What the rows are, for error messages.
+
+    Raises:
+        DataError: All rows of one label weigh 0.
+        ValueError: There is not one weight per row, or one is negative or not finite: rows are read
+            so that none can be, so the caller is wrong.
+    """
+    if weights.shape != positive.shape:
+        raise ValueError(f"{place}: {positive.size} labels but weights of shape {weights.shape}")
+    wide = np.asarray(weights, dtype=np.float64)
+    if not np.all((wide >= 0) & (wide < np.inf)):
+        raise ValueError(f"{place}: a weight is negative or not finite")
+    for label, rows in ((1, positive), (0, ~positive)):
+        if not wide[rows].any():
+            raise DataError(
+                f"all rows of label {label} weigh 0, so no ranking can be measured",
+                place=place,
+                remedy="Check data.weight",
+            )
+    return wide

@@ -6,6 +6,9 @@ exactly, in any order and however the rows were divided, and nothing of a row is
 The AUC of a histogram takes rows of one bin as ties. Only pairs within one bin can be counted
 wrongly, each by one half at most, so the exact AUC lies within
 `sum over bins of positives * negatives / 2 / (P * N)` of it, a bound that comes with each value.
+
+Where rows have weights, a row of weight w is counted w * 2**20 times, rounded: all metrics are
+ratios, so they are the weighted ones, and what is sent and merged is what it always is.
 """
 
 from collections.abc import Iterable
@@ -29,6 +32,12 @@ _UNIT = 2.0**-36
 A part whose sum stays below 2**17 is exact; beyond, it is rounded as floats are.
 """
 
+_WEIGHT_UNITS = 2**20
+"""Times that a row of weight 1 is counted where rows have weights; theirs have a mean of 1."""
+
+_LARGEST_EXACT = 2**30
+"""Rows whose pairs, four times, int64 can count."""
+
 SparseCounts: TypeAlias = tuple[tuple[int, int], ...]
 """(bin, count) pairs of the bins that are not empty, ascending."""
 
@@ -51,7 +60,8 @@ class ScoreHistogram:
     """What some rows' scores are worth, mergeable by `+`.
 
     Attributes:
-        positives: int64 [NUM_BINS], rows of label 1 by bin of their logit.
+        positives: int64 [NUM_BINS], rows of label 1 by bin of their logit, each as often as it
+            counts.
         negatives: The same of label 0.
         loss_units: Sum of the rows' logloss, in units of 2**-36 nats.
         probability_units: Sum of the predictions, in the same units.
@@ -69,13 +79,20 @@ class ScoreHistogram:
 
     @classmethod
     def of(
-        cls, labels: npt.NDArray[Any], logits: npt.NDArray[Any], *, place: str = "predictions"
+        cls,
+        labels: npt.NDArray[Any],
+        logits: npt.NDArray[Any],
+        *,
+        weights: npt.NDArray[Any] | None = None,
+        place: str = "predictions",
     ) -> "ScoreHistogram":
         """Counts rows.
 
         Args:
             labels: [N] zeros and ones.
             logits: [N] float32 or float64; counted as float32.
+            weights: [N], with a mean of about 1 over all parts; None: rows count once. Parts with
+                weights are merged with such parts only.
             place: What the rows are, for error messages.
 
         Raises:
@@ -87,12 +104,20 @@ class ScoreHistogram:
             raise ValueError(f"{place}: a label is neither 0 nor 1")
         require_finite_scores(logits, len(labels), place=place)
         bins = bins_of(logits)
-        losses = row_losses(labels, logits)
+        losses, probabilities = row_losses(labels, logits), probabilities_of(logits)
+        if weights is None:
+            return cls(
+                np.bincount(bins[positive], minlength=NUM_BINS),
+                np.bincount(bins[~positive], minlength=NUM_BINS),
+                _to_units(losses),
+                _to_units(probabilities),
+            )
+        times = np.rint(weights.astype(np.float64) * _WEIGHT_UNITS)
         return cls(
-            np.bincount(bins[positive], minlength=NUM_BINS),
-            np.bincount(bins[~positive], minlength=NUM_BINS),
-            _to_units(losses),
-            _to_units(probabilities_of(logits)),
+            _sums_by_bin(bins[positive], times[positive]),
+            _sums_by_bin(bins[~positive], times[~positive]),
+            _to_units(losses, times),
+            _to_units(probabilities, times),
         )
 
     @classmethod
@@ -146,7 +171,7 @@ class ScoreHistogram:
 
     @property
     def num_rows(self) -> int:
-        """Rows counted."""
+        """Rows, each as often as it counts."""
         return int(self.positives.sum() + self.negatives.sum())
 
     @property
@@ -173,11 +198,14 @@ class ScoreHistogram:
         """
         num_positive, num_rows = self.num_positive, self.num_rows
         require_both_classes(num_positive, num_rows, place=place)
-        below = np.cumsum(self.negatives) - self.negatives
+        positives, negatives = self.positives, self.negatives
+        if num_rows > _LARGEST_EXACT:
+            positives, negatives = positives.astype(object), negatives.astype(object)
+        below = np.cumsum(negatives) - negatives
         # As in `ranking.exact_auc`: whole numbers up to the last division.
-        twice_right = int(np.sum(self.positives * (2 * below + self.negatives)))
+        twice_right = int(np.sum(positives * (2 * below + negatives)))
         twice_pairs = 2 * num_positive * (num_rows - num_positive)
-        tied = int(np.sum(self.positives * self.negatives))
+        tied = int(np.sum(positives * negatives))
         return AucEstimate(twice_right / twice_pairs, tied / twice_pairs)
 
 
@@ -193,8 +221,15 @@ def bins_of(logits: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.minimum(bins, NUM_BINS - 1)
 
 
-def _to_units(values: npt.NDArray[np.float64]) -> int:
-    return int(np.sum(np.rint(values / _UNIT)))
+def _sums_by_bin(
+    bins: npt.NDArray[np.int64], times: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    # Sums of whole numbers below 2**53 are exact in float64.
+    return np.bincount(bins, times, NUM_BINS).astype(np.int64)
+
+
+def _to_units(values: npt.NDArray[np.float64], times: npt.NDArray[np.float64] | int = 1) -> int:
+    return int(np.sum(np.rint(values / _UNIT) * times))
 
 
 def _sparse(counts: npt.NDArray[np.int64]) -> SparseCounts:

@@ -43,6 +43,7 @@ def importance_of(
     labels: npt.NDArray[Any],
     logits: npt.NDArray[Any],
     shuffled_logits: npt.NDArray[Any],
+    weights: npt.NDArray[Any] | None = None,
 ) -> ImportanceRow:
     """Compares the logits of the rows as they are with those after `feature` was shuffled.
 
@@ -51,14 +52,19 @@ def importance_of(
         labels: [N] zeros and ones.
         logits: [N] of the rows as they are.
         shuffled_logits: [N] of the same rows with the feature's values permuted.
+        weights: [N], 0 or more; None: all rows count alike.
 
     Raises:
         DataError: Only one class.
         ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Logits that are not finite.
     """
+    auc_before, auc_after = (
+        exact_auc(labels, scores, weights=weights) for scores in (logits, shuffled_logits)
+    )
+    before, after = (
+        logloss_of_logits(labels, scores, weights) for scores in (logits, shuffled_logits)
+    )
     return ImportanceRow(
-        feature=feature,
-        auc_drop=exact_auc(labels, logits) - exact_auc(labels, shuffled_logits),
-        logloss_rise=logloss_of_logits(labels, shuffled_logits) - logloss_of_logits(labels, logits),
+        feature=feature, auc_drop=auc_before - auc_after, logloss_rise=after - before
     )

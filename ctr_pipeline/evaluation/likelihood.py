@@ -30,9 +30,18 @@ def row_losses(labels: npt.NDArray[Any], logits: npt.NDArray[Any]) -> npt.NDArra
     return losses
 
 
-def logloss_of_logits(labels: npt.NDArray[Any], logits: npt.NDArray[Any]) -> float:
-    """Mean negative log likelihood, nats a row."""
-    return float(np.mean(row_losses(labels, logits)))
+def logloss_of_logits(
+    labels: npt.NDArray[Any], logits: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None
+) -> float:
+    """Mean negative log likelihood, nats a row; weighted if there are weights [N]."""
+    return mean_of(row_losses(labels, logits), weights)
+
+
+def mean_of(values: npt.NDArray[Any], weights: npt.NDArray[Any] | None) -> float:
+    """Mean of values [N]; weighted if there are weights [N], whose sum is above 0."""
+    if weights is None:
+        return float(np.mean(values))
+    return float(np.sum(values * weights) / np.sum(weights))
 
 
 def logloss_of_probabilities(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:

@@ -13,10 +13,15 @@ from ctr_pipeline.evaluation.calibration import (
     calibration_ratio,
     expected_calibration_error,
 )
-from ctr_pipeline.evaluation.checks import require_binary_labels, require_finite_scores
+from ctr_pipeline.evaluation.checks import (
+    require_binary_labels,
+    require_finite_scores,
+    require_weights,
+)
 from ctr_pipeline.evaluation.likelihood import (
     constant_logloss,
     logloss_of_logits,
+    mean_of,
     normalized_entropy,
     probabilities_of,
 )
@@ -29,7 +34,9 @@ class EvaluationResult(BaseModel):
     Attributes:
         num_rows: Rows evaluated.
         num_positive: Rows with label 1.
-        label_rate: Their share.
+        weight_sum: Sum of the rows' weights; None without. With weights, all metrics are weighted,
+            and what counts rows counts them.
+        label_rate: Mean label.
         mean_probability: Mean prediction.
         auc: Exact, ties one half.
         logloss: Nats a row.
@@ -50,6 +57,7 @@ class EvaluationResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     num_rows: int
     num_positive: int
+    weight_sum: float | None = None
     label_rate: float
     mean_probability: float
     auc: float
@@ -83,6 +91,7 @@ def evaluate_predictions(
     labels: npt.NDArray[Any],
     logits: npt.NDArray[Any],
     *,
+    weights: npt.NDArray[Any] | None = None,
     groups: Groups | None = None,
     bins: int = 20,
     baseline_rate: float | None = None,
@@ -93,6 +102,7 @@ def evaluate_predictions(
     Args:
         labels: [N] uint8 or float, zeros and ones.
         logits: [N] float32 or float64, before the sigmoid.
+        weights: [N], 0 or more; None: all rows count alike.
         groups: [N] group of each row for GAUC; missing values belong to no group.
         bins: Calibration bins asked for.
         baseline_rate: What the constant baseline predicts, best the label rate of the training
@@ -100,25 +110,30 @@ def evaluate_predictions(
         place: What the rows are, for error messages, such as `test rows`.
 
     Raises:
-        DataError: Only one class: AUC and baseline have no meaning.
+        DataError: Only one class, or one whose rows all weigh 0: AUC and baseline have no meaning.
         ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Logits that are not finite.
     """
     positive = require_binary_labels(labels, place=place)
     require_finite_scores(logits, positive.size, place=place)
-    label_rate = float(np.mean(positive))
+    if weights is not None:
+        weights = require_weights(weights, positive, place=place)
+    label_rate = mean_of(positive, weights)
     reference_rate = label_rate if baseline_rate is None else baseline_rate
     probabilities = probabilities_of(logits)
-    logloss = logloss_of_logits(labels, logits)
-    ratio, interval = calibration_ratio(labels, probabilities)
-    in_bins = calibration_bins(labels, probabilities, bins)
-    by_group = None if groups is None else group_auc(labels, logits, groups, place=place)
+    logloss = logloss_of_logits(labels, logits, weights)
+    ratio, interval = calibration_ratio(labels, probabilities, weights)
+    in_bins = calibration_bins(labels, probabilities, bins, weights)
+    by_group = None
+    if groups is not None:
+        by_group = group_auc(labels, logits, groups, weights=weights, place=place)
     return EvaluationResult(
         num_rows=positive.size,
         num_positive=int(np.count_nonzero(positive)),
+        weight_sum=None if weights is None else float(np.sum(weights)),
         label_rate=label_rate,
-        mean_probability=float(np.mean(probabilities)),
-        auc=exact_auc(labels, logits, place=place),
+        mean_probability=mean_of(probabilities, weights),
+        auc=exact_auc(labels, logits, weights=weights, place=place),
         logloss=logloss,
         normalized_entropy=normalized_entropy(logloss, label_rate),
         baseline_rate=reference_rate,
@@ -131,5 +146,5 @@ def evaluate_predictions(
         gauc_num_groups_total=None if by_group is None else by_group.num_groups,
         gauc_num_rows=None if by_group is None else by_group.num_rows_counted,
         calibration_bins=in_bins,
-        roc=roc_points(labels, logits, place=place),
+        roc=roc_points(labels, logits, weights=weights, place=place),
     )

@@ -3,7 +3,8 @@
 The AUC is the share of (positive, negative) pairs that the scores order rightly, a tie counting one
 half: the Mann-Whitney statistic (Hanley & McNeil 1982, "The meaning and use of the area under a
 receiver operating characteristic curve", equation 1). Pairs are counted in 64-bit integers, so the
-only rounding is the last division.
+only rounding is the last division. Where rows have weights, a pair weighs the product of its rows',
+in float64: whole weights give the figures of repeated rows, as long as no sum reaches 2**53.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.evaluation.checks import require_binary_labels, require_finite_scores
+from ctr_pipeline.evaluation.checks import (
+    require_binary_labels,
+    require_finite_scores,
+    require_weights,
+)
 
 Groups: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
 """One group value per row; NULL (Arrow), None or NaN (NumPy) is no group."""
@@ -50,17 +55,22 @@ def _run_starts(changed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
 
 
 def exact_auc(
-    labels: npt.NDArray[Any], scores: npt.NDArray[Any], *, place: str = "predictions"
+    labels: npt.NDArray[Any],
+    scores: npt.NDArray[Any],
+    *,
+    weights: npt.NDArray[Any] | None = None,
+    place: str = "predictions",
 ) -> float:
     """Area under the ROC curve, exact, ties counting one half; O(N log N), one sort.
 
     Args:
         labels: [N] zeros and ones.
         scores: [N] float; any increasing function of the probability.
+        weights: [N], 0 or more; None: all rows count alike.
         place: What the rows are, for error messages.
 
     Raises:
-        DataError: Only one class.
+        DataError: Only one class, or one whose rows all weigh 0.
         ValueError: No rows, labels other than 0 and 1, or lengths that differ.
         TrainingError: Scores that are not finite.
     """
@@ -70,6 +80,10 @@ def exact_auc(
     sorted_scores = scores[order]
     sorted_positive = positive[order]
     starts = _run_starts(sorted_scores[1:] != sorted_scores[:-1])
+    if weights is not None:
+        return _weighted_auc(
+            sorted_positive, require_weights(weights, positive, place=place)[order], starts
+        )
     positives = np.add.reduceat(sorted_positive, starts, dtype=np.int64)
     rows = np.diff(starts, append=positive.size)
     negatives = rows - positives
@@ -80,23 +94,39 @@ def exact_auc(
     return twice_right / (2 * num_positive * (positive.size - num_positive))
 
 
+def _weighted_auc(
+    positive: npt.NDArray[np.bool_],
+    weights: npt.NDArray[np.float64],
+    starts: npt.NDArray[np.int64],
+) -> float:
+    """AUC of rows in the order of their scores; `starts` are those of runs of equal ones."""
+    positives = np.add.reduceat(np.where(positive, weights, 0.0), starts)
+    negatives = np.add.reduceat(np.where(positive, 0.0, weights), starts)
+    below = np.cumsum(negatives) - negatives
+    twice_right = float(np.sum(positives * (2 * below + negatives)))
+    return twice_right / (2 * float(np.sum(positives)) * float(np.sum(negatives)))
+
+
 def group_auc(
     labels: npt.NDArray[Any],
     scores: npt.NDArray[Any],
     groups: Groups,
     *,
+    weights: npt.NDArray[Any] | None = None,
     place: str = "predictions",
 ) -> GroupAuc:
     """GAUC: AUC inside each group, averaged with the groups' row counts as weights.
 
     Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", equation 11, with
     impressions as weights. Groups of one class have no AUC and are left out, as are rows without
-    a group; the result says how many remain.
+    a group; the result says how many remain. Where rows have weights, a group's is their sum, and
+    rows of weight 0 are as good as absent.
 
     Args:
         labels: [N] zeros and ones.
         scores: [N] float.
         groups: [N] values of any type.
+        weights: [N], 0 or more; None: all rows count alike.
         place: What the rows are, for error messages.
 
     Raises:
@@ -109,17 +139,22 @@ def group_auc(
     codes = _group_codes(groups)
     if codes.size != positive.size:
         raise ValueError(f"{codes.size} groups for {positive.size} rows")
-    grouped = codes >= 0
+    if weights is None:
+        # Whole numbers, so that pairs are counted exactly.
+        counts: npt.NDArray[Any] = np.ones(positive.size, np.int64)
+    else:
+        counts = require_weights(weights, positive, place=place)
+    grouped = (codes >= 0) & (counts > 0)
     if not grouped.any():
         return GroupAuc(value=None, num_groups=0, num_groups_counted=0, num_rows_counted=0)
-    codes, scores, positive = codes[grouped], scores[grouped], positive[grouped]
-    order = np.lexsort((scores, codes))
-    codes, scores, positive = codes[order], scores[order], positive[order]
+    chosen = np.flatnonzero(grouped)
+    order = chosen[np.lexsort((scores[chosen], codes[chosen]))]
+    codes, scores, positive, counts = codes[order], scores[order], positive[order], counts[order]
 
     group_changes = codes[1:] != codes[:-1]
     tie_starts = _run_starts(group_changes | (scores[1:] != scores[:-1]))
-    tie_positives = np.add.reduceat(positive, tie_starts, dtype=np.int64)
-    tie_negatives = np.diff(tie_starts, append=positive.size) - tie_positives
+    tie_positives = np.add.reduceat(np.where(positive, counts, 0), tie_starts)
+    tie_negatives = np.add.reduceat(np.where(positive, 0, counts), tie_starts)
     negatives_before = np.cumsum(tie_negatives) - tie_negatives
 
     group_starts = _run_starts(group_changes)
@@ -132,9 +167,10 @@ def group_auc(
     num_negative = np.add.reduceat(tie_negatives, first_tie)
 
     both = (num_positive > 0) & (num_negative > 0)
-    rows = (num_positive + num_negative)[both]
+    rows = np.diff(group_starts, append=positive.size)[both]
     pairs = 2.0 * num_positive[both] * num_negative[both]
-    value = float(np.average(twice_right[both] / pairs, weights=rows)) if rows.size else None
+    share = (num_positive + num_negative)[both]
+    value = float(np.average(twice_right[both] / pairs, weights=share)) if rows.size else None
     return GroupAuc(
         value=value,
         num_groups=int(group_starts.size),
@@ -166,6 +202,7 @@ def roc_points(
     labels: npt.NDArray[Any],
     scores: npt.NDArray[Any],
     *,
+    weights: npt.NDArray[Any] | None = None,
     max_points: int = 400,
     place: str = "predictions",
 ) -> tuple[RocPoint, ...]:
@@ -176,6 +213,7 @@ def roc_points(
     Args:
         labels: [N] zeros and ones.
         scores: [N] float.
+        weights: [N], 0 or more; None: all rows count alike.
         max_points: Points kept at most, both ends included.
         place: What the rows are, for error messages.
 
@@ -186,13 +224,20 @@ def roc_points(
     """
     positive = require_binary_labels(labels, place=place)
     require_finite_scores(scores, positive.size, place=place)
+    if weights is None:
+        counts: npt.NDArray[Any] = np.ones(positive.size, np.int64)
+    else:
+        counts = require_weights(weights, positive, place=place)
+        kept = counts > 0
+        scores, positive, counts = scores[kept], positive[kept], counts[kept]
     order = np.argsort(scores)[::-1]
     sorted_scores = scores[order]
     last_of_run = np.append(
-        np.flatnonzero(sorted_scores[1:] != sorted_scores[:-1]), labels.size - 1
+        np.flatnonzero(sorted_scores[1:] != sorted_scores[:-1]), positive.size - 1
     )
-    true_positives = np.concatenate(([0], np.cumsum(positive[order], dtype=np.int64)[last_of_run]))
-    false_positives = np.concatenate(([0], last_of_run + 1)) - true_positives
+    is_true, counts = positive[order], counts[order]
+    true_positives = np.concatenate(([0], np.cumsum(np.where(is_true, counts, 0))[last_of_run]))
+    false_positives = np.concatenate(([0], np.cumsum(np.where(is_true, 0, counts))[last_of_run]))
     true_rate = true_positives / true_positives[-1]
     false_rate = false_positives / false_positives[-1]
     if true_rate.size > max_points:

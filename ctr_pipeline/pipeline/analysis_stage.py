@@ -14,6 +14,7 @@ from ctr_pipeline.analysis import (
     decide_features,
     plan_statistics,
 )
+from ctr_pipeline.analysis.collect import STATISTICS_FILE
 from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
@@ -26,7 +27,7 @@ from ctr_pipeline.pipeline.table_statistics import collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.statistics import Statistics, save_statistics
 
 _FEATURES = TypeAdapter(tuple[FeatureSpec, ...])
 
@@ -202,8 +203,8 @@ def _collect(
     plan = plan_statistics(features, config.data.label)
     there = collect_table_statistics(plan, config.data, source, ingested, folder, progress=progress)
     if there is not None:
-        return there
-    return collect_statistics(
+        return _with_weighted_rate(there, ingested, folder)
+    found = collect_statistics(
         plan,
         ingested.splits["train"].files,
         folder,
@@ -212,3 +213,17 @@ def _collect(
         memory_limit_gb=config.runtime.memory_limit_gb,
         progress=progress,
     )
+    return _with_weighted_rate(found, ingested, folder)
+
+
+def _with_weighted_rate(statistics: Statistics, ingested: IngestedRows, folder: Path) -> Statistics:
+    """The statistics with what weights make of the click rate, kept beside the others.
+
+    Reading has added the weights up, so that no engine need know of them.
+    """
+    train = ingested.splits["train"]
+    if train.weights is None or statistics.weighted_label_rate is not None:
+        return statistics
+    weighted = statistics.model_copy(update={"weighted_label_rate": train.label_rate})
+    save_statistics(folder / STATISTICS_FILE, weighted)
+    return weighted

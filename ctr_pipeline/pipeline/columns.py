@@ -56,6 +56,7 @@ def choose_columns(
         carried[config.evaluation.gauc_column] = None
     _require(loaded, names, "data.key_columns", config.data.key_columns, problems)
     for key, column in (
+        ("data.weight", config.data.weight),
         ("evaluation.gauc_column", config.evaluation.gauc_column),
         ("data.split.column", config.data.split.column),
     ):
@@ -68,7 +69,7 @@ def choose_columns(
     unfit: list[str] = []
     sensitive: set[str] = set()
     if config.features == "auto":
-        kept_out = {config.data.label, *config.data.key_columns}
+        kept_out = {config.data.label, config.data.weight, *config.data.key_columns}
         wanted = [name for name in names if name not in kept_out]
         automatic = [name for name in wanted if name in inferred]
         unfit = [name for name in wanted if name not in inferred]

@@ -26,7 +26,7 @@ def compile_model(
         num_fields=len(plan.fields),
         embedding_dim=config.model.embedding_dim,
         num_numbers=len(plan.numbers),
-        base_rate=load_statistics(run.statistics).label_rate,
+        base_rate=load_statistics(run.statistics).base_rate,
     )
     sampling = sampling_of(config)
     return CompiledModel(

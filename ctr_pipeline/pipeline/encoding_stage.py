@@ -15,6 +15,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedRecords, EncodedWriter, load_meta
+from ctr_pipeline.dataset.ingested import SplitRows
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
 from ctr_pipeline.embeddings.counts import IdCounts
@@ -49,6 +50,32 @@ class Encoding:
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class Targets:
+    """Columns that say what is to be predicted, and how much it counts.
+
+    Attributes:
+        label: 0 or 1.
+        weight: Column of the weights; None without.
+        mean_weight: Encoded weights are over it, so that they fit float32 whatever their unit is.
+    """
+
+    label: str
+    weight: str | None = None
+    mean_weight: float = 1.0
+
+    @property
+    def columns(self) -> list[str]:
+        """All of them."""
+        return [self.label, *([self.weight] if self.weight is not None else [])]
+
+
+def _targets(config: Config, rows: SplitRows) -> Targets:
+    if rows.weights is None:
+        return Targets(config.data.label)
+    return Targets(config.data.label, config.data.weight, rows.weights.total / rows.num_rows)
+
+
 def run_encoding(
     loaded: LoadedConfig, run: RunFolder, analysis: Analysis, progress: Progress, times: StageTimes
 ) -> Encoding:
@@ -73,30 +100,32 @@ def run_encoding(
             done = meta is not None and meta.fingerprint == fingerprint
             if done and (split != "train" or counts is not None):
                 continue
+            rows = analysis.ingested.splits[split]
+            targets = _targets(loaded.config, rows)
             counted = IdCounts(num_ids) if split == "train" else None
             sampling = sampling_of(loaded.config) if split == "train" else None
+            total = rows.num_rows
+            if sampling is not None:
+                total = sampling.expected_rows(rows.num_rows, rows.num_positive)
             with (
-                progress.task(
-                    f"Encoding {split}", total=analysis.ingested.splits[split].num_rows
-                ) as task,
+                progress.task(f"Encoding {split}", total=total) as task,
                 EncodedWriter(
                     folder,
                     num_fields=len(plan.fields),
                     num_numbers=len(plan.numbers),
                     fingerprint=fingerprint,
+                    has_weights=targets.weight is not None,
                 ) as writer,
             ):
-                label = loaded.config.data.label
-                files = analysis.ingested.splits[split].files
-                batches = read_batches(files, [label, *plan.inputs])
+                batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
                 own_rows = None
                 if split == "train":
-                    own_rows = _own_rows(plan, run, files, label)
+                    own_rows = _own_rows(plan, run, rows.files, targets.label)
                 for records in encode_in_order(
                     encoder,
                     writer,
                     batches,
-                    label=label,
+                    targets=targets,
                     threads=threads,
                     own_rows=own_rows,
                     sampling=sampling,
@@ -146,7 +175,7 @@ def encode_in_order(
     writer: EncodedWriter,
     batches: Iterable[pa.RecordBatch],
     *,
-    label: str | None,
+    targets: Targets | None,
     threads: int,
     own_rows: RowEncoder | None = None,
     sampling: NegativeSampling | None = None,
@@ -157,7 +186,7 @@ def encode_in_order(
         encoder: Of the plan.
         writer: Whose records they are; writes none.
         batches: Rows.
-        label: Column of it; None: labels are 0.
+        targets: Columns of labels and weights; None: labels are 0, and there are no weights.
         threads: That encode.
         own_rows: Of training rows, called with each batch in order, before it is encoded.
         sampling: Which rows are encoded, which needs the label; None: all.
@@ -165,8 +194,12 @@ def encode_in_order(
 
     def encode(batch: pa.RecordBatch, own: RowNumbers | None) -> EncodedRecords:
         records = writer.new_records(batch.num_rows)
-        labels = 0 if label is None else batch.column(label).to_numpy(zero_copy_only=False)
-        records.labels_B[:] = labels
+        if targets is None:
+            records.labels_B[:] = 0
+        else:
+            records.labels_B[:] = batch.column(targets.label).to_numpy(zero_copy_only=False)
+        if records.weights_B is not None and targets is not None and targets.weight is not None:
+            records.weights_B[:] = batch.column(targets.weight).to_numpy() / targets.mean_weight
         encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), own_rows=own)
         return records
 
@@ -177,8 +210,8 @@ def encode_in_order(
             # Of all rows: what a row may see does not depend on which ones are trained on.
             own = own_rows(batch) if own_rows else None
             drawn, num_rows = batch, batch.num_rows
-            if sampling is not None and label is not None:
-                drawn, own = _drawn(batch, own, sampling, first_row, label)
+            if sampling is not None and targets is not None:
+                drawn, own = _drawn(batch, own, sampling, first_row, targets.label)
             first_row += num_rows
             waiting.append(pool.submit(encode, drawn, own))
             if len(waiting) > threads:

@@ -53,12 +53,14 @@ def run_evaluation(
             scored = score(split, folders[split])
             carried = _carried(loaded, ingested.splits[split].files)
             gauc_column = loaded.config.evaluation.gauc_column
+            weight = loaded.config.data.weight
             results[split] = evaluate_predictions(
                 scored.labels,
                 scored.logits,
+                weights=None if weight is None else carried.column(weight).to_numpy(),
                 groups=None if gauc_column is None else carried.column(gauc_column),
                 bins=loaded.config.evaluation.calibration_bins,
-                baseline_rate=training.num_positive / training.num_rows,
+                baseline_rate=training.label_rate,
                 place=f"{split} rows",
             )
             if split == "test":
@@ -94,7 +96,7 @@ def run_importance(
                     if number.column == column:
                         numbers[:, place] = numbers[order, place]
                 after = model.scorer.score(ids, numbers)
-                found.append(importance_of(column, rows.labels_B, before, after))
+                found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))
                 task.advance(1)
     return tuple(sorted(found, key=lambda row: row.logloss_rise, reverse=True))
 
@@ -126,9 +128,10 @@ def split_scorer(model: TrainedModel, progress: Progress) -> SplitScorer:
 
 
 def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
-    """Key columns and the column of GAUC."""
+    """Key columns, weights and the column of GAUC."""
     config = loaded.config
     wanted = dict.fromkeys(config.data.key_columns)
-    if config.evaluation.gauc_column is not None:
-        wanted[config.evaluation.gauc_column] = None
+    for column in (config.evaluation.gauc_column, config.data.weight):
+        if column is not None:
+            wanted[column] = None
     return read_columns(files, list(wanted))

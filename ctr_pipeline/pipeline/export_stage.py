@@ -71,7 +71,7 @@ def run_export(
                 architecture=config.model.name,
                 created=datetime.now(UTC),
                 training_rows=statistics.num_rows,
-                base_rate=statistics.label_rate,
+                base_rate=statistics.base_rate,
                 metrics=metrics,
                 features=[_describe(feature) for feature in features],
                 missing_values=config.data.missing_values,

@@ -53,7 +53,7 @@ def run_report(
                 page.SplitSummary(
                     name=name,
                     num_rows=split.num_rows,
-                    label_rate=split.num_positive / split.num_rows,
+                    label_rate=split.label_rate,
                 )
                 for name, split in analysis.ingested.splits.items()
             ),
@@ -106,15 +106,22 @@ def run_report(
 
 def _notes(loaded: LoadedConfig, run: RunFolder) -> tuple[str, ...]:
     """What the tables do not say of how the model was trained."""
-    negatives = loaded.config.data.sample.negatives
+    data, notes = loaded.config.data, list[str]()
+    if data.weight is not None:
+        notes.append(
+            f"Rows count by their weight, column '{data.weight}', in the loss, in metrics and in "
+            "click rates of splits; statistics of columns count rows alike."
+        )
+    negatives = data.sample.negatives
     meta = load_meta(run.encoded / "train")
     if negatives == 1.0 or meta is None:
-        return ()
-    return (
+        return tuple(notes)
+    notes.append(
         f"{meta.num_rows:,} of the training rows were trained on: those with a click and "
         f"{100 * negatives:g} % of the others. Predictions and their metrics are corrected for "
-        "that; the training logloss is of these rows, so it is not comparable with validation.",
+        "that; the training logloss is of these rows, so it is not comparable with validation."
     )
+    return tuple(notes)
 
 
 def _job(runtime: Mapping[str, Any]) -> page.JobSummary:

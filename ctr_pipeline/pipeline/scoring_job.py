@@ -244,7 +244,7 @@ class JobScorer:
             batches = stream_file(
                 self.loaded, plan, data, label_required=label_required, ledger=ledger
             )
-            for records in encode_in_order(encoder, writer, batches, label=None, threads=threads):
+            for records in encode_in_order(encoder, writer, batches, targets=None, threads=threads):
                 writer.write_records(records)
                 num_rows += len(records.labels_B)
                 task.advance(len(records.labels_B))

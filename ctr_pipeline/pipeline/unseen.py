@@ -177,12 +177,14 @@ def evaluate_file(
     """Exact metrics of a new file that has labels."""
     config = loaded.config
     ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
-    labels, logits, groups = [], [], []
+    labels, logits, weights, groups = [], [], [], []
     batches = scorer.score_file(data, label_required=True, ledger=ledger)
     with progress.task("Evaluating", total=None) as task:
         for scored in batches:
             labels.append(scored.rows.column(config.data.label).to_numpy(zero_copy_only=False))
             logits.append(scored.logits)
+            if config.data.weight is not None:
+                weights.append(scored.rows.column(config.data.weight).to_numpy())
             if config.evaluation.gauc_column is not None:
                 groups.append(scored.rows.column(config.evaluation.gauc_column))
             task.advance(len(scored.logits))
@@ -191,6 +193,7 @@ def evaluate_file(
     return evaluate_predictions(
         np.concatenate(labels),
         np.concatenate(logits),
+        weights=np.concatenate(weights) if weights else None,
         groups=pa.chunked_array(groups) if groups else None,
         bins=config.evaluation.calibration_bins,
         place=data,

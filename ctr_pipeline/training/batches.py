@@ -61,7 +61,12 @@ def pad(rows: EncodedRows, batch_size: int) -> EncodedRows:
     def padded(values: NDArray[Any]) -> NDArray[Any]:
         return np.concatenate([values, np.zeros((missing, *values.shape[1:]), values.dtype)])
 
-    return EncodedRows(padded(rows.ids_BF), padded(rows.numbers_BN), padded(rows.labels_B))
+    return EncodedRows(
+        padded(rows.ids_BF),
+        padded(rows.numbers_BN),
+        padded(rows.labels_B),
+        None if rows.weights_B is None else padded(rows.weights_B),
+    )
 
 
 def epoch_batches(

@@ -29,7 +29,7 @@ class BatchGradients:
     """What one step of TensorFlow returns.
 
     Attributes:
-        loss_sum: Sum of the rows' logloss, padding left out.
+        loss_sum: Sum of the rows' logloss times their weight, padding left out.
         parameters_P: Gradient of the *mean* loss, float32 [P].
         linear_BF1: Gradient of the loss *sum* with respect to the rows' linear weights.
         embeddings_BFD: The same with respect to their embeddings.
@@ -98,8 +98,13 @@ class CompiledModel:
         labels_B: Floats,
         num_valid: int,
         dropout_seed: int,
+        weights_B: Floats | None = None,
     ) -> BatchGradients:
         """Gradients of one padded batch.
+
+        Where rows have weights, a mean is the weighted sum over the number of rows. Weights are
+        over the mean weight of all training rows, so over an epoch that is the weighted mean; a
+        batch of light rows moves the parameters less than one of heavy rows.
 
         Args:
             parameters_P: Dense parameters, float32.
@@ -109,7 +114,13 @@ class CompiledModel:
             labels_B: 0 or 1.
             num_valid: Rows that are not padding; the first ones.
             dropout_seed: Fixes the dropout masks.
+            weights_B: Of the rows, with a mean of 1 over all training rows; None: 1 each.
         """
+        is_valid_B = np.arange(self.batch_size) < num_valid
+        if weights_B is None:
+            weights_B = is_valid_B.astype(np.float32)
+        else:
+            weights_B = np.where(is_valid_B, weights_B, np.float32(0))
         loss_sum, parameters, linear, embeddings = self._run(
             self._gradients,
             parameters_P=parameters_P,
@@ -117,6 +128,7 @@ class CompiledModel:
             embeddings_BFD=embeddings_BFD,
             numbers_BN=numbers_BN,
             labels_B=labels_B,
+            weights_B=weights_B,
             num_valid=np.float32(num_valid),
             seeds=self._seed_states(dropout_seed),
         )
@@ -214,10 +226,10 @@ class CompiledModel:
         embeddings_BFD: Any,
         numbers_BN: Any,
         labels_B: Any,
+        weights_B: Any,
         num_valid: Any,
         seeds: Any,
     ) -> tuple[Any, Any, Any, Any]:
-        weights_B = tf.cast(tf.range(self.batch_size, dtype=tf.float32) < num_valid, tf.float32)
         with tf.GradientTape() as tape:
             tape.watch([parameters_P, linear_BF1, embeddings_BFD])
             inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)

@@ -86,7 +86,9 @@ class Scorer:
         task = task or SilentTask()
         histogram = ScoreHistogram.empty()
         for rows in reader.read_in_order(self._compiled.batch_size):
-            histogram += ScoreHistogram.of(rows.labels_B, self._score_batch(rows), place=place)
+            histogram += ScoreHistogram.of(
+                rows.labels_B, self._score_batch(rows), weights=rows.weights_B, place=place
+            )
             task.advance(rows.num_rows)
         return histogram
 

@@ -27,7 +27,7 @@ class StepGradients:
     Attributes:
         step: Number of the step, from 1.
         learning_rate_factor: The schedule's, at this step.
-        loss_sum: Sum of the rows' logloss, finite.
+        loss_sum: Sum of the rows' logloss times their weight, finite.
         parameters_P: Gradient of the mean loss, its norm bounded, float32 [P].
         linear_BF1: Gradient of the loss sum with respect to the rows' linear weights.
         embeddings_BFD: The same with respect to their embeddings.
@@ -88,6 +88,7 @@ class TrainingStep:
             embeddings_BFD=embeddings_BFD,
             numbers_BN=rows.numbers_BN,
             labels_B=rows.labels_B,
+            weights_B=rows.weights_B,
             num_valid=num_valid,
             dropout_seed=mix(self._config.seed, position.epoch, position.task, position.batch),
         )

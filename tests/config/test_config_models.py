@@ -42,6 +42,7 @@ KEYS = {
     "data.delimiter": (";", ";;"),
     "data.quote": (None, '""'),
     "data.label": ("click", 1),
+    "data.weight": ("importance", 1),
     "data.sample.negatives": (0.1, 0),
     "data.split.valid": (0.2, 1),
     "data.split.test": (0.2, -0.1),

@@ -2,9 +2,10 @@
 
 import errno
 import os
+from collections.abc import Callable
 
 from bad_input_cases import RUN, Case, entry, nothing, setting, text
-from bad_input_world import World
+from bad_input_world import HEADER, World, lines
 
 
 def _huge_config(world: World) -> None:
@@ -22,6 +23,17 @@ def _quota(world: World) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     world.monkeypatch.setattr(os, "fsync", refuse)
+
+
+def _weights(weigh: Callable[[int], object]) -> Callable[[World], None]:
+    """Rows have these weights, by number from 0."""
+
+    def spoil(world: World) -> None:
+        rows = [f"{row},{weigh(number)}" for number, row in enumerate(lines())]
+        world.rows(rows, header=HEADER.strip() + ",weight\n")
+        world.config(data__weight="weight")
+
+    return spoil
 
 
 CONFIG_CASES = (
@@ -45,6 +57,46 @@ CONFIG_CASES = (
         ("data.columns", "'label'", "data.label"),
     ),
     Case("features_of_text", setting(features="all"), ("features", "auto or a list of entries")),
+    Case(
+        "weight_is_a_feature",
+        setting(data__weight="price"),
+        ("features[", "'price' is data.weight", "cannot be a feature"),
+    ),
+    Case(
+        "weight_is_the_label",
+        setting(data__weight="click"),
+        ("data.weight", "'click' is the label"),
+    ),
+    Case(
+        "weight_not_in_the_data",
+        setting(data__weight="wieght"),
+        ("data.weight", "wieght"),
+    ),
+    Case(
+        "weight_is_text",
+        setting(data__weight="user"),
+        ("rows.csv, row 2, column 'user'", "not a number: 'u0'", "data.bad_rows: skip"),
+    ),
+    Case(
+        "weight_negative",
+        _weights(lambda number: -5 if number == 7 else 1),
+        ("rows.csv, row 9, column 'weight'", "negative or not finite: '-5'", "from 0 to 1e30"),
+    ),
+    Case(
+        "weight_infinite",
+        _weights(lambda number: "inf" if number == 7 else 1),
+        ("rows.csv, row 9, column 'weight'", "negative or not finite: 'inf'"),
+    ),
+    Case(
+        "weight_missing",
+        _weights(lambda number: "" if number == 7 else 1),
+        ("rows.csv, row 9, column 'weight'", "weight missing"),
+    ),
+    Case(
+        "weights_all_zero",
+        _weights(lambda _: 0),
+        ("train rows", "all weights", "are 0", "data.weight"),
+    ),
     Case(
         "no_negatives",
         setting(data__sample={"negatives": 0}),

@@ -109,6 +109,31 @@ def assert_all_counted(view, epochs):
     assert view.dropped_tasks == ()
 
 
+def test_members_know_weights_and_sampling(data, tmp_path):
+    """Uneven weights and a third of the negatives: members end as one process does."""
+    lines = data.read_text().splitlines()
+    weighted = [f"{line}\t{(number * 7) % 5 / 4}" for number, line in enumerate(lines)]
+    (tmp_path / "rows.tsv").write_text("\n".join(weighted) + "\n")
+    found = {}
+    for mode in ("local", "processes"):
+        config = config_of(tmp_path / "rows.tsv", mode=mode)
+        config["data"] |= {
+            "columns": ["label", "I1..I13", "C1..C26", "times"],
+            "weight": "times",
+            "sample": {"negatives": 0.3},
+        }
+        (tmp_path / mode).mkdir()
+        with WatchedRun(tmp_path / mode, config) as run:
+            finish(run)
+        found[mode] = run.metrics(), load_history(run.output / "history.csv")
+    (ours, our_epochs), (theirs, their_epochs) = found["processes"], found["local"]
+    for split in ("valid", "test"):
+        for name in ("auc", "logloss", "calibration", "weight_sum"):
+            assert ours[split][name] == pytest.approx(theirs[split][name], abs=1e-6), (split, name)
+    assert 0.8 < ours["test"]["calibration"] < 1.25
+    assert_same_epochs(our_epochs, their_epochs)
+
+
 @pytest.mark.parametrize(
     ("update", "num_servers", "more"),
     [("async", 1, {}), ("sync", 1, {}), ("async", 3, {}), ("sync", 3, {"tls": "auto"})],

@@ -448,8 +448,10 @@ class WorkerLoop:
         )[: batch.num_valid]
         split = batch.task.key.split
         place = "validation rows" if split == "valid" else f"{split} rows"
-        labels = batch.rows.labels_B[: batch.num_valid]
-        scores.histogram += ScoreHistogram.of(labels, logits, place=place)
+        labels, weights = batch.rows.labels_B[: batch.num_valid], batch.rows.weights_B
+        if weights is not None:
+            weights = weights[: batch.num_valid]
+        scores.histogram += ScoreHistogram.of(labels, logits, weights=weights, place=place)
         scores.logits.append(logits)
         scores.seconds += self._lap()
         if batch.is_last:
