@@ -13,6 +13,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ctr_pipeline.datetime_formats import ISO, check_format, iso_seconds
+
 
 class ColumnType(StrEnum):
     """What the reader makes of a column."""
@@ -263,6 +265,67 @@ class TargetEncode(Transform):
         return self
 
 
+DatetimePart = Literal["minute", "hour", "hour_of_week", "weekday", "is_weekend", "day", "month"]
+_FORMAT = "iso, epoch_seconds, epoch_milliseconds, or a pattern of %Y, %m, %d, %H, %M, %S."
+
+
+class Datetime(Transform):
+    """Parts of a point in time as ids: one field for each part.
+
+    Weeks begin on Monday, and is_weekend is 1 on Saturday and Sunday. Formats are
+    `iso` (`2024-03-31`, `2024-03-31T18:05:59.250+02:00`; seconds, fraction and offset may be left
+    out, a blank may stand for the T), whole numbers since 1970, or a pattern in terms of strptime
+    such as `%d.%m.%Y %H:%M`, of the directives of fixed width. A text without an offset is in UTC.
+    A text that tells no time in its format counts as missing, which has an id of its own; how many
+    training rows do is said, and a column in which all do is refused. Parquet columns of dates and
+    timestamps are read as `iso`.
+    """
+
+    kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
+    example: ClassVar[str] = "{columns: seen_at, id: {datetime: {parts: [hour, weekday]}}}"
+    name: Literal["datetime"] = "datetime"
+    parts: tuple[DatetimePart, ...] = Field(
+        min_length=1,
+        description="minute, hour, hour_of_week, weekday, is_weekend, day (of the month), month.",
+    )
+    format: str = Field(default=ISO, description=_FORMAT)
+    utc_offset_minutes: int = Field(
+        default=0,
+        ge=-840,
+        le=840,
+        description="By how much the clock that tells the parts is ahead of UTC.",
+    )
+
+    @model_validator(mode="after")
+    def _sound(self) -> "Datetime":
+        check_format(self.format)
+        if len(set(self.parts)) < len(self.parts):
+            raise ValueError("names a part twice")
+        return self
+
+
+class Age(Transform):
+    """Days from a point in time to `at`, as a number; negative for what comes after it.
+
+    Formats are those of `datetime`; a text that tells no time is missing. No statistics are known
+    of ages, so `log`, `clip`, `fill` and `bucketize` by boundaries or ln2 may follow.
+    """
+
+    kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
+    example: ClassVar[str] = "{columns: joined_on, number: [{age: {at: '2024-06-01'}}, log]}"
+    name: Literal["age"] = "age"
+    at: str = Field(
+        description="Point in time in the format iso; in quotes, or YAML takes it for a date."
+    )
+    format: str = Field(default=ISO, description=_FORMAT)
+
+    @model_validator(mode="after")
+    def _sound(self) -> "Age":
+        check_format(self.format)
+        iso_seconds(self.at)
+        return self
+
+
 AnyTransform = Annotated[
     Log
     | Standardize
@@ -275,7 +338,9 @@ AnyTransform = Annotated[
     | Hash
     | Vocabulary
     | CountEncode
-    | TargetEncode,
+    | TargetEncode
+    | Datetime
+    | Age,
     Field(discriminator="name"),
 ]
 
@@ -294,6 +359,8 @@ TRANSFORMS: dict[str, type[Transform]] = {
         Vocabulary,
         CountEncode,
         TargetEncode,
+        Datetime,
+        Age,
     )
 }
 """Every transform by its YAML name."""

@@ -2,7 +2,8 @@
 
 A column used as a number may be of integers, floats, booleans, decimals or texts; one used as text
 may be of texts (dictionary-encoded or not), UTF-8 bytes, integers, booleans or decimals. Integers
-become their decimal digits. Floats as texts are refused: which digits to write would be arbitrary.
+become their decimal digits; dates and timestamps become `2024-03-31 18:05:00`, in UTC, where a text
+is asked for. Floats as texts are refused: which digits to write would be arbitrary.
 """
 
 from collections.abc import Iterator
@@ -163,11 +164,14 @@ def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> N
     """Raises DataError if a column's type does not fit its use."""
     own = column_type_of(kind)
     place = f"{path}, column '{name}'"
-    if own is None and not (name in plan.carried and not pa.types.is_nested(kind)):
+    is_carried = name in plan.carried and not pa.types.is_nested(kind)
+    is_time_as_text = _is_time(kind) and plan.types.get(name) is ColumnType.TEXT
+    if own is None and not is_carried and not is_time_as_text:
         raise DataError(
             f"has the type {kind}, which is neither a number nor a text",
             place=place,
-            remedy="Leave the column out of features, or write it as a number or a text",
+            remedy="Leave the column out of features, write it as a number or a text, or read a "
+            "time with id: datetime or number: age",
         )
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if is_text_use and pa.types.is_floating(_plain(kind)) and name not in plan.carried:
@@ -177,6 +181,10 @@ def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> N
             remedy="Write it as an integer or a text (missing values make pandas turn integers "
             "into floats), or use id: round_identity or bucketize",
         )
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -192,6 +200,9 @@ def convert_column(
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if _is_text(array.type):
         return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)
+    if is_text_use and pa.types.is_timestamp(array.type):
+        # As it is stored, in UTC, whatever the zone that is named: texts without one are in UTC.
+        array = array.view(pa.int64()).view(pa.timestamp(array.type.unit))
     if is_text_use:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
     numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))

@@ -18,6 +18,7 @@ from ctr_pipeline.analysis.collect import STATISTICS_FILE
 from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec
@@ -26,6 +27,7 @@ from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.table_statistics import collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics, save_statistics
 
@@ -93,6 +95,7 @@ def run_analysis(
         statistics = _collect(loaded, run.path, features, source, ingested, progress=progress)
         _refuse_empty_columns(loaded, columns, statistics)
         _refuse_empty_vocabularies(loaded, columns, statistics)
+        statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
     durable.write_text(
         run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
     )
@@ -188,6 +191,45 @@ def _refuse_empty_vocabularies(
         problems.append(loaded.problem_at(key, message))
     if problems:
         raise ConfigError(problems)
+
+
+def _count_unreadable(
+    loaded: LoadedConfig,
+    features: tuple[FeatureSpec, ...],
+    ingested: IngestedRows,
+    statistics: Statistics,
+    progress: Progress,
+) -> Statistics:
+    """Tells of texts that tell no time, which count as missing.
+
+    Raises:
+        ConfigError: None of a column's texts does.
+    """
+    formats = datetime_formats_of(features)
+    problems, notes = [], []
+    for column, format in formats:
+        num_unreadable = count_without_time(
+            (batch.column(0) for batch in read_batches(ingested.splits["train"].files, [column])),
+            format,
+        )
+        known = statistics.column(column)
+        num_present = known.count - known.num_missing
+        if num_unreadable == num_present > 0:
+            message = (
+                f"none of the texts of column '{column}' tells a time in the format '{format}'; "
+                f"give another `format`, such as '%d.%m.%Y %H:%M' or epoch_seconds"
+            )
+            problems.append(loaded.problem_at("features", message))
+        elif num_unreadable:
+            notes.append(
+                f"Column '{column}': {num_unreadable:,} of {num_present:,} texts tell no time in "
+                f"the format '{format}' and count as missing."
+            )
+    if problems:
+        raise ConfigError(problems)
+    for note in notes:
+        progress.say(note)
+    return statistics.model_copy(update={"notes": (*statistics.notes, *notes)})
 
 
 def _collect(

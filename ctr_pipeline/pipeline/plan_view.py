@@ -1,5 +1,6 @@
 """The plan of each feature in words and numbers, for the terminal and the report."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ctr_pipeline.config.models import Config
@@ -33,12 +34,14 @@ def describe_plan(
         plan: Fitted transforms, which know the number of ids; None before the analysis.
     """
     row_bytes = plan_layout(segment_specs(config.model, config.train)).record_bytes
-    fitted = {field.column: field.num_ids for field in plan.fields} if plan is not None else {}
+    fitted = Counter[str]()
+    for field in plan.fields if plan is not None else ():
+        fitted[field.column] += field.num_ids
     rows = []
     for feature in features:
         num_ids = None
         if feature.id is not None:
-            num_ids = fitted.get(feature.column, ids_without_statistics(feature.id[-1]))
+            num_ids = fitted[feature.column] or ids_without_statistics(feature.id[-1])
         has_field = feature.id is not None
         rows.append(
             PlanRow(

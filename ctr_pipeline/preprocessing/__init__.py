@@ -12,8 +12,10 @@ from ctr_pipeline.preprocessing import layers
 
 if TYPE_CHECKING:
     from ctr_pipeline.preprocessing.layers import (
+        Age,
         Clip,
         ConcatenateWithOffset,
+        DatetimePart,
         Discretization,
         Fill,
         HashedCrossing,
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Age",
     "Clip",
     "ConcatenateWithOffset",
+    "DatetimePart",
     "Discretization",
     "Fill",
     "HashedCrossing",

@@ -3,6 +3,7 @@
 import math
 
 from ctr_pipeline.features import (
+    Age,
     AnyTransform,
     Bucketize,
     Clip,
@@ -11,7 +12,9 @@ from ctr_pipeline.features import (
     Fill,
     Hash,
     LogRound,
+    Normalize,
     RoundIdentity,
+    Standardize,
     TargetEncode,
     TransformKind,
 )
@@ -29,6 +32,8 @@ def check_chain(spec: FeatureSpec) -> list[str]:
         problems += _id_problems(spec, spec.id)
     for transform in (*(spec.number or ()), *(spec.id or ())):
         problems += _option_problems(spec, transform)
+    for chain in (spec.number or (), spec.id or ()):
+        problems += _age_problems(spec, chain)
     return problems
 
 
@@ -37,8 +42,8 @@ def _number_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list
     if spec.column_type is ColumnType.TEXT and not (chain and chain[0].kind.takes_text):
         return [
             f"{place}: its column is text, and a `number` chain reads numbers. "
-            f"Begin it with count_encode or target_encode, use `id` with vocabulary or hash, or "
-            f"`type: numeric` if its values are numbers"
+            f"Begin it with count_encode, target_encode or age, use `id` with vocabulary or hash, "
+            f"or `type: numeric` if its values are numbers"
         ]
     problems = [
         f"{place}: '{transform.name}' gives an id and cannot stand in a `number` "
@@ -94,6 +99,19 @@ def _id_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str
                 f"Add bucketize, log_round or round_identity, or move the chain to `number`"
             )
     return problems
+
+
+def _age_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str]:
+    """Ages are made when rows are encoded; the statistics know the column's texts alone."""
+    if not chain or not isinstance(chain[0], Age):
+        return []
+    return [
+        f"feature '{spec.column}': '{transform.name}' needs statistics, and none are known of "
+        f"ages. Use log, clip, or bucketize by boundaries or ln2 after 'age'"
+        for transform in chain
+        if isinstance(transform, Standardize | Normalize)
+        or (isinstance(transform, Bucketize) and (transform.quantiles or transform.equal_width))
+    ]
 
 
 def _misplaced_reader(spec: FeatureSpec, transform: AnyTransform) -> str:

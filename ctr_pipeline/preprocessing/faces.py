@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing import crosses, number_kernels, text_kernels
+from ctr_pipeline.preprocessing import crosses, datetime_kernels, number_kernels, text_kernels
 from ctr_pipeline.preprocessing.arrow_values import TextColumn
 from ctr_pipeline.preprocessing.fitted import (
+    FittedAge,
     FittedClip,
     FittedCountEncode,
     FittedCross,
+    FittedDatetimePart,
     FittedFill,
     FittedHash,
     FittedIntervals,
@@ -206,9 +208,38 @@ def _build_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Pat
     )
 
 
+def _open_age(step: FittedAge, _folder: Path) -> TextKernel:
+    def kernel(text: TextColumn) -> np.ndarray:
+        seconds = datetime_kernels.parse_seconds(text, step.format)
+        return datetime_kernels.ages(seconds, step.at_seconds)
+
+    return kernel
+
+
+def _build_age(step: FittedAge, _folder: Path) -> Any:
+    from ctr_pipeline.preprocessing.layers.datetimes import Age
+
+    return Age(step.at_seconds, step.format, dtype="float64")
+
+
+def _open_datetime_part(step: FittedDatetimePart, _folder: Path) -> IdKernel:
+    def kernel(text: TextColumn, out: np.ndarray) -> None:
+        seconds = datetime_kernels.parse_seconds(text, step.format)
+        datetime_kernels.part_ids(seconds, step.part, step.utc_offset_minutes, out)
+
+    return kernel
+
+
+def _build_datetime_part(step: FittedDatetimePart, _folder: Path) -> Any:
+    from ctr_pipeline.preprocessing.layers.datetimes import DatetimePart
+
+    return DatetimePart(step.part, step.format, step.utc_offset_minutes)
+
+
 TEXT_FACES: dict[str, TextFaces] = {
     "count_encode": TextFaces(_open_value_table, _build_value_table),
     "target_encode": TextFaces(_open_value_table, _build_value_table),
+    "age": TextFaces(_open_age, _build_age),
 }
 """Every step that makes a number of a text, by its kind."""
 
@@ -236,6 +267,7 @@ ID_FACES: dict[str, IdFaces] = {
     "round_identity": IdFaces(_open_round_identity, _build_round_identity),
     "hash": IdFaces(_open_hash, _build_hash),
     "vocabulary": IdFaces(_open_vocabulary, _build_vocabulary),
+    "datetime_part": IdFaces(_open_datetime_part, _build_datetime_part),
     "cross": IdFaces(_open_cross, _build_cross),
 }
 """Every step that gives ids, by its kind."""

@@ -166,13 +166,38 @@ class FittedTargetEncode(_Frozen):
     folds: int | None
 
 
-TextStep = Annotated[FittedCountEncode | FittedTargetEncode, Field(discriminator="kind")]
+class FittedDatetimePart(_Frozen):
+    """A part of the point in time that a text tells; see `datetime_kernels`."""
+
+    kind: Literal["datetime_part"] = "datetime_part"
+    part: str
+    format: str
+    utc_offset_minutes: int
+    missing_id: int
+
+
+class FittedAge(_Frozen):
+    """Days from the point in time that a text tells to `at_seconds` since 1970."""
+
+    kind: Literal["age"] = "age"
+    format: str
+    at_seconds: int
+
+
+TextStep = Annotated[
+    FittedCountEncode | FittedTargetEncode | FittedAge, Field(discriminator="kind")
+]
 NumberStep = Annotated[
     FittedLog | FittedStandardize | FittedNormalize | FittedClip | FittedFill,
     Field(discriminator="kind"),
 ]
 IdStep = Annotated[
-    FittedIntervals | FittedRoundIdentity | FittedHash | FittedVocabulary | FittedCross,
+    FittedIntervals
+    | FittedRoundIdentity
+    | FittedHash
+    | FittedVocabulary
+    | FittedCross
+    | FittedDatetimePart,
     Field(discriminator="kind"),
 ]
 

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ctr_pipeline.datetime_formats import iso_seconds
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import (
+    Age,
     AnyTransform,
     Bucketize,
     Clip,
     CountEncode,
+    Datetime,
     FeatureSpec,
     Fill,
     Hash,
@@ -28,13 +31,16 @@ from ctr_pipeline.features import (
 )
 from ctr_pipeline.preprocessing.arrow_values import usable_divisor
 from ctr_pipeline.preprocessing.chains import MAX_IDS, check_chain
+from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES
 from ctr_pipeline.preprocessing.faces import NUMBER_FACES
 from ctr_pipeline.preprocessing.fitted import (
     FieldPlan,
+    FittedAge,
     FittedClip,
     FittedCountEncode,
     FittedCross,
     FittedCrossPart,
+    FittedDatetimePart,
     FittedFill,
     FittedHash,
     FittedIntervals,
@@ -114,7 +120,10 @@ def plan_preprocessing(
             if spec.cross is not None:
                 fields.append(_cross(spec, spec.cross, spec.id, statistics, folder))
             else:
-                fields.append(fit.field(spec, spec.id))
+                fields += fit.fields(spec, spec.id)
+    names = [field.name for field in fields]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two fields are called '{name}'. Rename the column of one of them")
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
 
 
@@ -140,7 +149,17 @@ class _Fit:
         step: TextStep = TEXT_FITS[type(chain[0])](self, chain[0])
         return step
 
-    def field(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> FieldPlan:
+    def fields(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[FieldPlan]:
+        """The field of a chain, or one for each part of a point in time."""
+        last = chain[-1]
+        if not isinstance(last, Datetime) or len(last.parts) == 1:
+            return [self._field(spec, chain, spec.column)]
+        alone = [last.model_copy(update={"parts": (part,)}) for part in last.parts]
+        return [
+            self._field(spec, (*chain[:-1], one), f"{spec.column}.{one.parts[0]}") for one in alone
+        ]
+
+    def _field(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...], name: str) -> FieldPlan:
         step, num_ids = ID_FITS[type(chain[-1])](self, chain[-1], chain[:-1])
         if num_ids > MAX_IDS:
             raise self._error(
@@ -148,7 +167,7 @@ class _Fit:
                 "Lower oov_buckets or max_size",
             )
         return FieldPlan(
-            name=spec.column,
+            name=name,
             column=spec.column,
             column_type=spec.column_type,
             transforms=tuple(transform.name for transform in chain),
@@ -248,6 +267,20 @@ class _Fit:
             missing_clicks=round(missing_rate * known.num_missing),
             folds=None if transform.order == "time" else transform.folds or DEFAULT_FOLDS,
         )
+
+    def age(self, transform: Age) -> FittedAge:
+        return FittedAge(format=transform.format, at_seconds=iso_seconds(transform.at))
+
+    def datetime(self, transform: Datetime, _: tuple[AnyTransform, ...]) -> tuple[IdStep, int]:
+        (part,) = transform.parts
+        size = PART_SIZES[part]
+        step = FittedDatetimePart(
+            part=part,
+            format=transform.format,
+            utc_offset_minutes=transform.utc_offset_minutes,
+            missing_id=size,
+        )
+        return step, size + 1
 
     def _value_table(self, min_count: int) -> VocabularyStatistics:
         known = self._statistics.value_tables.get(self._column)
@@ -373,6 +406,7 @@ NUMBER_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, .
 TEXT_FITS: dict[type[AnyTransform], Callable[[_Fit, Any], TextStep]] = {
     CountEncode: _Fit.count_encode,
     TargetEncode: _Fit.target_encode,
+    Age: _Fit.age,
 }
 ID_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, ...]], Any]] = {
     Bucketize: _Fit.bucketize,
@@ -383,4 +417,5 @@ ID_FITS: dict[type[AnyTransform], Callable[[_Fit, Any, tuple[AnyTransform, ...]]
         transform.buckets + 1,
     ),
     Vocabulary: _Fit.vocabulary,
+    Datetime: _Fit.datetime,
 }

@@ -44,6 +44,17 @@ def values_of(rows, name):
         (pa.array([1.5, float("nan"), float("inf")]), NUMBER, [1.5, None, float("inf")]),
         (pa.array([0.5, None], pa.float16()), NUMBER, [0.5, None]),
         (pa.array([True, False, None]), NUMBER, [1.0, 0.0, None]),
+        (pa.array([0, 19_800, None], pa.date32()), TEXT, ["1970-01-01", "2024-03-18", None]),
+        (
+            pa.array([-1, 1_700_000_000_123, None], pa.timestamp("ms")),
+            TEXT,
+            ["1969-12-31 23:59:59.999", "2023-11-14 22:13:20.123", None],
+        ),
+        (
+            pa.array([0, None], pa.timestamp("s", tz="Asia/Tokyo")),
+            TEXT,
+            ["1970-01-01 00:00:00.000", None],
+        ),
         (pa.array([True, False, None]), TEXT, ["true", "false", None]),
         (pa.array([1, 2], pa.decimal128(5, 2)), NUMBER, [1.0, 2.0]),
         (pa.array(["007", "", None, "é"]), TEXT, ["007", None, None, "é"]),
@@ -80,7 +91,7 @@ def test_labels_of_any_type(tmp_path, label):
         (pa.array([1.0, 2.0]), TEXT, "floats have no unique text"),
         (pa.array([[1], [2]]), NUMBER, "neither a number nor a text"),
         (pa.array([{"a": 1}, {"a": 2}]), TEXT, "neither a number nor a text"),
-        (pa.array([1, 2], pa.timestamp("s")), TEXT, "neither a number nor a text"),
+        (pa.array([1, 2], pa.timestamp("s")), NUMBER, "neither a number nor a text"),
     ],
 )
 def test_types_that_do_not_fit_their_use(tmp_path, array, column_type, message):

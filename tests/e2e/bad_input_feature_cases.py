@@ -4,6 +4,36 @@ from bad_input_cases import Case, entry
 
 FEATURE_CASES = (
     Case(
+        "dates_that_are_none",
+        entry(columns="city", id={"datetime": {"parts": ["hour"]}}),
+        ("features", "'city'", "tells a time in the format 'iso'", "epoch_seconds"),
+    ),
+    Case(
+        "dates_of_another_format",
+        entry(columns="user", number={"age": {"at": "2024-01-01", "format": "%d.%m.%Y"}}),
+        ("'user'", "the format '%d.%m.%Y'", "another `format`"),
+    ),
+    Case(
+        "format_of_names",
+        entry(columns="city", id={"datetime": {"parts": ["hour"], "format": "%d %b %Y"}}),
+        ("features[0].id", "has %b", "%Y, %m, %d"),
+    ),
+    Case(
+        "part_unknown",
+        entry(columns="city", id={"datetime": {"parts": ["century"]}}),
+        ("features[0].id", "century"),
+    ),
+    Case(
+        "age_at_no_date",
+        entry(columns="city", number={"age": {"at": "yesterday"}}),
+        ("'yesterday' is no date", "2024-06-01"),
+    ),
+    Case(
+        "age_standardized",
+        entry(columns="city", number=[{"age": {"at": "2024-06-01"}}, "standardize"]),
+        ("'standardize' needs statistics", "none are known of ages"),
+    ),
+    Case(
         "boundaries_equal",
         entry(columns="price", id={"bucketize": {"boundaries": [1, 5, 5]}}),
         ("c.yaml", "features[0].id", "strictly increasing", "5 follows 5"),

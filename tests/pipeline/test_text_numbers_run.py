@@ -15,15 +15,26 @@ from ctr_pipeline.progress import SilentProgress
 NUM_ROWS = 1500
 
 
+def when(number):
+    """A text in all forms of a time; every hundredth tells none."""
+    day, hour = number % 28 + 1, number % 24
+    return (
+        f"2024-02-{day:02d}",
+        f"2024-02-{day:02d}T{hour:02d}:05",
+        f"2024-02-{day:02d} {hour:02d}:05:59.5+0530",
+        "soon" if number % 100 == 3 else "",
+    )[number % 4]
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     chance = random.Random(2)
-    lines = ["label,session,city,price"]
+    lines = ["label,session,city,price,when"]
     for number in range(NUM_ROWS):
         city = chance.choice("abcde")
         label = int(chance.random() < 0.1 + 0.15 * "abcde".index(city))
-        lines.append(f"{label},s{number // 2},{city},{chance.random():.4f}")
+        lines.append(f"{label},s{number // 2},{city},{chance.random():.4f},{when(number)}")
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     loaded = config_from_mapping(
         {
@@ -35,6 +46,11 @@ def finished(tmp_path_factory):
                     "columns": "city",
                     "number": [{"target_encode": {"order": "time"}}, "standardize"],
                     "id": ["count_encode", {"bucketize": {"quantiles": 3}}],
+                },
+                {
+                    "columns": "when",
+                    "number": [{"age": {"at": "2024-03-01"}}, "log"],
+                    "id": {"datetime": {"parts": ["hour", "weekday"]}},
                 },
                 {"columns": "price", "id": {"bucketize": {"equal_width": 5}}},
             ],
@@ -70,6 +86,18 @@ def test_cities_are_still_told_apart(finished):
         assert roc_auc_score(rows.labels_B, rows.numbers_BN[:, 1]) > least
     test = rows_of(finished, "test")
     assert len(np.unique(test.numbers_BN[:, 1])) == 5
+
+
+def test_texts_without_a_time_are_counted_and_missing(finished):
+    html = (finished / "report.html").read_text()
+    assert "12 of 912 texts tell no time" in html
+    test = rows_of(finished, "test")
+    # Fields: count of cities, hour, weekday, price; the last id of each is that of missing values.
+    assert set(np.unique(test.ids_BF[:, 2])) == set(range(8))
+    is_missing = test.ids_BF[:, 2] == 7
+    assert (test.ids_BF[is_missing, 1] == 24).all()
+    assert (test.numbers_BN[is_missing, 2] == 0).all()
+    assert is_missing.mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_the_export_scores_as_the_trainer_does(finished):

@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 
 from ctr_pipeline.features import (
     TRANSFORMS,
+    Age,
     AnyTransform,
     Bucketize,
     Clip,
     ColumnType,
     CountEncode,
+    Datetime,
     FeatureSpec,
     Fill,
     Hash,
@@ -60,6 +62,12 @@ HOSTILE_TEXTS: list[bytes | None] = [
     "日本語テキスト".encode(),
     "👍🏽".encode(),
     b"\xff\xfe not UTF-8",
+    b"2024-02-29",
+    b"2024-02-30T10:00",
+    b"2024-03-31 18:05:59.25+02:00",
+    b"31.03.2024 18:05",
+    b"1700000000000",
+    b"-86401",
     *(bytes(range(65, 65 + n % 26)) * (n // max(1, n % 26) + 1) for n in range(1, 40)),
     *(b"x" * n for n in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000)),
 ]
@@ -88,6 +96,13 @@ EXAMPLES: dict[str, tuple[AnyTransform, ...]] = {
     "hash": (Hash(buckets=1), Hash(buckets=3), Hash(buckets=1_000_003)),
     "vocabulary": (Vocabulary(), Vocabulary(oov_buckets=5)),
     "count_encode": (CountEncode(), CountEncode(min_count=4)),
+    "datetime": (
+        Datetime(parts=("hour",)),
+        Datetime(parts=("weekday", "is_weekend", "month"), utc_offset_minutes=330),
+        Datetime(parts=("day",), format="epoch_milliseconds"),
+        Datetime(parts=("minute", "hour_of_week"), format="%d.%m.%Y %H:%M"),
+    ),
+    "age": (Age(at="2024-06-01"), Age(at="2024-06-01T12:00Z", format="epoch_seconds")),
     "target_encode": (TargetEncode(), TargetEncode(smoothing=0.3, order="time", min_count=3)),
 }
 assert EXAMPLES.keys() == TRANSFORMS.keys()
@@ -126,12 +141,15 @@ def example_specs() -> list[FeatureSpec]:
                         specs.append(number_spec(column, id=[*before, transform]))
             elif transform.kind is TransformKind.TEXT_TO_NUMBER:
                 column = f"{name}_{n}"
+                is_age = isinstance(transform, Age)
+                after = () if is_age else (Standardize(clip=None),)
+                cut = Bucketize(boundaries=(0.5, 7.0)) if is_age else Bucketize(quantiles=4)
                 specs.append(
                     FeatureSpec(
                         column=column,
                         column_type=ColumnType.TEXT,
-                        number=(transform, Clip(maximum=5.0), Standardize(clip=None)),
-                        id=(transform, Fill(value=2.0), Bucketize(quantiles=4)),
+                        number=(transform, Clip(maximum=5.0), *after),
+                        id=(transform, Fill(value=2.0), cut),
                     )
                 )
                 specs.append(text_spec(f"{column}_id", transform, LogRound(num_bins=5)))

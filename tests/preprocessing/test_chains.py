@@ -5,6 +5,7 @@ import pytest
 from preprocessing_cases import EXAMPLES, example_specs, number_spec, text_spec
 
 from ctr_pipeline.features import (
+    Age,
     Bucketize,
     Clip,
     ColumnType,
@@ -57,6 +58,7 @@ def test_every_example_is_sound():
             "default_value 5",
             "below num_buckets",
         ),
+        (text_spec("x", Age(at="2024-01-01"), Bucketize(quantiles=3)), "of ages", "boundaries"),
         (number_spec("x", number=[Fill(value=np.nan)]), "value nan", "finite"),
         (number_spec("x", number=[Clip(minimum=np.inf)]), "minimum inf", "finite"),
         (number_spec("x", id=[Bucketize(boundaries=(0.0, np.inf))]), "boundary inf", "finite"),

@@ -10,6 +10,7 @@ from ctr_pipeline.features import (
     Bucketize,
     ColumnType,
     CountEncode,
+    Datetime,
     FeatureSpec,
     Fill,
     Hash,
@@ -112,6 +113,19 @@ def test_a_column_may_be_counted_and_looked_up(tmp_path):
     assert (field.first.kind, field.step.kind, field.num_ids) == ("count_encode", "intervals", 4)
     assert field.transforms == ("count_encode", "bucketize")
     assert raw_signature(plan) == {"c": "string"}
+
+
+def test_parts_of_a_time_are_fields_of_their_own(tmp_path):
+    spec = text_spec("t", Datetime(parts=("hour", "is_weekend"), utc_offset_minutes=60))
+    plan = plan_of(tmp_path, spec)
+    assert [(field.name, field.column, field.num_ids) for field in plan.fields] == [
+        ("t.hour", "t", 25),
+        ("t.is_weekend", "t", 3),
+    ]
+    assert raw_signature(plan) == {"t": "string"}
+    assert plan_of(tmp_path, text_spec("t", Datetime(parts=("day",)))).fields[0].name == "t"
+    with pytest.raises(ValueError, match=r"two fields are called 't\.hour'"):
+        plan_of(tmp_path, spec, text_spec("t.hour", Hash(buckets=3)))
 
 
 def test_filled_values_are_not_missing(tmp_path):

@@ -8,7 +8,9 @@ from preprocessing_cases import HOSTILE_NUMBERS
 
 from ctr_pipeline import preprocessing
 from ctr_pipeline.preprocessing import (
+    Age,
     Clip,
+    DatetimePart,
     Discretization,
     Fill,
     HashedCrossing,
@@ -31,6 +33,8 @@ TEXT_LAYERS = [
 TEXT_NUMBER_LAYERS = [
     lambda: NumberLookup(["a", "line\nbreak"], [0.5, 3.0], -1.0, 7.0),
     lambda: NumberLookup([], [], dtype="float64"),
+    lambda: DatetimePart("hour", "%Y-%m-%d", 90),
+    lambda: Age(0),
 ]
 NUMBER_LAYERS = [
     lambda: Normalizer(1.5, 3.0),
@@ -54,7 +58,7 @@ TEXTS = np.array([["a"], [""], ["é"], ["line\nbreak"], ["other"]], object)
 @pytest.mark.parametrize("build", [*TEXT_LAYERS, *TEXT_NUMBER_LAYERS, *NUMBER_LAYERS])
 def test_config_and_saved_model_round_trip(build, tmp_path):
     layer = build()
-    text = isinstance(layer, Hashing | IndexLookup)
+    text = isinstance(layer, Hashing | IndexLookup | DatetimePart | Age)
     inputs = tf.constant(TEXTS) if text else tf.constant(HOSTILE_NUMBERS[:, None])
     expected = layer(inputs).numpy()
     again = type(layer).from_config(layer.get_config())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from ctr_pipeline.preprocessing.layers.concatenate_with_offset import ConcatenateWithOffset
     from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
+    from ctr_pipeline.preprocessing.layers.datetimes import Age, DatetimePart
     from ctr_pipeline.preprocessing.layers.hashing import Hashing
     from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
     from ctr_pipeline.preprocessing.layers.number_lookup import NumberLookup
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAYER_MODULES",
+    "Age",
     "Clip",
     "ConcatenateWithOffset",
+    "DatetimePart",
     "Discretization",
     "Fill",
     "HashedCrossing",
@@ -54,8 +57,10 @@ __all__ = [
 ]
 
 LAYER_MODULES = {
+    "Age": "datetimes",
     "Clip": "numbers",
     "ConcatenateWithOffset": "concatenate_with_offset",
+    "DatetimePart": "datetimes",
     "Discretization": "buckets",
     "Fill": "numbers",
     "HashedCrossing": "crossing",

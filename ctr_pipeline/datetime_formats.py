@@ -1,0 +1,112 @@
+"""How a text tells a point in time, in terms that a kernel and TensorFlow's graph both follow.
+
+`iso` is a date `2024-03-31`, or a date and a time `2024-03-31T18:05`, with or without seconds, a
+fraction of them and an offset; a blank may stand for the `T`. `epoch_seconds` and
+`epoch_milliseconds` are whole numbers. Anything else is a pattern in terms of strptime, of which
+those of fixed width are known: %Y (4 digits), %m, %d, %H, %M, %S (2 digits each) and %%.
+
+A text without offset is in UTC. Fractions of a second are dropped. A leap second (:60), the hour 24
+and the year 0000 are no points in time.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+ISO = "iso"
+EPOCH_DIVISORS = {"epoch_seconds": 1, "epoch_milliseconds": 1000}
+
+COMPONENTS = ("year", "month", "day", "hour", "minute", "second")
+_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
+_PLACES = {directive: place for place, directive in enumerate(_WIDTHS)}
+
+
+@dataclass(frozen=True)
+class FixedFormat:
+    """A pattern, byte by byte.
+
+    Attributes:
+        components: For each byte the index in `COMPONENTS` of what it is a digit of, or -1.
+        literals: For each byte what it must be, where it is no digit.
+    """
+
+    components: tuple[int, ...]
+    literals: bytes
+
+    @property
+    def regex(self) -> str:
+        """The pattern as a regular expression, that RE2 and Python read alike."""
+        return "".join(
+            "[0-9]" if component >= 0 else re.escape(chr(literal))
+            for component, literal in zip(self.components, self.literals, strict=True)
+        )
+
+
+@cache
+def fixed_format(text: str) -> FixedFormat:
+    """A pattern in terms of strptime.
+
+    Raises:
+        ValueError: It names something twice, something unknown, or no year, month and day.
+    """
+    components: list[int] = []
+    literals = bytearray()
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "%":
+            if not character.isascii():
+                raise ValueError(f"format '{text}' has '{character}'; only ASCII can stand in it")
+            components.append(-1)
+            literals += character.encode("ascii")
+            continue
+        directive = text[position : position + 1]
+        position += 1
+        if directive == "%":
+            components.append(-1)
+            literals += b"%"
+        elif directive in _WIDTHS:
+            if _PLACES[directive] in components:
+                raise ValueError(f"format '{text}' has %{directive} twice")
+            components += [_PLACES[directive]] * _WIDTHS[directive]
+            literals += b"0" * _WIDTHS[directive]
+        else:
+            raise ValueError(
+                f"format '{text}' has %{directive}, and only %Y, %m, %d, %H, %M, %S and %% are "
+                f"known; iso, epoch_seconds and epoch_milliseconds are formats by name"
+            )
+    if not {0, 1, 2} <= set(components):
+        raise ValueError(
+            f"format '{text}' needs %Y, %m and %d, or is to be iso, epoch_seconds or "
+            f"epoch_milliseconds"
+        )
+    return FixedFormat(tuple(components), bytes(literals))
+
+
+def check_format(text: str) -> str:
+    """The format itself.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if text != ISO and text not in EPOCH_DIVISORS:
+        fixed_format(text)
+    return text
+
+
+def iso_seconds(text: str) -> int:
+    """Seconds since 1970 of a point in time of a config, in the format iso.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or not re.fullmatch(r"\d{4}-\d\d-\d\d.*", text):
+        raise ValueError(f"'{text}' is no date such as 2024-06-01 or 2024-06-01T18:00Z")
+    known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (known - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)

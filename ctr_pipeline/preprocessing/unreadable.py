@@ -1,0 +1,39 @@
+"""How many texts of a column tell no time in the format that its chains read."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_pipeline.features import Age, Datetime, FeatureSpec
+from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
+from ctr_pipeline.preprocessing.datetime_kernels import NO_TIME, parse_seconds
+
+
+def datetime_formats_of(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
+    """Columns and the formats that their points in time are read by, each once."""
+    return list(
+        dict.fromkeys(
+            (spec.column, chain[0].format)
+            for spec in features
+            for chain in (spec.number, spec.id)
+            if chain and isinstance(chain[0], Datetime | Age)
+        )
+    )
+
+
+def count_without_time(arrays: Iterable[pa.Array], format: str) -> int:
+    """Rows with a text that tells no time; missing values are not counted."""
+    count = 0
+    for array in arrays:
+        text = text_column(array, column="values")
+        seconds = parse_seconds(TextColumn(text.values, text.num_values, None), format)
+        lengths = np.diff(text.values.offsets)
+        if len(text.values.validity):
+            bits = np.unpackbits(text.values.validity, bitorder="little")
+            first = text.values.validity_offset
+            lengths = lengths * bits[first : first + text.num_values]
+        is_unreadable = (seconds == NO_TIME) & (lengths > 0)
+        rows = is_unreadable if text.indices is None else is_unreadable[text.indices]
+        count += int(np.count_nonzero(rows))
+    return count
