@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -71,7 +71,10 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
             config.features == "auto" or analyzed == features
         ):
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
-    rows = describe_plan(config, features, plan)
+    rows = tuple(
+        replace(row, place=place_of_feature(loaded, row.feature))
+        for row in describe_plan(config, features, plan)
+    )
     max_bytes = sum(row.max_bytes or 0 for row in rows)
     disk_bytes = checkpoint_bytes(config, sum(row.num_ids or 0 for row in rows))
     return CheckResult(
@@ -87,6 +90,21 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         ),
         max_checkpoint_bytes=disk_bytes,
     )
+
+
+def place_of_feature(loaded: LoadedConfig, feature: str) -> str:
+    """Where a config decides on a feature: `config.yaml:14, features[2]`.
+
+    The last entry that names a feature counts; earlier ones that name it, too, are told.
+    """
+    entries = loaded.config.features
+    if entries == "auto":
+        return f"{loaded.place_of('features')}, features: auto"
+    keys = [f"features[{i}]" for i, entry in enumerate(entries) if feature in entry.features]
+    if not keys:
+        return ""
+    *earlier, last = (f"{loaded.place_of(key)}, {key}" for key in keys)
+    return last + (f", which wins over {' and '.join(earlier)}" if earlier else "")
 
 
 def checkpoint_bytes(config: Config, num_rows: int) -> int | None:

@@ -49,6 +49,7 @@ class PlanRow:
         dimension: Length of the embedding, and 1 for the linear weight; 0 without a field.
         max_bytes: Memory of its rows with optimizer state if every id occurs; None if unknown.
         reason: Who decided.
+        place: Where the config says so, and which earlier entries that wins over.
     """
 
     feature: str
@@ -60,6 +61,7 @@ class PlanRow:
     dimension: int
     max_bytes: int | None
     reason: str
+    place: str = ""
 
 
 @dataclass(frozen=True)

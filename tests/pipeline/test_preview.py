@@ -1,8 +1,9 @@
 import random
 
 import pytest
+import yaml
 
-from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.pipeline import analyze
 from ctr_pipeline.pipeline.preview import check_config
@@ -42,6 +43,27 @@ def test_automatic_plan(settings, tmp_path):
     assert "same" in dict(result.left_out)
     assert not result.exact
     assert not (tmp_path / "out").exists()
+
+
+def test_every_decision_has_its_place(settings, tmp_path):
+    path = tmp_path / "c.yaml"
+    features = ["- {columns: [price, city]}", "- {columns: city, id: {hash: {buckets: 9}}}"]
+    text = yaml.safe_dump(settings) + "features:\n" + "\n".join(features) + "\n"
+    path.write_text(text)
+    line = text.splitlines().index(features[0]) + 1
+    rows = check_config(load_config(path), progress=SilentProgress()).rows
+    first, second = f"{path}:{line}, features[0]", f"{path}:{line + 1}, features[1]"
+    assert {row.feature: row.place for row in rows} == {
+        "price": first,
+        "city": f"{second}, which wins over {first}",
+    }
+    override = ["features[1].columns=price"]
+    rows = check_config(load_config(path, override), progress=SilentProgress()).rows
+    assert {row.feature: row.place for row in rows}["city"] == first
+    path.write_text(yaml.safe_dump(settings | {"features": "auto"}))
+    line = path.read_text().splitlines().index("features: auto") + 1
+    for row in check_config(load_config(path), progress=SilentProgress()).rows:
+        assert row.place == f"{path}:{line}, features: auto"
 
 
 def test_explicit_plan_and_its_sizes(settings):
