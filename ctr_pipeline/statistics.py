@@ -13,7 +13,9 @@ the value itself: texts in ascending order of their UTF-8 bytes, numbers ascendi
 
 import json
 import zlib
+from enum import StrEnum
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -65,6 +67,23 @@ class Moments(_Frozen):
     skew: float | None
 
 
+class LabelInformation(_Frozen):
+    """What a column alone says about the click, judged on rows left out (`analysis.information`).
+
+    Attributes:
+        information_value: At least 0, without bound; 0.02 is hardly anything, 0.1 some, 0.3 much.
+        mutual_information: Nats a row, from 0 to the entropy of the label.
+        smoothing: Rows of the overall click rate that each group's rate was mixed with; None if no
+            strength made the column say anything.
+        num_groups: Values of a text column, intervals of a number column; missing is one more.
+    """
+
+    information_value: float
+    mutual_information: float
+    smoothing: float | None
+    num_groups: int
+
+
 class ColumnStatistics(_Frozen):
     """Everything known about one column of the training rows.
 
@@ -80,6 +99,7 @@ class ColumnStatistics(_Frozen):
         missing_label_rate: Click rate of the rows without a value; None if there are none.
         top_values: The most frequent values, most frequent first.
         histogram: Of number columns.
+        label_information: None if the rows have one label only.
     """
 
     column: str
@@ -93,6 +113,112 @@ class ColumnStatistics(_Frozen):
     missing_label_rate: float | None = None
     top_values: tuple[ValueCount, ...] = ()
     histogram: tuple[HistogramBin, ...] = ()
+    label_information: LabelInformation | None = None
+
+
+class DriftCell(_Frozen):
+    """Rows that are alike in a column, among the training rows and among others.
+
+    Attributes:
+        kind: `interval` of numbers, one `value`, the `rest` of the values, or `missing`.
+        value: Of a value.
+        left: Of an interval, outside it; None if it has no end there.
+        right: Of an interval, inside it; None if it has no end there.
+        old_count: Training rows.
+        new_count: Other rows.
+    """
+
+    kind: Literal["interval", "value", "rest", "missing"]
+    value: str | None = None
+    left: float | None = None
+    right: float | None = None
+    old_count: int
+    new_count: int
+
+
+class DriftLevel(StrEnum):
+    """What the difference between training rows and others calls for."""
+
+    STABLE = "stable"
+    MODERATE = "moderate"
+    LARGE = "large"
+
+
+MODERATE_PSI = 0.1
+LARGE_PSI = 0.25
+"""Below the first nothing has changed, from the second on the model should be looked at (Siddiqi,
+Credit Risk Scorecards (2006), chapter 9)."""
+UNEXPECTED_UNSEEN = 0.1
+"""More rows with values that training never saw than its own rare values foretell, as a share."""
+
+
+class ColumnDrift(_Frozen):
+    """How far a column of other rows is from that of the training rows; see `analysis.stability`.
+
+    Attributes:
+        column: The column's name.
+        column_type: How it was read.
+        psi: Population stability index over the cells.
+        noise: What `psi` stays below in 99 of 100 cases if nothing changed.
+        old_missing_rate: Share of the training rows.
+        new_missing_rate: Share of the other rows.
+        unseen_rate: Of text columns: share of the other rows whose value training never saw.
+        expected_unseen_rate: Of text columns: that share if nothing changed.
+        cells: With rows on either side.
+    """
+
+    column: str
+    column_type: ColumnType
+    psi: float
+    noise: float
+    old_missing_rate: float
+    new_missing_rate: float
+    unseen_rate: float | None = None
+    expected_unseen_rate: float | None = None
+    cells: tuple[DriftCell, ...]
+
+    @property
+    def level(self) -> DriftLevel:
+        """What the difference calls for; one that sampling explains calls for nothing."""
+        if self.exceeds(LARGE_PSI):
+            return DriftLevel.LARGE
+        if self.exceeds(MODERATE_PSI) or self.has_unexpected_values:
+            return DriftLevel.MODERATE
+        return DriftLevel.STABLE
+
+    def exceeds(self, psi: float) -> bool:
+        """Whether the index is above `psi`, and above what sampling explains."""
+        return self.psi > max(psi, self.noise)
+
+    @property
+    def has_unexpected_values(self) -> bool:
+        """Whether far more rows than expected have values that training never saw."""
+        if self.unseen_rate is None or self.expected_unseen_rate is None:
+            return False
+        return self.unseen_rate - self.expected_unseen_rate > UNEXPECTED_UNSEEN
+
+
+class RowsDrift(_Frozen):
+    """How far other rows are from the training rows.
+
+    Attributes:
+        num_rows: Other rows.
+        columns: By column name, the largest difference first.
+    """
+
+    num_rows: int
+    columns: dict[str, ColumnDrift]
+
+    def to_metrics(self) -> dict[str, Any]:
+        """Figures without any value of the data, for `metrics.json` and programs."""
+        return {
+            "num_rows": self.num_rows,
+            "num_drifted": sum(one.level is not DriftLevel.STABLE for one in self.columns.values()),
+            "columns": [
+                {"level": one.level.value, **one.model_dump(mode="json", exclude={"cells"})}
+                for one in self.columns.values()
+            ],
+        }
 
 
 class VocabularyStatistics(_Frozen):
@@ -133,6 +259,9 @@ class Statistics(_Frozen):
             it, then by n as text; unique and ascending, so at most n - 1 of them.
         vocabularies: By column name.
         value_tables: By column name, values with their counts for encodings by count or click rate.
+        drift: Of other rows that were compared, by their name, such as `valid` and `test`.
+        approximate: By column name: what a merge of the statistics of two sets of rows could not
+            compute exactly, as names of fields; see `analysis.merging`.
         notes: Sentences for the report, such as the error of an approximate statistic.
     """
 
@@ -146,6 +275,8 @@ class Statistics(_Frozen):
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     vocabularies: dict[str, VocabularyStatistics] = {}
     value_tables: dict[str, VocabularyStatistics] = {}
+    drift: dict[str, RowsDrift] = {}
+    approximate: dict[str, tuple[str, ...]] = {}
     notes: tuple[str, ...] = ()
 
     @property

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,9 @@ from ctr_pipeline.features import Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
+    ColumnDrift,
     ColumnStatistics,
+    RowsDrift,
     Statistics,
     VocabularyStatistics,
     load_statistics,
@@ -49,6 +51,7 @@ class _Found:
     measured: MeasuredColumn
     vocabulary: VocabularyStatistics | None
     table: VocabularyStatistics | None
+    drift: Mapping[str, ColumnDrift]
 
 
 def collect_statistics(
@@ -60,6 +63,7 @@ def collect_statistics(
     threads: int,
     memory_limit_gb: float,
     progress: Progress,
+    others: Mapping[str, Sequence[Path]] | None = None,
 ) -> Statistics:
     """Computes the statistics, or reads them if data and plan are those of the last time.
 
@@ -73,6 +77,8 @@ def collect_statistics(
         threads: Threads of the database.
         memory_limit_gb: Memory of the database before it spills into `folder`, in 10^9 bytes.
         progress: Told of each column done.
+        others: Parts of other rows with the same columns, by name: how far are they from the
+            training rows? The plan needs the profile of every column then.
 
     Raises:
         DataError: There are no rows, a column is missing, a label is not 0 or 1, or the files
@@ -83,11 +89,20 @@ def collect_statistics(
 
     def open_engine(spill_folder: Path) -> PartEngine:
         return PartEngine(
-            files, spill_folder=spill_folder, threads=threads, memory_limit_gb=memory_limit_gb
+            files,
+            spill_folder=spill_folder,
+            threads=threads,
+            memory_limit_gb=memory_limit_gb,
+            others=others,
         )
 
     return collect_statistics_with(
-        open_engine, plan, folder, data_fingerprint=data_fingerprint, progress=progress
+        open_engine,
+        plan,
+        folder,
+        data_fingerprint=data_fingerprint,
+        progress=progress,
+        compared=tuple(others or ()),
     )
 
 
@@ -98,6 +113,7 @@ def collect_statistics_with(
     *,
     data_fingerprint: str,
     progress: Progress,
+    compared: Sequence[str] = (),
 ) -> Statistics:
     """As `collect_statistics`, by any engine: all give the same statistics of the same rows.
 
@@ -107,13 +123,14 @@ def collect_statistics_with(
         folder: The run folder; `statistics.json` and `vocabularies/` go there.
         data_fingerprint: Changes when the training rows do.
         progress: Told of each column done.
+        compared: Names of the other rows that the engine compares them with.
 
     Raises:
         DataError: The rows cannot be read.
         StatisticsError: The engine refuses or fails.
         RunFolderError: The folder cannot be written.
     """
-    fingerprint = fingerprint_of(plan, data_fingerprint)
+    fingerprint = fingerprint_of(plan, data_fingerprint, compared)
     known = _load_if_current(folder, fingerprint, progress)
     if known is not None:
         progress.say("Statistics of the same rows and plan are there already")
@@ -129,9 +146,11 @@ def collect_statistics_with(
     return statistics
 
 
-def fingerprint_of(plan: StatisticsPlan, data_fingerprint: str) -> str:
-    """A name for the result of `plan` on data of this fingerprint."""
-    parts = [STATISTICS_VERSION, plan.model_dump(mode="json"), data_fingerprint]
+def fingerprint_of(
+    plan: StatisticsPlan, data_fingerprint: str, compared: Sequence[str] = ()
+) -> str:
+    """A name for the result of `plan` on data of this fingerprint, compared with rows so named."""
+    parts = [STATISTICS_VERSION, plan.model_dump(mode="json"), data_fingerprint, *compared]
     text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -215,7 +234,8 @@ def _compute(
                 wanted = Vocabulary(min_count=column.table_min_count)
                 file = table_files[column.column]
                 table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
-        return _Found(measured, vocabulary, table)
+            drift = session.compare(measured)
+        return _Found(measured, vocabulary, table, drift)
 
     found: list[_Found] = []
     with (
@@ -241,11 +261,27 @@ def _compute(
         value_tables={
             result.table.column: result.table for result in found if result.table is not None
         },
+        drift=_drift_of_rows([result.drift for result in found]),
         notes=(
             "All statistics are exact; quantile i/n is the smallest value with that share below "
             "or at it.",
         ),
     )
+
+
+def _drift_of_rows(found: Sequence[Mapping[str, ColumnDrift]]) -> dict[str, RowsDrift]:
+    """By name of the other rows, from what was found about each column."""
+    names = found[0] if found else ()
+    return {
+        name: RowsDrift(
+            num_rows=sum(cell.new_count for cell in found[0][name].cells),
+            columns={
+                one.column: one
+                for one in sorted((drift[name] for drift in found), key=lambda one: -one.psi)
+            },
+        )
+        for name in names
+    }
 
 
 def _check_labels(plan: StatisticsPlan, labels: LabelCounts) -> None:

@@ -12,7 +12,9 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.sql import Query
+from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
 
@@ -46,6 +48,12 @@ class Session(Protocol):
 
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
         """The rows of a large result, a bounded number at a time."""
+
+    def compare(self, measured: MeasuredColumn) -> Mapping[str, ColumnDrift]:
+        """How far the column of other rows is from its value counts, by name of those rows.
+
+        Empty where the engine knows of no other rows.
+        """
 
 
 class Engine(Protocol):

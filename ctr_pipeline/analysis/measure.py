@@ -1,28 +1,70 @@
 """The statistics of one column, from its table of value counts."""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan
 from ctr_pipeline.analysis.chains import apply_chain, chain_parameters
 from ctr_pipeline.analysis.histogram import plan_edges
+from ctr_pipeline.analysis.information import Groups, label_information
 from ctr_pipeline.analysis.moments import RowsOf, collect_moments
 from ctr_pipeline.analysis.sql import (
+    Query,
     frequent_values_query,
+    group_sizes_query,
     histogram_query,
+    interval_query,
+    other_intervals_query,
+    other_values_query,
     quantile_query,
     range_query,
     summary_query,
 )
+from ctr_pipeline.analysis.stability import (
+    REST,
+    UNSEEN,
+    drift_of_intervals,
+    drift_of_values,
+)
 from ctr_pipeline.features import ColumnType, expression_key
-from ctr_pipeline.statistics import ColumnStatistics, HistogramBin, Moments, ValueCount
+from ctr_pipeline.statistics import (
+    ColumnDrift,
+    ColumnStatistics,
+    HistogramBin,
+    LabelInformation,
+    Moments,
+    ValueCount,
+)
 
 NUM_TOP_VALUES = 20
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROFILE_PARTS = 20
+
+
+RowsOfSamples = Callable[[Query, Mapping[str, float | str]], list[tuple[Any, ...]]]
+"""As `RowsOf`, for queries that may have a text among their parameters."""
+
+
+@dataclass(frozen=True)
+class ColumnGroups:
+    """The groups that the rows of a column fall into.
+
+    Attributes:
+        information: What they say about the click.
+        cuts: Ends of the intervals of a number column.
+        num_rows: Rows by number of the interval, None for missing ones, of a number column.
+        num_singletons: Values of a text column that occur once.
+    """
+
+    information: LabelInformation | None
+    cuts: tuple[float, ...] = ()
+    num_rows: dict[int | None, int] = field(default_factory=dict)
+    num_singletons: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,11 +75,13 @@ class MeasuredColumn:
         statistics: Of the column itself.
         moments: By expression key.
         boundaries: By expression key, then by the number of quantiles as text.
+        groups: With a profile: what other rows of the column can be compared with.
     """
 
     statistics: ColumnStatistics
     moments: dict[str, Moments] = field(default_factory=dict)
     boundaries: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)
+    groups: ColumnGroups | None = None
 
 
 def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> MeasuredColumn:
@@ -59,11 +103,17 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         cuts = _boundaries(rows_of, plan, wanted.chain, wanted.num_quantiles, moments)
         boundaries.setdefault(key, {})[str(wanted.num_quantiles)] = cuts
     statistics = _summary(rows_of, plan, num_rows)
-    if plan.profile and plan.column_type is ColumnType.TEXT:
-        statistics = statistics.model_copy(update={"top_values": _top_values(rows_of, plan)})
-    elif plan.profile:
-        statistics = _profile_number(rows_of, plan, statistics, moments[plan.column])
-    return MeasuredColumn(statistics, moments, boundaries)
+    if not plan.profile:
+        return MeasuredColumn(statistics, moments, boundaries)
+    if plan.column_type is ColumnType.TEXT:
+        groups = _group_values(rows_of, statistics)
+        top_values = _top_values(rows_of, plan)
+        statistics = statistics.model_copy(
+            update={"top_values": top_values, "label_information": groups.information}
+        )
+    else:
+        statistics, groups = _profile_number(rows_of, plan, statistics, moments[plan.column])
+    return MeasuredColumn(statistics, moments, boundaries, groups)
 
 
 def _summary(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> ColumnStatistics:
@@ -83,10 +133,13 @@ def _summary(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> ColumnStatisti
 
 def _profile_number(
     rows_of: RowsOf, plan: ColumnPlan, statistics: ColumnStatistics, moments: Moments
-) -> ColumnStatistics:
+) -> tuple[ColumnStatistics, ColumnGroups]:
     quantiles: dict[str, float] = {}
+    cuts: list[float] = []
     if moments.count:
         by_part = _quantiles(rows_of, plan, moments.count)
+        # The last one is the maximum, above which there is nothing.
+        cuts = sorted({value for part, value in by_part.items() if part < _PROFILE_PARTS})
         quantiles = {str(q): by_part[round(q * _PROFILE_PARTS)] for q in PROFILE_QUANTILES}
     top_values = _top_values(rows_of, plan)
     few_values = None
@@ -94,14 +147,17 @@ def _profile_number(
         numbers = (float(top.value) for top in top_values)
         few_values = sorted(number for number in numbers if math.isfinite(number))
     edges = plan_edges(moments, few_values)
-    return statistics.model_copy(
+    groups = _group_numbers(rows_of, few_values or cuts)
+    profiled = statistics.model_copy(
         update={
             "moments": moments,
             "quantiles": quantiles,
             "top_values": top_values,
             "histogram": _histogram(rows_of, edges),
+            "label_information": groups.information,
         }
     )
+    return profiled, groups
 
 
 def _quantiles(rows_of: RowsOf, plan: ColumnPlan, count: int) -> dict[int, float]:
@@ -139,6 +195,65 @@ def _top_values(rows_of: RowsOf, plan: ColumnPlan) -> tuple[ValueCount, ...]:
         )
         for value, count, clicks in rows
     )
+
+
+def _group_values(rows_of: RowsOf, statistics: ColumnStatistics) -> ColumnGroups:
+    """Every value is a group of rows, the missing ones are one more."""
+    sizes = [tuple(row) for row in rows_of(group_sizes_query(), {})]
+    num_singletons = sum(num_values for num_rows, _, num_values in sizes if num_rows == 1)
+    if statistics.num_missing:
+        rate = statistics.missing_label_rate or 0.0
+        num_clicks = round(rate * statistics.num_missing)
+        sizes.append((statistics.num_missing, num_clicks, 1))
+    rows_G, clicks_G, times_G = np.array(sizes, np.int64).reshape(-1, 3).T
+    information = label_information(Groups(rows_G, clicks_G, times_G))
+    return ColumnGroups(information, num_singletons=num_singletons)
+
+
+def _group_numbers(rows_of: RowsOf, cuts: Sequence[float]) -> ColumnGroups:
+    """Every interval is a group of rows, the missing ones are one more."""
+    parameters = {f"edge{index}": cut for index, cut in enumerate(cuts)}
+    rows = rows_of(interval_query(len(cuts)), parameters)
+    sizes = np.array([row[1:] for row in rows], np.int64).reshape(-1, 2)
+    information = label_information(Groups(sizes[:, 0], sizes[:, 1], np.ones(len(sizes), np.int64)))
+    return ColumnGroups(information, tuple(cuts), {place: count for place, count, _ in rows})
+
+
+def compare_column(
+    rows_of: RowsOfSamples, measured: MeasuredColumn, num_samples: int
+) -> tuple[ColumnDrift, ...]:
+    """How far the column of each sample of other rows is from what was measured.
+
+    Args:
+        rows_of: Runs a query on the tables of the training rows and of the samples.
+        measured: Of the training rows, with a profile.
+        num_samples: How many there are; each has rows.
+    """
+    statistics, groups = measured.statistics, measured.groups
+    if groups is None:
+        raise ValueError(f"column '{statistics.column}' was measured without a profile")
+    if statistics.column_type is ColumnType.NUMBER:
+        parameters = {f"edge{index}": cut for index, cut in enumerate(groups.cuts)}
+        found: list[dict[int | None, int]] = [{} for _ in range(num_samples)]
+        for sample, place, count in rows_of(other_intervals_query(len(groups.cuts)), parameters):
+            found[sample][place] = count
+        return tuple(
+            drift_of_intervals(statistics, groups.cuts, groups.num_rows, rows) for rows in found
+        )
+    places = {top.value: place for place, top in enumerate(statistics.top_values, start=1)}
+    last = statistics.top_values[-1:]
+    limits: dict[str, float | str] = {
+        "least_rows": last[0].count if last else 0,
+        "last_value": last[0].value if last else "",
+    }
+    found = [{} for _ in range(num_samples)]
+    for sample, is_known, value, count in rows_of(other_values_query(), limits):
+        place = None
+        if is_known is not None:
+            known_place = REST if value is None else places[value]
+            place = known_place if is_known else UNSEEN
+        found[sample][place] = count
+    return tuple(drift_of_values(statistics, groups.num_singletons, rows) for rows in found)
 
 
 def _histogram(rows_of: RowsOf, edges: tuple[float, ...]) -> tuple[HistogramBin, ...]:

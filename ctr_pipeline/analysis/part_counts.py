@@ -6,11 +6,12 @@ one file of record batches in any order, with their places in memory.
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.dataset.parts import ValueCounts
@@ -88,3 +89,17 @@ class PartCounts:
     ) -> None:
         os.close(self._descriptor)
         self._file.unlink(missing_ok=True)
+
+
+def read_samples(samples: Sequence[PartCounts], column: str) -> pa.RecordBatchReader:
+    """The counts of a column in several sets of rows, which their number tells apart: `sample`."""
+    readers = [sample.read(column) for sample in samples]
+    schema = readers[0].schema.append(pa.field("sample", pa.int32()))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, reader in enumerate(readers):
+            for batch in reader:
+                numbers = pa.array(np.full(batch.num_rows, number, np.int32))
+                yield pa.record_batch([*batch.columns, numbers], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())

@@ -13,9 +13,17 @@ import pyarrow.compute as pc
 from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
-from ctr_pipeline.analysis.part_counts import PartCounts
-from ctr_pipeline.analysis.sql import PART_COUNTS, Query, drop_query, value_counts_query
+from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
+from ctr_pipeline.analysis.part_counts import PartCounts, read_samples
+from ctr_pipeline.analysis.sql import (
+    OTHER_COUNTS,
+    PART_COUNTS,
+    Query,
+    drop_query,
+    value_counts_query,
+)
 from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
+from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
 
@@ -28,20 +36,40 @@ class PartEngine:
         spill_folder: Where intermediate results go that do not fit in memory.
         threads: Queries at a time.
         memory_limit_gb: Memory for intermediate results, in 10^9 bytes.
+        others: Parts of other rows, by name, which columns are compared with.
     """
 
     def __init__(
-        self, files: Sequence[Path], *, spill_folder: Path, threads: int, memory_limit_gb: float
+        self,
+        files: Sequence[Path],
+        *,
+        spill_folder: Path,
+        threads: int,
+        memory_limit_gb: float,
+        others: Mapping[str, Sequence[Path]] | None = None,
     ) -> None:
         self._files = files
+        self._others = dict(others or {})
         self._counts = PartCounts(spill_folder / "part_counts.arrow")
+        self._other_counts = {
+            name: PartCounts(spill_folder / f"other_counts_{number}.arrow")
+            for number, name in enumerate(self._others)
+        }
         self._database = DuckDbEngine(
             spill_folder=spill_folder, threads=threads, memory_limit_gb=memory_limit_gb
         )
 
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
-        """Reads the parts, all columns of one at once."""
+        """Reads the parts, all columns of one at once, and those of other rows."""
         self._require_columns(plan)
+        for name, files in self._others.items():
+            if not self._count(plan, files, self._other_counts[name]).num_rows:
+                raise ValueError(f"there are no {name} rows")
+        return self._count(plan, self._files, self._counts)
+
+    def _count(
+        self, plan: StatisticsPlan, files: Sequence[Path], counts: PartCounts
+    ) -> LabelCounts:
 
         def count(_session: DuckDbSession, file: Path) -> LabelCounts:
             labels = LabelCounts()
@@ -52,10 +80,10 @@ class PartEngine:
                 num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
                 labels += LabelCounts(len(label), num_clicks, num_wrong)
                 for column in plan.columns:
-                    self._counts.add(column.column, count_values(batch, column.column, is_click))
+                    counts.add(column.column, count_values(batch, column.column, is_click))
             return labels
 
-        with closing(self._database.map(count, self._files)) as results:
+        with closing(self._database.map(count, files)) as results:
             return sum(results, LabelCounts())
 
     def map(
@@ -64,7 +92,7 @@ class PartEngine:
         """As `Engine.map`, in as many threads as were asked for."""
 
         def work_on_counts(session: DuckDbSession, column: ColumnPlan) -> _Result:
-            return work(_PartSession(session, self._counts), column)
+            return work(_PartSession(session, self._counts, self._other_counts), column)
 
         return self._database.map(work_on_counts, columns)
 
@@ -88,13 +116,20 @@ class PartEngine:
         trace: TracebackType | None,
     ) -> None:
         self._database.__exit__(kind, error, trace)
-        self._counts.__exit__(kind, error, trace)
+        for counts in (self._counts, *self._other_counts.values()):
+            counts.__exit__(kind, error, trace)
 
 
 class _PartSession:
-    def __init__(self, session: DuckDbSession, counts: PartCounts) -> None:
+    def __init__(
+        self,
+        session: DuckDbSession,
+        counts: PartCounts,
+        other_counts: Mapping[str, PartCounts],
+    ) -> None:
         self._session = session
         self._counts = counts
+        self._other_counts = other_counts
 
     @contextmanager
     def value_counts(self, column: ColumnPlan) -> Iterator[None]:
@@ -110,3 +145,11 @@ class _PartSession:
 
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
         return self._session.batches(query)
+
+    def compare(self, measured: MeasuredColumn) -> Mapping[str, ColumnDrift]:
+        if not self._other_counts:
+            return {}
+        samples = list(self._other_counts.values())
+        self._session.offer(OTHER_COUNTS, read_samples(samples, measured.statistics.column))
+        found = compare_column(self._session.rows, measured, len(samples))
+        return dict(zip(self._other_counts, found, strict=True))

@@ -6,7 +6,7 @@ read that table. Numbers that differ from column to column are placeholders, so 
 built and rendered once for its shape.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from sqlglot import exp, parse_one
@@ -16,6 +16,7 @@ from ctr_pipeline.analysis.chains import build_step
 from ctr_pipeline.features import ColumnType, CountEncode, TargetEncode, Transform
 
 PART_COUNTS = "part_counts"
+OTHER_COUNTS = "other_counts"
 TABLE = "value_counts"
 FIXED_POINT_BITS = 62
 """A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
@@ -224,6 +225,75 @@ def histogram_query(num_inner_edges: int) -> Query:
 
 
 @cache
+def interval_query(num_edges: int) -> Query:
+    """Rows and clicks by interval: number i holds the values above i edges, $edge0 and so on.
+
+    An interval is open on the left and closed on the right, the first and last have no end;
+    infinite values are in those. The missing ones have the interval NULL.
+    """
+    rows = exp.select(
+        _as(_interval(num_edges), "place"), exp.column("num_rows"), exp.column("num_clicks")
+    ).from_(_cleaned(ColumnType.NUMBER))
+    return Query(_sum_by(["place"], rows, ["num_rows", "num_clicks"]))
+
+
+@cache
+def other_intervals_query(num_edges: int) -> Query:
+    """Rows of each sample of `other_counts` by interval, as `interval_query` has them."""
+    rows = exp.select(
+        exp.column("sample"), _as(_interval(num_edges), "place"), exp.column("num_rows")
+    ).from_(_cleaned(ColumnType.NUMBER, OTHER_COUNTS))
+    return Query(_sum_by(["sample", "place"], rows, ["num_rows"]))
+
+
+@cache
+def other_values_query() -> Query:
+    """Rows of each sample of `other_counts` by what training knows of their value.
+
+    `is_known` tells whether training has the value, NULL if it is missing; `value` is given where
+    training has it in more than $least_rows rows, or in as many and it is not after $last_value.
+    """
+    value, known_rows = exp.column("value", "cleaned"), exp.column("num_rows", "known")
+    is_known = (
+        exp.Case()
+        .when(exp.Is(this=value, expression=exp.null()), exp.null())
+        .else_(exp.Not(this=exp.Is(this=known_rows, expression=exp.null())))
+    )
+    last_value = exp.Placeholder(this="last_value")
+    tied = exp.And(
+        this=exp.EQ(this=known_rows, expression=_whole("least_rows")),
+        expression=exp.LTE(this=value, expression=last_value),
+    )
+    more = exp.GT(this=known_rows, expression=_whole("least_rows"))
+    frequent = exp.Or(this=more, expression=exp.Paren(this=tied))
+    same_value = exp.EQ(this=value, expression=exp.column("value", "known"))
+    rows = (
+        exp.select(
+            exp.column("sample", "cleaned"),
+            _as(is_known, "is_known"),
+            _as(exp.Case().when(frequent, value), "value"),
+            exp.column("num_rows", "cleaned"),
+        )
+        .from_(_cleaned(ColumnType.TEXT, OTHER_COUNTS))
+        .join(exp.to_table(TABLE, alias="known"), on=same_value, join_type="left")
+    )
+    return Query(_sum_by(["sample", "is_known", "value"], rows, ["num_rows"]))
+
+
+@cache
+def group_sizes_query() -> Query:
+    """How many present values of a text column have so many rows and clicks."""
+    kept = [exp.column(name) for name in ("num_rows", "num_clicks")]
+    return Query(
+        exp.select(*kept, _as(exp.Count(this=exp.Star()), "num_values"))
+        .from_(_cleaned(ColumnType.TEXT))
+        .where(exp.Not(this=exp.Is(this=_value(), expression=exp.null())))
+        .group_by(*kept)
+        .order_by(*kept)
+    )
+
+
+@cache
 def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int | None) -> Query:
     """Values present, most frequent first, ties by the value; with rows and clicks."""
     query = (
@@ -233,22 +303,45 @@ def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int
             exp.Not(this=exp.Is(this=_value(), expression=exp.null())),
             exp.GTE(this=exp.column("num_rows"), expression=_integer(min_count)),
         )
-        .order_by(exp.Ordered(this=exp.column("num_rows"), desc=True), _value())
+        .order_by(*_most_frequent_first())
     )
     return Query(query if max_size is None else query.limit(max_size))
 
 
-def _cleaned(column_type: ColumnType) -> exp.Expr:
-    """The value counts with every kind of missing value as NULL."""
+def _most_frequent_first() -> tuple[exp.Expr, exp.Expr]:
+    return exp.Ordered(this=exp.column("num_rows"), desc=True), _value()
+
+
+def _interval(num_edges: int) -> exp.Expr:
+    """The number of edges below the value."""
+    case = exp.Case().when(exp.Is(this=_value(), expression=exp.null()), exp.null())
+    for index in range(num_edges):
+        upto = exp.LTE(this=_value(), expression=_number(f"edge{index}"))
+        case = case.when(upto, _integer(index))
+    return case.else_(_integer(num_edges))
+
+
+def _sum_by(keys: Sequence[str], rows: exp.Select, counts: Sequence[str]) -> exp.Select:
+    """Sums of the counts for each combination of the keys, NULL among them."""
+    columns = [exp.column(key) for key in keys]
+    sums = [_as(_sum(exp.column(count)), count) for count in counts]
+    return (
+        exp.select(*columns, *sums)
+        .from_(rows.subquery("keyed"))
+        .group_by(*columns)
+        .order_by(*columns)
+    )
+
+
+def _cleaned(column_type: ColumnType, table: str = TABLE) -> exp.Expr:
+    """Value counts with every kind of missing value as NULL."""
     if column_type is ColumnType.TEXT:
         value: exp.Expr = exp.Nullif(this=_value(), expression=exp.Literal.string(""))
     else:
         value = exp.Case().when(exp.IsNan(this=_value()), exp.null()).else_(_value())
-    return (
-        exp.select(_as(value, "value"), exp.column("num_rows"), exp.column("num_clicks"))
-        .from_(TABLE)
-        .subquery("cleaned")
-    )
+    beside = ["sample", "num_rows"] if table == OTHER_COUNTS else ["num_rows", "num_clicks"]
+    columns = [exp.column(name) for name in beside]
+    return exp.select(_as(value, "value"), *columns).from_(table).subquery("cleaned")
 
 
 def _finite(chain: Chain) -> exp.Expr:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.options import AsJson, Columns, Quiet, Verbose, split_columns
 from ctr_pipeline.cli.session import session_of
 
 
@@ -17,13 +17,7 @@ def init(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="CONFIG", help="The config to write.")
     ] = Path("config.yaml"),
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Names of a file without a header, for example 'label,I1..I13,C1..C26'.",
-        ),
-    ] = None,
+    columns: Columns = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the config.")] = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
@@ -46,7 +40,7 @@ def init(
         data,
         label=label,
         output=output,
-        columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
+        columns=split_columns(columns),
         overwrite=overwrite,
         progress=session.progress,
     )

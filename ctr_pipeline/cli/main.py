@@ -17,6 +17,7 @@ from ctr_pipeline.cli import options
 from ctr_pipeline.cli.analyze import analyze
 from ctr_pipeline.cli.check import check
 from ctr_pipeline.cli.doctor import doctor
+from ctr_pipeline.cli.drift import drift
 from ctr_pipeline.cli.evaluate import evaluate
 from ctr_pipeline.cli.export import export
 from ctr_pipeline.cli.failures import exit_code_of
@@ -24,6 +25,7 @@ from ctr_pipeline.cli.init import init
 from ctr_pipeline.cli.logs import logs
 from ctr_pipeline.cli.master import master
 from ctr_pipeline.cli.predict import predict
+from ctr_pipeline.cli.profile import profile
 from ctr_pipeline.cli.ps import ps
 from ctr_pipeline.cli.run import run
 from ctr_pipeline.cli.sample import criteo
@@ -53,6 +55,8 @@ sample_app.command("criteo")(criteo)
 app.command(rich_help_panel=options.PIPELINE_PANEL)(run)
 app.command(rich_help_panel=options.PIPELINE_PANEL)(check)
 app.command(rich_help_panel=options.STARTING_PANEL)(init)
+app.command(rich_help_panel=options.TABLES_PANEL)(profile)
+app.command(rich_help_panel=options.TABLES_PANEL)(drift)
 app.add_typer(sample_app, name="sample", rich_help_panel=options.STARTING_PANEL)
 app.command(rich_help_panel=options.STAGES_PANEL)(analyze)
 app.command(rich_help_panel=options.STAGES_PANEL)(train)
@@ -70,7 +74,7 @@ app.command(rich_help_panel=options.MACHINE_PANEL)(schema)
 app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
 
 COMMANDS = (
-    *("run", "check", "init", "sample", "analyze", "train"),
+    *("run", "check", "init", "sample", "profile", "drift", "analyze", "train"),
     *("evaluate", "predict", "export", "status", "logs", "scale", "stop"),
     *("master", "ps", "worker", "schema", "doctor"),
 )

@@ -29,6 +29,21 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Discard earlier results in the run folder.")
 ]
 
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Names of a file without a header, for example 'label,I1..I13,C1..C26'.",
+        show_default=False,
+    ),
+]
+
+
+def split_columns(columns: str | None) -> tuple[str, ...] | None:
+    """The names in the text of `--columns`."""
+    return tuple(name.strip() for name in columns.split(",")) if columns else None
+
+
 Run = Annotated[
     Path,
     typer.Argument(
@@ -69,6 +84,7 @@ Incarnation = Annotated[str | None, typer.Option(hidden=True)]
 PIPELINE_PANEL = "The whole pipeline"
 STAGES_PANEL = "One stage, same config, same run folder"
 STARTING_PANEL = "Getting started"
+TABLES_PANEL = "Knowing the data"
 JOB_PANEL = "A job in several processes"
 MEMBERS_PANEL = "Its members; 'ctrpipe run' starts them"
 MACHINE_PANEL = "Looking around"

@@ -30,7 +30,8 @@ _METRICS = (
 )
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Where results go: as wide as the terminal, or wide enough for a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
@@ -44,7 +45,8 @@ def _facts(title: str) -> Table:
     return table
 
 
-def _print_paths(console: Console, paths: Mapping[str, Path]) -> None:
+def print_paths(console: Console, paths: Mapping[str, Path]) -> None:
+    """A line a path."""
     # Outside any table, so that a path is never broken over two lines.
     for name, path in paths.items():
         console.print(f"[cyan]{name:<12}[/] {escape(str(path))}", soft_wrap=True)
@@ -70,7 +72,7 @@ def run_payload(result: "RunResult") -> dict[str, Any]:
 
 def print_run(result: "RunResult") -> None:
     """The short summary at the end of a run."""
-    console = _console()
+    console = make_console()
     table = _facts("")
     if result.num_rows:
         rows = ", ".join(f"{name} {count:,}" for name, count in result.num_rows.items())
@@ -81,7 +83,7 @@ def print_run(result: "RunResult") -> None:
     _add_metrics(table, "test ", result.metrics.get("test") or {})
     _add_planted(table, result.metrics.get("planted") or {})
     console.print(table)
-    _print_paths(console, result.paths)
+    print_paths(console, result.paths)
 
 
 def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
@@ -108,10 +110,10 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     if isinstance(metrics.get("num_rows"), int):
         table.add_row("rows", f"{metrics['num_rows']:,}")
     _add_metrics(table, "", metrics)
-    console = _console()
+    console = make_console()
     console.print(table)
     if "folder" in metrics:
-        _print_paths(console, {"kept in": Path(metrics["folder"])})
+        print_paths(console, {"kept in": Path(metrics["folder"])})
 
 
 def check_payload(result: "CheckResult") -> dict[str, Any]:
@@ -121,7 +123,7 @@ def check_payload(result: "CheckResult") -> dict[str, Any]:
 
 def print_check(result: "CheckResult", *, reasons: bool) -> None:
     """The plan, a line a feature, and its totals; then, if wanted, who decided and why."""
-    console = _console()
+    console = make_console()
     table = Table(title="What becomes of each column", title_justify="left")
     table.add_column("feature", style="cyan", no_wrap=True)
     for name in ("type", "number", "id", "statistics used"):
@@ -163,7 +165,7 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
 
 def print_statistics(statistics: "Statistics", folder: Path) -> None:
     """The statistics, a line a column."""
-    console = _console()
+    console = make_console()
     title = f"{statistics.num_rows:,} training rows, click rate {statistics.label_rate:.4f}"
     table = Table(title=title, title_justify="left")
     table.add_column("column", style="cyan", no_wrap=True)
@@ -179,7 +181,7 @@ def print_statistics(statistics: "Statistics", folder: Path) -> None:
     console.print(table)
     for note in statistics.notes:
         console.print(escape(note), soft_wrap=True)
-    _print_paths(console, {"statistics": folder / "statistics.json"})
+    print_paths(console, {"statistics": folder / "statistics.json"})
 
 
 def predict_payload(result: "PredictResult") -> dict[str, Any]:
@@ -195,9 +197,9 @@ def print_predictions(result: "PredictResult") -> None:
         table.add_row("bad rows skipped", f"{result.num_bad_rows:,}")
     table.add_row("mean probability", f"{result.mean_probability:.4f}")
     table.add_row("time", spoken_seconds(result.seconds))
-    console = _console()
+    console = make_console()
     console.print(table)
-    _print_paths(console, {"predictions": result.output})
+    print_paths(console, {"predictions": result.output})
 
 
 def init_payload(result: "InitResult") -> dict[str, Any]:
@@ -207,12 +209,12 @@ def init_payload(result: "InitResult") -> dict[str, Any]:
 
 def print_init(result: "InitResult") -> None:
     """What was found in the data, and what to do next."""
-    console = _console()
+    console = make_console()
     console.print(
         f"{result.num_columns} columns; of {result.num_rows_seen:,} rows looked at, "
         f"{result.label_rate:.1%} have {escape(result.label)} = 1"
     )
-    _print_paths(console, {"config": result.output})
+    print_paths(console, {"config": result.output})
     console.print(f"Next: ctrpipe check {result.output}", soft_wrap=True, markup=False)
     console.print(f"then: ctrpipe run {result.output}", soft_wrap=True, markup=False)
 
@@ -227,15 +229,15 @@ def print_sample(summary: "SampleSummary") -> None:
     table.add_row("learnable floor", f"{summary.learnable_floor:.4f}")
     table.add_row("best possible logloss (Bayes)", f"{summary.bayes_logloss:.4f}")
     table.add_row("best possible AUC", f"{summary.bayes_auc:.4f}")
-    console = _console()
+    console = make_console()
     console.print(table)
-    _print_paths(console, {"file": Path(summary.path)})
+    print_paths(console, {"file": Path(summary.path)})
 
 
 def print_findings(findings: Sequence["Finding"]) -> None:
     """What works on this machine."""
     colours = {"works": "green", "slow": "yellow", "fails": "red"}
-    console = _console()
+    console = make_console()
     for finding in findings:
         colour = colours[finding.verdict.value]
         console.print(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         run_pipeline,
         train,
     )
+    from ctr_pipeline.pipeline.tables import measure_drift, profile_table
 
 __all__ = [
     "analyze",
@@ -25,12 +26,19 @@ __all__ = [
     "evaluate",
     "export_model",
     "init_config",
+    "measure_drift",
     "predict",
+    "profile_table",
     "run_pipeline",
     "train",
 ]
 
-_MODULES = {"check_config": "preview", "init_config": "init"}
+_MODULES = {
+    "check_config": "preview",
+    "init_config": "init",
+    "measure_drift": "tables",
+    "profile_table": "tables",
+}
 
 
 def __getattr__(name: str) -> Any:

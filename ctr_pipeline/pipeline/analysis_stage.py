@@ -92,7 +92,9 @@ def run_analysis(
         accept(ingested.fingerprint)
     with times.stage("statistics"):
         features, left_out = _decide(loaded, run, columns, source, ingested, progress=progress)
-        statistics = _collect(loaded, run.path, features, source, ingested, progress=progress)
+        statistics = _collect(
+            loaded, run.path, features, source, ingested, progress=progress, compare=True
+        )
         _refuse_empty_columns(loaded, columns, statistics)
         _refuse_empty_vocabularies(loaded, columns, statistics)
         statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
@@ -240,12 +242,18 @@ def _collect(
     ingested: IngestedRows,
     *,
     progress: Progress,
+    compare: bool = False,
 ) -> Statistics:
+    """Of the training rows; and how far the other splits are from them, if they are compared.
+
+    Splits are compared on this machine alone: a database counts the training rows only.
+    """
     config = loaded.config
     plan = plan_statistics(features, config.data.label)
     there = collect_table_statistics(plan, config.data, source, ingested, folder, progress=progress)
     if there is not None:
         return _with_weighted_rate(there, ingested, folder)
+    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
     found = collect_statistics(
         plan,
         ingested.splits["train"].files,
@@ -254,6 +262,7 @@ def _collect(
         threads=num_threads(config.runtime),
         memory_limit_gb=config.runtime.memory_limit_gb,
         progress=progress,
+        others=others if compare else {},
     )
     return _with_weighted_rate(found, ingested, folder)
 

@@ -11,7 +11,7 @@ from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.preprocessing.chains import check_chain
 
-_UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
+UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def choose_columns(
         tuple(automatic),
         frozenset(sensitive),
         tuple(carried),
-        tuple(ColumnDecision(name, used=False, reason=_UNFIT) for name in unfit),
+        tuple(ColumnDecision(name, used=False, reason=UNFIT) for name in unfit),
     )
 
 

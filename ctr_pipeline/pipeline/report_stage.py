@@ -7,12 +7,12 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.export.parity import ParityProof
 from ctr_pipeline.pipeline.analysis_stage import Analysis
+from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -80,7 +80,7 @@ def run_report(
                 page.LeftOutColumn(column=decision.column, reason=decision.reason)
                 for decision in analysis.left_out
             ),
-            bad_rows=_bad_rows(analysis.ingested.bad_rows),
+            bad_rows=shown_bad_rows(analysis.ingested.bad_rows),
             timings=tuple(
                 page.StageTiming(stage=stage, seconds=seconds)
                 for stage, seconds in times.seconds.items()
@@ -171,22 +171,3 @@ def _history(history: Sequence[EpochRecord], learning_rate: float) -> tuple[page
             )
         )
     return tuple(rows)
-
-
-def _bad_rows(bad: BadRows) -> tuple[page.BadRows, ...]:
-    return tuple(
-        page.BadRows(
-            reason=reason.value,
-            count=count,
-            examples=tuple(
-                page.BadRowExample(
-                    place=f"{example.file}:{example.row}",
-                    column=example.column,
-                    text=example.value or "(hidden)",
-                )
-                for example in bad.examples
-                if example.reason is reason
-            ),
-        )
-        for reason, count in bad.by_reason.items()
-    )

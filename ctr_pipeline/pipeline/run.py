@@ -369,6 +369,7 @@ def _finish(
             "dense_parameters": model.compiled.num_parameters,
         },
         "importance": [row.model_dump() for row in importance],
+        "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
         "planted": planted_figures(loaded.config),
         "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
         "num_rows": _num_rows(analysis),

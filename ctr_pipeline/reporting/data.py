@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.features import ColumnType
-from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.statistics import RowsDrift, Statistics
 
 
 class _Frozen(BaseModel):
@@ -234,3 +234,53 @@ class ReportData(_Frozen):
     def sensitive_columns(self) -> frozenset[str]:
         """Columns whose values are never shown."""
         return frozenset(row.feature for row in self.plan if row.sensitive)
+
+
+class ProfileData(_Frozen):
+    """Everything the page of a table shows.
+
+    Attributes:
+        name: Of the table.
+        source: Its files, as the user named them.
+        format: Of the files.
+        created: With a time zone.
+        label: The label column; None: nothing is known of clicks.
+        statistics: Of all rows; without a label its click rates mean nothing and are not shown.
+        plan: One row for each column that could be a feature, with what it would become.
+        left_out: Columns that would not be features, and why.
+        bad_rows: By reason; they are in no statistic.
+        seconds: What it took.
+    """
+
+    name: str
+    source: str
+    format: str
+    created: datetime
+    label: str | None = None
+    statistics: Statistics
+    plan: tuple[PlanRow, ...]
+    left_out: tuple[LeftOutColumn, ...] = ()
+    bad_rows: tuple[BadRows, ...] = ()
+    seconds: float
+
+
+class DriftData(_Frozen):
+    """Everything the page of a comparison shows.
+
+    Attributes:
+        old: The rows to compare with, as the user named them.
+        new: The other rows, as the user named them.
+        created: With a time zone.
+        num_old_rows: Rows of `old`.
+        drift: Of the new rows.
+        sensitive: Columns whose values are not shown.
+        notes: What could not be compared.
+    """
+
+    old: str
+    new: str
+    created: datetime
+    num_old_rows: int
+    drift: RowsDrift
+    sensitive: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()

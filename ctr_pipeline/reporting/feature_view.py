@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ctr_pipeline.features import ColumnType
-from ctr_pipeline.reporting.data import PlanRow, ReportData
+from ctr_pipeline.reporting.data import PlanRow
 from ctr_pipeline.reporting.formats import (
     bytes_text,
     count_text,
@@ -80,27 +80,41 @@ class FeatureView:
     top_note: str = ""
 
 
-def feature_views(data: ReportData) -> tuple[FeatureView, ...]:
-    """All features in the order of the plan."""
-    highest = _highest_rate(data)
+def feature_views(
+    plan: Sequence[PlanRow], statistics: Statistics | None, *, has_label: bool = True
+) -> tuple[FeatureView, ...]:
+    """All features in the order of the plan.
+
+    Args:
+        plan: What becomes of each column.
+        statistics: None if there are none.
+        has_label: Whether the rows have one; else no click rate is shown.
+    """
+    highest = _highest_rate(plan, statistics)
     return tuple(
-        _view(row, data.statistics, highest, detailed=index < MAX_DETAILED_FEATURES)
-        for index, row in enumerate(data.plan)
+        _view(
+            row,
+            statistics,
+            highest,
+            detailed=index < MAX_DETAILED_FEATURES,
+            has_label=has_label,
+        )
+        for index, row in enumerate(plan)
     )
 
 
-def _highest_rate(data: ReportData) -> float:
+def _highest_rate(plan: Sequence[PlanRow], statistics: Statistics | None) -> float:
     """End of the common scale of click rates."""
-    if data.statistics is None:
+    if statistics is None:
         return 1.0
     shown = [
         rate
-        for row in data.plan
-        if not row.sensitive and row.feature in data.statistics.columns
-        for rate, count in _rates(data.statistics.columns[row.feature])
+        for row in plan
+        if not row.sensitive and row.feature in statistics.columns
+        for rate, count in _rates(statistics.columns[row.feature])
         if count >= 30
     ]
-    return min(1.0, max([*shown, data.statistics.label_rate])) or 1.0
+    return min(1.0, max([*shown, statistics.label_rate])) or 1.0
 
 
 def _rates(column: ColumnStatistics) -> list[tuple[float, int]]:
@@ -116,7 +130,12 @@ def _rates(column: ColumnStatistics) -> list[tuple[float, int]]:
 
 
 def _view(
-    row: PlanRow, statistics: Statistics | None, highest: float, *, detailed: bool
+    row: PlanRow,
+    statistics: Statistics | None,
+    highest: float,
+    *,
+    detailed: bool,
+    has_label: bool,
 ) -> FeatureView:
     column = None if statistics is None else statistics.columns.get(row.feature)
     chains = tuple(
@@ -134,13 +153,15 @@ def _view(
         distinct="–" if column is None else short_count(column.num_distinct),
         spark=_spark(column) if shown and column is not None else None,
         rates=rate_range(_rates(column), base_rate=base, highest=highest)
-        if shown and column is not None
+        if shown and has_label and column is not None
         else None,
         chains=chains,
         ids="–" if row.num_ids is None else _ids_text(row),
-        facts=tuple(_facts(row, column, statistics)),
+        facts=tuple(_facts(row, column, statistics, has_label=has_label)),
         reason=shorten(row.reason, 400),
-        chart=_chart(column, base) if shown and detailed and column is not None else None,
+        chart=_chart(column, base if has_label else None)
+        if shown and detailed and column is not None
+        else None,
         top_values=_top_values(column, base) if shown and detailed and column is not None else (),
         top_note=_top_note(column) if shown and detailed and column is not None else "",
     )
@@ -158,13 +179,14 @@ def _spark(column: ColumnStatistics) -> Markup | None:
     return share_strip(counts, column.num_missing, column.count)
 
 
-def _chart(column: ColumnStatistics, base_rate: float) -> Markup | None:
+def _chart(column: ColumnStatistics, base_rate: float | None) -> Markup | None:
     if not column.histogram:
         return None
     return histogram_chart(
         column.histogram,
         base_rate=base_rate,
-        label=f"Histogram and click rate of {shorten(column.column, 80)}",
+        label=f"Histogram{'' if base_rate is None else ' and click rate'} of "
+        f"{shorten(column.column, 80)}",
     )
 
 
@@ -214,7 +236,11 @@ def _top_note(column: ColumnStatistics) -> str:
 
 
 def _facts(
-    row: PlanRow, column: ColumnStatistics | None, statistics: Statistics | None
+    row: PlanRow,
+    column: ColumnStatistics | None,
+    statistics: Statistics | None,
+    *,
+    has_label: bool,
 ) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
     if column is not None:
@@ -222,15 +248,26 @@ def _facts(
             ("Missing", f"{count_text(column.num_missing)} rows"),
             ("Distinct values", count_text(column.num_distinct)),
         ]
-        if column.missing_label_rate is not None:
+        if column.missing_label_rate is not None and has_label:
             facts.append(("Click rate where missing", percent_text(column.missing_label_rate)))
         if column.num_infinite:
             facts.append(("Infinite", f"{count_text(column.num_infinite)} rows"))
         if not row.sensitive:
             facts += _number_facts(column)
+        facts += _information_facts(column)
     vocabulary = None if statistics is None else statistics.vocabularies.get(row.feature)
     facts += _plan_facts(row, vocabulary)
     return facts
+
+
+def _information_facts(column: ColumnStatistics) -> list[tuple[str, str]]:
+    found = column.label_information
+    if found is None:
+        return []
+    return [
+        ("Information value", value_text(found.information_value, digits=3)),
+        ("Information about the click", f"{value_text(found.mutual_information)} nats a row"),
+    ]
 
 
 def _number_facts(column: ColumnStatistics) -> list[tuple[str, str]]:

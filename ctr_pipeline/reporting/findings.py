@@ -1,10 +1,12 @@
 """What a reader should know first: plain sentences decided from the numbers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.reporting.data import ReportData
+from ctr_pipeline.reporting.drift_view import drifted_columns
 from ctr_pipeline.reporting.formats import (
     count_text,
     duration_text,
@@ -12,6 +14,7 @@ from ctr_pipeline.reporting.formats import (
     percent_text,
     shorten,
 )
+from ctr_pipeline.statistics import DriftLevel, RowsDrift
 
 Tone = Literal["good", "note", "look"]
 
@@ -20,6 +23,9 @@ _DRIFT = 0.15
 _GAP = 0.01
 _NEARLY_ALL_MISSING = 0.99
 _DOMINANT_SHARE = 0.6
+
+SPLIT_TITLES = {"valid": "validation"}
+"""Names of splits where they are not the word that people read."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ def decide_findings(data: ReportData) -> tuple[Finding, ...]:
         *_on_model(data),
         *_on_training(data),
         *_on_data(data),
+        *_on_drift(data),
         *_on_importance(data),
         *_on_job(data),
         *_on_export(data),
@@ -142,6 +149,39 @@ def _on_data(data: ReportData) -> list[Finding]:
         if empty:
             found.append(Finding("note", f"Missing in more than 99 % of rows: {_listed(empty)}."))
     return found
+
+
+def _on_drift(data: ReportData) -> list[Finding]:
+    """Of the rows that headline numbers speak of, or of those that were compared."""
+    drift = {} if data.statistics is None else data.statistics.drift
+    if not drift:
+        return []
+    name = "test" if "test" in drift else next(iter(drift))
+    return on_drift({name: drift[name]}, f"the {SPLIT_TITLES.get(name, name)} rows")
+
+
+def on_drift(drift: Mapping[str, RowsDrift], rows: str) -> list[Finding]:
+    """What the drift of one sample calls for."""
+    found = []
+    ((_, large),) = drifted_columns(drift, DriftLevel.LARGE)
+    if large:
+        found.append(
+            Finding(
+                "look",
+                f"{_columns(large)} far from training in {rows} (index above 0.25): "
+                f"{_listed(large)}.",
+            )
+        )
+    ((_, moderate),) = drifted_columns(drift, DriftLevel.MODERATE)
+    if moderate:
+        found.append(
+            Finding("note", f"{_columns(moderate)} drifting in {rows}: {_listed(moderate)}.")
+        )
+    return found
+
+
+def _columns(names: list[str]) -> str:
+    return "1 column is" if len(names) == 1 else f"{len(names)} columns are"
 
 
 def _on_importance(data: ReportData) -> list[Finding]:

@@ -92,13 +92,15 @@ _BAR_FRAME = Frame(left=52, top=8, right=436, bottom=112)
 _RATE_FRAME = Frame(left=52, top=132, right=436, bottom=206)
 
 
-def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float, label: str) -> Markup:
+def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float | None, label: str) -> Markup:
     """Rows per bin, and below them the click rate per bin beside the overall rate.
 
     Bins are drawn equally wide in their order, with their ends written below, so that a histogram
     with uneven bins reads as well as one with even bins. A last bin without width says that each
-    bin is one value.
+    bin is one value. Without a base rate there are no click rates.
     """
+    if base_rate is None:
+        return _histogram_alone(bins, label)
     tallest = max(1, *(one.count for one in bins))
     x_at = _BAR_FRAME.x_scale(0, len(bins))
     y_at = _BAR_FRAME.y_scale(0, tallest)
@@ -121,6 +123,22 @@ def histogram_chart(bins: Sequence[HistogramBin], *, base_rate: float, label: st
         span = Scale(0, 1, x_at(index) + 0.5, x_at(index + 1) - 0.5)
         parts.append(_bin(one, span, y_at, rate_at, single=_single_values(bins)))
     return svg(460, 240, Markup("").join(parts), label=label)
+
+
+def _histogram_alone(bins: Sequence[HistogramBin], label: str) -> Markup:
+    tallest = max(1, *(one.count for one in bins))
+    x_at, y_at = _BAR_FRAME.x_scale(0, len(bins)), _BAR_FRAME.y_scale(0, tallest)
+    ticks = nice_ticks(0, tallest, 3)
+    places, texts = _bin_labels(bins)
+    parts = [
+        _BAR_FRAME.y_axis(y_at, ticks, [short_count(tick) for tick in ticks]),
+        _BAR_FRAME.x_axis(x_at, places, texts, "value"),
+    ]
+    for index, one in enumerate(bins):
+        span = Scale(0, 1, x_at(index) + 0.5, x_at(index + 1) - 0.5)
+        plain = one.model_copy(update={"label_rate": None})
+        parts.append(_bin(plain, span, y_at, y_at, single=_single_values(bins)))
+    return svg(460, 150, Markup("").join(parts), label=label)
 
 
 def _single_values(bins: Sequence[HistogramBin]) -> bool:

@@ -1,7 +1,7 @@
 """`render_report`: facts in, one HTML text out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,22 @@ import jinja2
 from markupsafe import Markup
 
 from ctr_pipeline.features import ColumnType
+from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.charts import calibration_chart, roc_chart
 from ctr_pipeline.reporting.config_view import config_lines
-from ctr_pipeline.reporting.data import BadRowExample, HistoryRow, ReportData
+from ctr_pipeline.reporting.data import (
+    BadRowExample,
+    BadRows,
+    DriftData,
+    HistoryRow,
+    LeftOutColumn,
+    PlanRow,
+    ProfileData,
+    ReportData,
+)
+from ctr_pipeline.reporting.drift_view import drift_view
 from ctr_pipeline.reporting.feature_view import MAX_DETAILED_FEATURES, feature_views
-from ctr_pipeline.reporting.findings import decide_findings
+from ctr_pipeline.reporting.findings import SPLIT_TITLES, decide_findings
 from ctr_pipeline.reporting.formats import (
     bytes_text,
     count_text,
@@ -32,22 +43,21 @@ from ctr_pipeline.reporting.headline import (
     metric_rows,
     summary_sentence,
 )
+from ctr_pipeline.reporting.information_view import information_bars
 from ctr_pipeline.reporting.learning_view import auc_chart, loss_chart
+from ctr_pipeline.reporting.table_pages import (
+    DRIFT_SHOWN,
+    drift_page,
+    moment_text,
+    profile_page,
+)
+from ctr_pipeline.statistics import Statistics
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _IMPORTANCE_SHOWN = 25
 _LEFT_OUT_SHOWN = 200
 _HISTORY_SHOWN = 400
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One bar of a list of bars; `width` is in percent of the longest."""
-
-    name: str
-    value: str
-    detail: str
-    width: float
+_NOTES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,24 @@ def render_report(data: ReportData) -> str:
     Every text of the data is escaped, shortened and freed of control characters; values of
     sensitive columns are left out.
     """
+    return _render("report.html.j2", _page(data))
+
+
+def render_profile(data: ProfileData) -> str:
+    """One page about a table, made as `render_report` makes its."""
+    bad_rows = _bad_rows(data.bad_rows, frozenset())
+    shown = _features(data.plan, data.statistics, has_label=data.label is not None)
+    return _render(
+        "profile.html.j2", profile_page(data) | shown | bad_rows | _left_out(data.left_out)
+    )
+
+
+def render_drift(data: DriftData) -> str:
+    """One page about how far rows are from others, made as `render_report` makes its."""
+    return _render("drift_page.html.j2", drift_page(data))
+
+
+def _render(template: str, values: dict[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -84,7 +112,7 @@ def render_report(data: ReportData) -> str:
         short=shorten,
     )
     style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    return environment.get_template("report.html.j2").render(style=style, **_page(data))
+    return environment.get_template(template).render(style=style, **values)
 
 
 def _clean(value: object) -> object:
@@ -95,11 +123,22 @@ def _clean(value: object) -> object:
 def _page(data: ReportData) -> dict[str, Any]:
     """Everything that the template names."""
     held_out_name, held_out_result = held_out(data)
-    features = feature_views(data)
+    drift = {} if data.statistics is None else data.statistics.drift
+    titles = {SPLIT_TITLES.get(name, name): rows for name, rows in drift.items()}
+    model_title = MODEL_TITLES.get(data.model, data.model)
     return {
         "data": data,
-        "model_title": MODEL_TITLES.get(data.model, data.model),
-        "created": _moment_text(data.created),
+        "title": data.name,
+        "page_kind": "report",
+        "kicker": f"{shorten(model_title, 60)} · {moment_text(data.created)}",
+        "model_title": model_title,
+        "rows_named": "The training rows",
+        **_features(data.plan, data.statistics),
+        **_left_out(data.left_out),
+        **_bad_rows(data.bad_rows, data.sensitive_columns),
+        "drift": drift_view(titles, data.sensitive_columns),
+        "drift_shown": DRIFT_SHOWN,
+        "old_rows_named": "the training rows",
         "summary": summary_sentence(data),
         "cards": headline_cards(data),
         "findings": decide_findings(data),
@@ -119,27 +158,44 @@ def _page(data: ReportData) -> dict[str, Any]:
         ),
         "importance": _importance_bars(data),
         "importance_shown": _IMPORTANCE_SHOWN,
-        "feature_groups": [
-            (title, group)
-            for title, kind in (("Numbers", ColumnType.NUMBER), ("Texts", ColumnType.TEXT))
-            if (group := [view for view in features if view.kind == kind])
-        ],
-        "max_detailed": MAX_DETAILED_FEATURES,
-        "left_out": data.left_out[:_LEFT_OUT_SHOWN],
-        "bad_rows": [
-            (rows, [_bad_example(example, data.sensitive_columns) for example in rows.examples[:5]])
-            for rows in data.bad_rows
-        ],
-        "num_bad_rows": sum(rows.count for rows in data.bad_rows),
         "timings": _timing_bars(data),
         "total_seconds": sum(timing.seconds for timing in data.timings),
         "config": config_lines(data.config_yaml),
     }
 
 
-def _moment_text(moment: datetime) -> str:
-    zone = moment.strftime("%Z")
-    return f"{moment.day} {moment.strftime('%B %Y, %H:%M')} {zone}".rstrip()
+def _features(
+    plan: Sequence[PlanRow], statistics: Statistics | None, *, has_label: bool = True
+) -> dict[str, Any]:
+    """What the sections about columns name."""
+    views = feature_views(plan, statistics, has_label=has_label)
+    return {
+        "has_label": has_label,
+        "feature_groups": [
+            (title, group)
+            for title, kind in (("Numbers", ColumnType.NUMBER), ("Texts", ColumnType.TEXT))
+            if (group := [view for view in views if view.kind == kind])
+        ],
+        "num_features": len(plan),
+        "max_detailed": MAX_DETAILED_FEATURES,
+        "feature_notes": () if statistics is None else statistics.notes[:_NOTES_SHOWN],
+        "information": information_bars(statistics, [row.feature for row in plan]),
+        "information_shown": _IMPORTANCE_SHOWN,
+    }
+
+
+def _left_out(columns: Sequence[LeftOutColumn]) -> dict[str, Any]:
+    return {"left_out": columns[:_LEFT_OUT_SHOWN], "num_left_out": len(columns)}
+
+
+def _bad_rows(bad_rows: Sequence[BadRows], sensitive: frozenset[str]) -> dict[str, Any]:
+    return {
+        "bad_rows": [
+            (rows, [_bad_example(example, sensitive) for example in rows.examples[:5]])
+            for rows in bad_rows
+        ],
+        "num_bad_rows": sum(rows.count for rows in bad_rows),
+    }
 
 
 def _split_bars(data: ReportData) -> list[tuple[str, int, float | None, float]]:

@@ -8,8 +8,12 @@ from ctr_pipeline.analysis.sql import (
     central_query,
     drop_query,
     frequent_values_query,
+    group_sizes_query,
     histogram_query,
+    interval_query,
     mean_query,
+    other_intervals_query,
+    other_values_query,
     quantile_query,
     range_query,
     summary_query,
@@ -120,3 +124,46 @@ def test_every_query_is_valid_in_its_dialect(query: Query, dialect: str):
 def test_a_long_chain_does_not_multiply_its_sql():
     one, ten = (len(range_query((Log(), Clip(minimum=0.0)) * times).render()) for times in (1, 10))
     assert ten < 12 * one
+
+
+def test_intervals_are_closed_on_the_right():
+    assert interval_query(1).render() == (
+        "SELECT place, CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, "
+        "CAST(COALESCE(SUM(num_clicks), 0) AS BIGINT) AS num_clicks FROM "
+        "(SELECT CASE WHEN value IS NULL THEN NULL WHEN value <= CAST($edge0 AS DOUBLE) THEN 0 "
+        f"ELSE 1 END AS place, num_rows, num_clicks FROM {CLEANED}) AS keyed "
+        "GROUP BY place ORDER BY place"
+    )
+
+
+def test_group_sizes():
+    assert group_sizes_query().render() == (
+        "SELECT num_rows, num_clicks, COUNT(*) AS num_values "
+        "FROM (SELECT NULLIF(value, '') AS value, num_rows, num_clicks FROM value_counts) "
+        "AS cleaned WHERE NOT value IS NULL GROUP BY num_rows, num_clicks "
+        "ORDER BY num_rows, num_clicks"
+    )
+
+
+def test_values_of_other_rows_join_those_of_training():
+    assert other_values_query().render() == (
+        "SELECT sample, is_known, value, CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows "
+        "FROM (SELECT cleaned.sample, CASE WHEN cleaned.value IS NULL THEN NULL "
+        "ELSE NOT known.num_rows IS NULL END AS is_known, "
+        "CASE WHEN known.num_rows > CAST($least_rows AS BIGINT) OR "
+        "(known.num_rows = CAST($least_rows AS BIGINT) AND cleaned.value <= $last_value) "
+        "THEN cleaned.value END AS value, cleaned.num_rows FROM "
+        "(SELECT NULLIF(value, '') AS value, sample, num_rows FROM other_counts) AS cleaned "
+        "LEFT JOIN value_counts AS known ON cleaned.value = known.value) AS keyed "
+        "GROUP BY sample, is_known, value ORDER BY sample, is_known, value"
+    )
+
+
+def test_intervals_of_other_rows():
+    query = other_intervals_query(0)
+    assert query.render() == (
+        "SELECT sample, place, CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows FROM "
+        "(SELECT sample, CASE WHEN value IS NULL THEN NULL ELSE 0 END AS place, num_rows "
+        "FROM (SELECT CASE WHEN ISNAN(value) THEN NULL ELSE value END AS value, sample, num_rows "
+        "FROM other_counts) AS cleaned) AS keyed GROUP BY sample, place ORDER BY sample, place"
+    )

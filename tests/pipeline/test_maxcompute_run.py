@@ -41,6 +41,8 @@ def analyze(config: dict, folder) -> dict:
     found = json.loads((folder / "run" / "statistics.json").read_text())
     # The checksum is of the whole, fingerprint included.
     del found["fingerprint"], found["crc32"]
+    # A database counts the training rows only.
+    del found["drift"]
     return found
 
 

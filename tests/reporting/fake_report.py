@@ -22,9 +22,13 @@ from ctr_pipeline.reporting.data import (
     StageTiming,
 )
 from ctr_pipeline.statistics import (
+    ColumnDrift,
     ColumnStatistics,
+    DriftCell,
     HistogramBin,
+    LabelInformation,
     Moments,
+    RowsDrift,
     Statistics,
     ValueCount,
     VocabularyStatistics,
@@ -151,6 +155,60 @@ def text_column(name, random, values=None):
     )
 
 
+def information(rank):
+    return LabelInformation(
+        information_value=0.9 * 0.8**rank,
+        mutual_information=0.08 * 0.8**rank,
+        smoothing=16.0 if rank < 30 else None,
+        num_groups=20,
+    )
+
+
+def column_drift(column, psi, random, *, noise=0.002, moved=0.3):
+    """A column of twenty intervals or top values; the first cell has moved."""
+    old = (random.dirichlet(np.ones(20)) * NUM_ROWS).astype(int).tolist()
+    new = [int(count * (1 - moved) / 8) for count in old]
+    new[0] += int(NUM_ROWS * moved / 8)
+    is_text = column.column_type is ColumnType.TEXT
+    cells = [
+        DriftCell(kind="value", value=f"value {n}", old_count=a, new_count=b)
+        if is_text
+        else DriftCell(
+            kind="interval",
+            left=n if n else None,
+            right=n + 1 if n < 19 else None,
+            old_count=a,
+            new_count=b,
+        )
+        for n, (a, b) in enumerate(zip(old, new, strict=True))
+    ]
+    missing = DriftCell(kind="missing", old_count=column.num_missing, new_count=900)
+    rest = DriftCell(kind="rest", old_count=5000, new_count=700)
+    return ColumnDrift(
+        column=column.column,
+        column_type=column.column_type,
+        psi=psi,
+        noise=noise,
+        old_missing_rate=column.num_missing / NUM_ROWS,
+        new_missing_rate=0.05,
+        unseen_rate=0.31 if is_text else None,
+        expected_unseen_rate=0.28 if is_text else None,
+        cells=(*cells, *([rest] if is_text else []), missing),
+    )
+
+
+def drift_of(columns, random, *, worst=0.42):
+    """The drift of all columns, ever smaller; the last is within sampling error."""
+    named = list(columns.values())
+    return RowsDrift(
+        num_rows=20_000,
+        columns={
+            column.column: column_drift(column, worst * 0.7**rank, random)
+            for rank, column in enumerate(named)
+        },
+    )
+
+
 def history(num_epochs=4, per_epoch=12):
     rows = []
     step = 0
@@ -184,6 +242,10 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
     texts = [f"C{i}" for i in range(1, num_texts + 1)]
     columns = {name: number_column(name, random) for name in numbers}
     columns |= {name: text_column(name, random) for name in texts}
+    columns = {
+        name: column.model_copy(update={"label_information": information(rank)})
+        for rank, (name, column) in enumerate(columns.items())
+    }
     plan = [
         PlanRow(
             feature=name,
@@ -244,6 +306,10 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
                     num_excluded_rows=4312,
                 )
                 for name in texts
+            },
+            drift={
+                "valid": drift_of(columns, random, worst=0.12),
+                "test": drift_of(columns, random),
             },
             notes=("Quantiles are exact.",),
         ),

@@ -1,0 +1,74 @@
+"""`ctrpipe drift`: how far rows are from others."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Columns, Quiet, Verbose, split_columns
+from ctr_pipeline.cli.session import session_of
+
+
+def drift(
+    context: typer.Context,
+    old: Annotated[
+        str,
+        typer.Argument(
+            metavar="OLD",
+            help="A file or glob of rows; or a run folder, or its config, for the rows that its "
+            "model was trained on.",
+            show_default=False,
+        ),
+    ],
+    new: Annotated[
+        str,
+        typer.Argument(metavar="NEW", help="A file or glob of other rows.", show_default=False),
+    ],
+    *,
+    html: Annotated[
+        Path | None, typer.Option(metavar="PAGE", help="Write an HTML page.", show_default=False)
+    ] = None,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="PSI",
+            help="Exit with 1 if a column's index is above this and above what sampling "
+            "explains; 0.25 is usual.",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Columns = None,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far new rows are from old ones, column by column.
+
+    The population stability index compares intervals of numbers, frequent values, all other values
+    and missing ones: below 0.1 nothing has changed, above 0.25 the model should be looked at.
+
+    For example:
+
+    ctrpipe drift monday.csv tuesday.csv --html drift.html
+
+    ctrpipe drift runs/criteo-deepfm data/new.tsv --fail-above 0.25
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Comparing {new} with {old}")
+    from ctr_pipeline.cli.table_views import print_drift
+    from ctr_pipeline.pipeline.tables import measure_drift
+
+    result = measure_drift(
+        old, new, columns=split_columns(columns), output=html, progress=session.progress
+    )
+    failed = () if fail_above is None else result.above(fail_above)
+    payload = result.to_payload()
+    if fail_above is not None:
+        payload |= {"fail_above": fail_above, "failed": [one.column for one in failed]}
+    session.show(payload, lambda: print_drift(result))
+    if failed:
+        names = ", ".join(f"'{one.column[:40]}' ({one.psi:.3f})" for one in failed[:5])
+        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+        typer.echo(f"drift above {fail_above:g}: {names}{more}", err=True)
+        raise typer.Exit(1)

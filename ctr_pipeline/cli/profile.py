@@ -1,0 +1,55 @@
+"""`ctrpipe profile`: what a table holds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Columns, Quiet, Verbose, split_columns
+from ctr_pipeline.cli.session import session_of
+
+
+def profile(
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A file or glob of rows.", show_default=False)
+    ],
+    *,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column of clicks, 0 or 1.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="PAGE", help="Write an HTML page.", show_default=False
+        ),
+    ] = None,
+    columns: Columns = None,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a table holds: values, missing ones, and what each column says about the click.
+
+    All rows are read; nothing is written but the page that is asked for.
+
+    For example:
+
+    ctrpipe profile clicks.csv --label clicked --output profile.html
+
+    ctrpipe profile 'data/day-*.parquet' --json
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Looking at {data}")
+    from ctr_pipeline.cli.table_views import print_profile
+    from ctr_pipeline.pipeline.tables import profile_table
+
+    result = profile_table(
+        data,
+        label=label,
+        columns=split_columns(columns),
+        output=output,
+        progress=session.progress,
+    )
+    session.show(result.to_payload(), lambda: print_profile(result))

@@ -1,0 +1,425 @@
+"""Tables that belong to no run: what they hold, and how far one is from another."""
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline import durable
+from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
+from ctr_pipeline.config import config_from_mapping
+from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.config.models import DataConfig, RuntimeConfig
+from ctr_pipeline.config.ranges import RangeError, expand_range
+from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.dataset.ingested import load_ingested
+from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.source import Source, inspect_files
+from ctr_pipeline.dataset.tables import write_table
+from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.features import ColumnType, FeatureSpec
+from ctr_pipeline.pipeline.analysis_stage import load_features
+from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
+from ctr_pipeline.pipeline.columns import UNFIT
+from ctr_pipeline.pipeline.labels import label_rate_of
+from ctr_pipeline.pipeline.plan_view import chain_text, statistics_used
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.reporting import data as page
+from ctr_pipeline.reporting.render import render_drift, render_profile
+from ctr_pipeline.statistics import ColumnDrift, Statistics
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """What a table holds.
+
+    Attributes:
+        shown: Everything the page shows.
+        output: The page, if one was written.
+    """
+
+    shown: page.ProfileData
+    output: Path | None
+
+    def to_payload(self) -> dict[str, Any]:
+        """For programs; without a label, nothing that would need one."""
+        statistics = self.shown.statistics.model_dump(
+            mode="json", include={"num_rows", "label_rate", "columns"}
+        )
+        if self.shown.label is None:
+            statistics = _without_label(statistics)
+        return {
+            "data": self.shown.source,
+            "format": self.shown.format,
+            "label": self.shown.label,
+            **statistics,
+            "left_out": [one.model_dump() for one in self.shown.left_out],
+            "bad_rows": {one.reason: one.count for one in self.shown.bad_rows},
+            "seconds": self.shown.seconds,
+            "output": self.output,
+        }
+
+
+def _without_label(value: Any) -> Any:
+    if isinstance(value, dict):
+        told_by_it = {"label_rate", "missing_label_rate", "label_information"}
+        return {key: _without_label(one) for key, one in value.items() if key not in told_by_it}
+    return [_without_label(one) for one in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class DriftResult:
+    """How far one table is from another.
+
+    Attributes:
+        shown: Everything the page shows.
+        num_bad_rows: Rows of either that were left out.
+        output: The page, if one was written.
+    """
+
+    shown: page.DriftData
+    num_bad_rows: int
+    output: Path | None
+
+    def above(self, psi: float) -> tuple[ColumnDrift, ...]:
+        """Columns whose index is above `psi` and above what sampling explains."""
+        return tuple(one for one in self.shown.drift.columns.values() if one.exceeds(psi))
+
+    def to_payload(self) -> dict[str, Any]:
+        """For programs; no value of the data is in it."""
+        return {
+            "old": self.shown.old,
+            "new": self.shown.new,
+            "num_old_rows": self.shown.num_old_rows,
+            **self.shown.drift.to_metrics(),
+            "num_bad_rows": self.num_bad_rows,
+            "notes": list(self.shown.notes),
+            "output": self.output,
+        }
+
+
+def profile_table(
+    data: str,
+    *,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    output: Path | None = None,
+    progress: Progress,
+) -> ProfileResult:
+    """Reads a whole table and says what is in it, column by column.
+
+    Args:
+        data: A file or a glob.
+        label: The column of clicks, if there is one.
+        columns: Names of a file without a header; ranges such as I1..I13 are fine.
+        output: The page to write.
+        progress: Who is told.
+
+    Raises:
+        DataError: The data cannot be read, the label is not 0 or 1, or there is no column.
+        ConfigError: The columns are no names.
+        RunFolderError: `output` cannot be written.
+    """
+    started = time.perf_counter()
+    _require_writable(output)
+    config = _config_of(data, label, columns)
+    source = inspect_files(config, {"train": resolve_files(data, "DATA")})
+    if label is not None:
+        source.require([label], "--label")
+        label_rate_of(source, label)
+    else:
+        config = config.model_copy(update={"label": _free_name(source.column_names)})
+    types = {name: kind for name, kind in source.inferred_types.items() if name != config.label}
+    if not types:
+        raise DataError(
+            "has no column that could be a feature",
+            place=str(next(iter(source.opened))),
+            remedy="Give a file with columns of numbers or texts",
+        )
+    with tempfile.TemporaryDirectory(prefix="ctrpipe-profile-") as name:
+        folder = Path(name)
+        table = write_table(
+            config,
+            source,
+            types,
+            folder / "rows",
+            labelled=label is not None,
+            threads=num_threads(RuntimeConfig()),
+            progress=progress,
+        )
+        statistics = _collect(config, types, table.files, folder, progress)
+    features, decisions = decide_features(types, statistics, label=config.label, exclude=())
+    chosen = {feature.column: feature for feature in features}
+    reasons = {decision.column: decision.reason for decision in decisions}
+    unfit = [name for name in source.column_names if name not in types and name != label]
+    shown = page.ProfileData(
+        name=Path(data).name,
+        source=data,
+        format=source.format,
+        created=datetime.now(UTC),
+        label=label,
+        statistics=statistics,
+        plan=tuple(
+            page.PlanRow(
+                feature=name,
+                column_type=kind,
+                number=_chain(chosen[name].number) if name in chosen else None,
+                id=_chain(chosen[name].id) if name in chosen else None,
+                statistics_used=tuple(statistics_used(chosen[name])) if name in chosen else (),
+                reason=reasons[name],
+            )
+            for name, kind in types.items()
+        ),
+        left_out=(
+            *(
+                page.LeftOutColumn(column=decision.column, reason=decision.reason)
+                for decision in decisions
+                if not decision.used
+            ),
+            *(page.LeftOutColumn(column=name, reason=UNFIT) for name in unfit),
+        ),
+        bad_rows=shown_bad_rows(table.bad_rows),
+        seconds=time.perf_counter() - started,
+    )
+    if output is not None:
+        durable.write_text(output, render_profile(shown))
+    return ProfileResult(shown, output)
+
+
+def measure_drift(
+    old: str,
+    new: str,
+    *,
+    columns: Sequence[str] | None = None,
+    output: Path | None = None,
+    progress: Progress,
+) -> DriftResult:
+    """Says how far the rows of `new` are from those of `old`, column by column.
+
+    Args:
+        old: A file or a glob; or a run folder, or its config: its training rows and features.
+        new: A file or a glob.
+        columns: Names of files without a header; ranges such as I1..I13 are fine.
+        output: The page to write.
+        progress: Who is told.
+
+    Raises:
+        DataError: The data cannot be read, or the two have no column in common.
+        ConfigError: The columns are no names.
+        RunFolderError: The run folder has no training rows, or `output` cannot be written.
+    """
+    _require_writable(output)
+    run = _run_folder_of(old)
+    with tempfile.TemporaryDirectory(prefix="ctrpipe-drift-") as name:
+        folder = Path(name)
+        before = (
+            _read_old_file(old, columns, folder, progress)
+            if run is None
+            else _open_run(run, columns)
+        )
+        files = {"new": resolve_files(new, "NEW")}
+        source = inspect_files(before.config, files, may_lack_label=run is not None)
+        types = {name: kind for name, kind in before.types.items() if name in source.column_names}
+        notes = _notes_on_columns(before, source, in_run=run is not None)
+        if not types:
+            raise DataError(
+                f"has none of the columns of '{old}'",
+                place=str(files["new"][0]),
+                remedy="Give files of the same table; --columns names the columns of files "
+                "without a header",
+            )
+        table = write_table(
+            before.config,
+            source,
+            types,
+            folder / "new",
+            labelled=False,
+            threads=num_threads(RuntimeConfig()),
+            progress=progress,
+            sensitive=before.sensitive,
+        )
+        statistics = _collect(before.config, types, before.files, folder, progress, new=table.files)
+    drift = statistics.drift["new"]
+    for where, bad in ((old, before.bad_rows), (new, table.bad_rows)):
+        notes += [
+            f"{count:,} rows of {where} are left out: {reason.value}."
+            for reason, count in bad.by_reason.items()
+        ]
+    shown = page.DriftData(
+        old=old,
+        new=new,
+        created=datetime.now(UTC),
+        num_old_rows=statistics.num_rows,
+        drift=drift,
+        sensitive=before.sensitive,
+        notes=tuple(notes),
+    )
+    if output is not None:
+        durable.write_text(output, render_drift(shown))
+    return DriftResult(shown, before.bad_rows.total + table.bad_rows.total, output)
+
+
+@dataclass(frozen=True)
+class _OldRows:
+    """The rows to compare with.
+
+    Attributes:
+        config: How they were read, and the new ones are.
+        types: Columns to compare.
+        files: Parts.
+        bad_rows: What was left out when they were read for this comparison.
+        sensitive: Columns whose values are not shown.
+        names: All columns of the data, if they are known.
+    """
+
+    config: DataConfig
+    types: dict[str, ColumnType]
+    files: tuple[Path, ...]
+    bad_rows: BadRows = field(default_factory=BadRows)
+    sensitive: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()
+
+
+def _run_folder_of(old: str) -> RunFolder | None:
+    """The run folder that is meant, if one is: by its own path or that of its config."""
+    path = Path(old).expanduser()
+    if path.is_dir() and RunFolder(path).config.exists():
+        return RunFolder(path)
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        return RunFolder(load_config(path).config.run_folder)
+    return None
+
+
+def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
+    ingested = load_ingested(run.ingested)
+    if ingested is None or not run.config.exists() or not run.features.exists():
+        raise RunFolderError(
+            "holds no training rows to compare with",
+            place=str(run.path),
+            remedy="Run 'ctrpipe analyze' with its config, or name the file of the training rows",
+        )
+    if columns is not None:
+        raise DataError(
+            "is a run, whose config names the columns",
+            place=str(run.path),
+            remedy="Leave --columns out",
+        )
+    config = load_config(run.config).config
+    parts = [part for feature in load_features(run) for part in feature.parts]
+    return _OldRows(
+        config=_lenient(config.data),
+        types={part.column: part.column_type for part in parts},
+        files=ingested.splits["train"].files,
+        sensitive=frozenset(part.column for part in parts if part.sensitive),
+    )
+
+
+def _read_old_file(
+    old: str, columns: Sequence[str] | None, folder: Path, progress: Progress
+) -> _OldRows:
+    config = _config_of(old, None, columns)
+    source = inspect_files(config, {"train": resolve_files(old, "OLD")})
+    config = config.model_copy(update={"label": _free_name(source.column_names)})
+    types = dict(source.inferred_types)
+    table = write_table(
+        config,
+        source,
+        types,
+        folder / "old",
+        labelled=False,
+        threads=num_threads(RuntimeConfig()),
+        progress=progress,
+    )
+    return _OldRows(config, types, table.files, table.bad_rows, names=tuple(source.column_names))
+
+
+def _notes_on_columns(before: _OldRows, new: Source, *, in_run: bool) -> list[str]:
+    """What cannot be compared, a sentence each."""
+    notes = []
+    gone = [name for name in before.types if name not in new.column_names]
+    if gone:
+        notes.append(f"Only the old rows have {_listed(gone)}.")
+    came = [name for name in new.column_names if name not in before.names]
+    if came and not in_run:
+        notes.append(f"Only the new rows have {_listed(came)}.")
+    unfit = [name for name in before.names if name not in before.types]
+    if unfit:
+        notes.append(f"Neither numbers nor texts, so not compared: {_listed(unfit)}.")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name[:40]}'" for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more columns"
+
+
+def _config_of(data: str, label: str | None, columns: Sequence[str] | None) -> DataConfig:
+    """How a table without a config is read: bad rows are left out and counted."""
+    section: dict[str, Any] = {"train": data}
+    if label is not None:
+        section["label"] = label
+    if columns is not None:
+        try:
+            names = [name for item in columns for name in expand_range(item)]
+        except RangeError as error:
+            raise DataError(str(error), place="--columns") from error
+        section["columns"] = names
+        # A config wants the label among the columns, and a table need not have one.
+        section.setdefault("label", names[0])
+    loaded = config_from_mapping({"name": "table", "data": section, "output": "runs/table"})
+    return _lenient(loaded.config.data)
+
+
+def _lenient(data: DataConfig) -> DataConfig:
+    return data.model_copy(update={"bad_rows": "skip", "max_bad_fraction": 1.0})
+
+
+def _free_name(names: Sequence[str]) -> str:
+    """A name for the column that stands in for a label, which no column has."""
+    name = "label"
+    while name in names:
+        name += "_"
+    return name
+
+
+def _require_writable(output: Path | None) -> None:
+    """Refuses a place for the page before the data is read."""
+    if output is None:
+        return
+    if output.is_dir() or not output.parent.is_dir():
+        raise RunFolderError(
+            "is a folder" if output.is_dir() else "its folder does not exist",
+            place=str(output),
+            remedy="Name a file in a folder that exists",
+        )
+
+
+def _collect(
+    config: DataConfig,
+    types: Mapping[str, ColumnType],
+    files: Sequence[Path],
+    folder: Path,
+    progress: Progress,
+    **others: Sequence[Path],
+) -> Statistics:
+    specs = [FeatureSpec(column=name, column_type=kind) for name, kind in types.items()]
+    runtime = RuntimeConfig()
+    return collect_statistics(
+        plan_statistics(specs, config.label),
+        files,
+        folder,
+        data_fingerprint="table",
+        threads=num_threads(runtime),
+        memory_limit_gb=runtime.memory_limit_gb,
+        progress=progress,
+        others=others,
+    )
+
+
+def _chain(chain: Any) -> str | None:
+    return None if chain is None else chain_text(chain)
