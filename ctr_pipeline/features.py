@@ -182,12 +182,18 @@ class Bucketize(Transform):
 
 
 class Hash(Transform):
-    """FarmHash Fingerprint64 of the value, modulo `buckets`; missing values have their own id."""
+    """FarmHash Fingerprint64 of the value, modulo `buckets`; missing values have their own id.
+
+    With several functions the value has an id by each, in a field of its own: values that share a
+    bucket of one seldom share that of another (J. Serrà and A. Karatzoglou, "Getting deep
+    recommenders fit: Bloom embeddings for sparse binary input/output networks", RecSys 2017).
+    """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
     example: ClassVar[str] = "{columns: user_id, id: {hash: {buckets: 1_000_000}}}"
     name: Literal["hash"] = "hash"
     buckets: int = Field(ge=1, le=2**40, description="Number of buckets.")
+    functions: int = Field(default=1, ge=1, le=8, description="Hash functions, a field each.")
 
 
 class Vocabulary(Transform):

@@ -104,7 +104,7 @@ def statistics_used(feature: FeatureSpec) -> list[str]:
 def ids_without_statistics(step: Transform) -> int | None:
     """Ids of a field, or a bound of them, before any statistics; None if it cannot be told."""
     if isinstance(step, Hash):
-        return step.buckets + 1
+        return (step.buckets + 1) * step.functions
     if isinstance(step, RoundIdentity):
         return step.num_buckets + 1
     if isinstance(step, LogRound):

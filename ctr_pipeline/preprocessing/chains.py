@@ -34,6 +34,12 @@ def check_chain(spec: FeatureSpec) -> list[str]:
         problems += _option_problems(spec, transform)
     for chain in (spec.number or (), spec.id or ()):
         problems += _age_problems(spec, chain)
+    if spec.cross is not None and any(
+        isinstance(transform, Hash) and transform.functions > 1 for transform in spec.id or ()
+    ):
+        problems.append(
+            f"feature '{spec.column}': a cross is hashed by one function. Leave `functions` out"
+        )
     return problems
 
 

@@ -141,7 +141,12 @@ def _build_round_identity(step: FittedRoundIdentity, _folder: Path) -> Any:
 
 def _open_hash(step: FittedHash, _folder: Path) -> IdKernel:
     def kernel(text: TextColumn, out: np.ndarray) -> None:
-        text_kernels.hash_ids(text, step.num_bins, missing_id=step.missing_id, out=out)
+        if step.function == 0:
+            text_kernels.hash_ids(text, step.num_bins, missing_id=step.missing_id, out=out)
+        else:
+            text_kernels.mixed_hash_ids(
+                text, step.num_bins, function=step.function, missing_id=step.missing_id, out=out
+            )
 
     return kernel
 
@@ -149,7 +154,7 @@ def _open_hash(step: FittedHash, _folder: Path) -> IdKernel:
 def _build_hash(step: FittedHash, _folder: Path) -> Any:
     from ctr_pipeline.preprocessing.layers.hashing import Hashing
 
-    return Hashing(step.num_bins, missing_id=step.missing_id)
+    return Hashing(step.num_bins, missing_id=step.missing_id, function=step.function)
 
 
 def _open_vocabulary(step: FittedVocabulary, folder: Path) -> IdKernel:

@@ -45,6 +45,12 @@ KEY_MODULUS = 2**63 - 1
 """A lookup key is the fingerprint modulo this: the largest number of buckets TensorFlow takes."""
 
 
+def hash_factor(function: int) -> int:
+    """The odd number below 2**63 that the keys of a hash function are multiplied by."""
+    # Near 2**64 / golden ratio: multiples of it are spread evenly.
+    return (0x9E3779B97F4A7C15 * (2 * function + 1)) % 2**63 | 1
+
+
 @njit(inline="always")
 def _fetch64(data: np.ndarray, start: np.uint64) -> np.uint64:
     return (

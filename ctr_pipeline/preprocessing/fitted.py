@@ -78,11 +78,12 @@ class FittedRoundIdentity(_Frozen):
 
 
 class FittedHash(_Frozen):
-    """Fingerprint64 modulo `num_bins`."""
+    """Fingerprint64 modulo `num_bins`, mixed before by all functions but the first."""
 
     kind: Literal["hash"] = "hash"
     num_bins: int
     missing_id: int
+    function: int = 0
 
 
 class FittedVocabulary(_Frozen):

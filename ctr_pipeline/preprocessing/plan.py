@@ -150,14 +150,26 @@ class _Fit:
         return step
 
     def fields(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[FieldPlan]:
-        """The field of a chain, or one for each part of a point in time."""
+        """The field of a chain, or one for each part of a time or each hash function."""
         last = chain[-1]
-        if not isinstance(last, Datetime) or len(last.parts) == 1:
-            return [self._field(spec, chain, spec.column)]
-        alone = [last.model_copy(update={"parts": (part,)}) for part in last.parts]
-        return [
-            self._field(spec, (*chain[:-1], one), f"{spec.column}.{one.parts[0]}") for one in alone
-        ]
+        if isinstance(last, Datetime) and len(last.parts) > 1:
+            alone = [last.model_copy(update={"parts": (part,)}) for part in last.parts]
+            return [
+                self._field(spec, (*chain[:-1], one), f"{spec.column}.{one.parts[0]}")
+                for one in alone
+            ]
+        if isinstance(last, Hash) and last.functions > 1:
+            field = self._field(spec, chain, spec.column)
+            return [
+                field.model_copy(
+                    update={
+                        "name": f"{spec.column}.{function + 1}",
+                        "step": field.step.model_copy(update={"function": function}),
+                    }
+                )
+                for function in range(last.functions)
+            ]
+        return [self._field(spec, chain, spec.column)]
 
     def _field(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...], name: str) -> FieldPlan:
         step, num_ids = ID_FITS[type(chain[-1])](self, chain[-1], chain[:-1])

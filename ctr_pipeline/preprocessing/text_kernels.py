@@ -14,7 +14,7 @@ from numba import njit
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.preprocessing.arrow_values import TextBuffers, TextColumn, text_column
-from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64
+from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
 
 _KEY_MODULUS = np.uint64(KEY_MODULUS)
 # Odd and near 2**64 / golden ratio: multiplying by it spreads keys over the table's high bits.
@@ -201,6 +201,37 @@ def hash_ids(
         _hash_ids(values, np.uint64(num_bins), missing, ids)
 
     return _by_values(text, compute, out)
+
+
+def mixed_hash_ids(
+    text: TextColumn,
+    num_bins: int,
+    *,
+    function: int,
+    missing_id: int,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Buckets by another hash function, as `Hashing` with that `function` gives them.
+
+    Args:
+        text: Values, not of a dictionary.
+        num_bins: Number of buckets.
+        function: From 1; 0 is `hash_ids`.
+        missing_id: Id of NULL and of the empty text.
+        out: int32 or int64 [N] to write into, any stride; None makes an int64 one.
+
+    Returns:
+        `out`.
+    """
+    # No key is the modulus itself, so that it can stand for a missing value.
+    keys = hash_ids(text, KEY_MODULUS, missing_id=KEY_MODULUS)
+    mixed = (keys ^ (keys >> 31)) * np.int64(hash_factor(function)) & np.int64(KEY_MODULUS)
+    mixed ^= mixed >> 32
+    ids: np.ndarray = np.where(keys == KEY_MODULUS, missing_id, mixed % num_bins)
+    if out is None:
+        return ids
+    out[:] = ids
+    return out
 
 
 def lookup_ids(

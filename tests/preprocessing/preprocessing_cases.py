@@ -93,7 +93,12 @@ EXAMPLES: dict[str, tuple[AnyTransform, ...]] = {
         Bucketize(equal_width=6),
         Bucketize(ln2=True),
     ),
-    "hash": (Hash(buckets=1), Hash(buckets=3), Hash(buckets=1_000_003)),
+    "hash": (
+        Hash(buckets=1),
+        Hash(buckets=3),
+        Hash(buckets=1_000_003),
+        Hash(buckets=7, functions=3),
+    ),
     "vocabulary": (Vocabulary(), Vocabulary(oov_buckets=5)),
     "count_encode": (CountEncode(), CountEncode(min_count=4)),
     "datetime": (

@@ -59,6 +59,16 @@ def test_every_example_is_sound():
             "below num_buckets",
         ),
         (text_spec("x", Age(at="2024-01-01"), Bucketize(quantiles=3)), "of ages", "boundaries"),
+        (
+            FeatureSpec(
+                column="x",
+                column_type=ColumnType.TEXT,
+                id=(Hash(buckets=9, functions=2),),
+                cross=(text_spec("a"), text_spec("b")),
+            ),
+            "by one function",
+            "Leave",
+        ),
         (number_spec("x", number=[Fill(value=np.nan)]), "value nan", "finite"),
         (number_spec("x", number=[Clip(minimum=np.inf)]), "minimum inf", "finite"),
         (number_spec("x", id=[Bucketize(boundaries=(0.0, np.inf))]), "boundary inf", "finite"),

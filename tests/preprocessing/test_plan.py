@@ -1,6 +1,7 @@
 """Fitting plans: parameters, sizes, and what is refused."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from preprocessing_cases import example_specs, number_spec, statistics_for, text_spec
 
@@ -23,6 +24,7 @@ from ctr_pipeline.features import (
     TransformKind,
     Vocabulary,
 )
+from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES
 from ctr_pipeline.preprocessing.fitted import (
     PLAN_FILE,
@@ -126,6 +128,24 @@ def test_parts_of_a_time_are_fields_of_their_own(tmp_path):
     assert plan_of(tmp_path, text_spec("t", Datetime(parts=("day",)))).fields[0].name == "t"
     with pytest.raises(ValueError, match=r"two fields are called 't\.hour'"):
         plan_of(tmp_path, spec, text_spec("t.hour", Hash(buckets=3)))
+
+
+def test_each_hash_function_has_a_field(tmp_path):
+    plan = plan_of(tmp_path, text_spec("c", Hash(buckets=1000, functions=3)))
+    assert [(field.name, field.num_ids) for field in plan.fields] == [
+        ("c.1", 1001),
+        ("c.2", 1001),
+        ("c.3", 1001),
+    ]
+    texts = pa.array([f"value {n}" for n in range(5000)])
+    ids = ColumnEncoder(plan, tmp_path).encode(pa.record_batch({"c": texts})).ids
+    (alone,) = plan_of(tmp_path, text_spec("c", Hash(buckets=1000))).fields
+    assert alone.step == plan.fields[0].step
+    # Of values that share a bucket of one function, a thousandth shares that of another.
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        pairs = ids[:, one].astype(np.int64) * 1001 + ids[:, other]
+        assert 4970 < len(np.unique(pairs)) < 5000
+        assert len(np.unique(ids[:, one])) > 950
 
 
 def test_filled_values_are_not_missing(tmp_path):

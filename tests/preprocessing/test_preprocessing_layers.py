@@ -28,6 +28,7 @@ from ctr_pipeline.preprocessing import (
 TEXT_LAYERS = [
     lambda: Hashing(3),
     lambda: Hashing(1000, missing_id=1000),
+    lambda: Hashing(1000, missing_id=1000, function=2),
     lambda: IndexLookup(["a", "line\nbreak", "é"], 2, missing_id=5),
 ]
 TEXT_NUMBER_LAYERS = [
