@@ -234,6 +234,18 @@ def test_resolved_config_loads_and_is_equal(world, loaded):
     assert yaml.safe_load(loaded.resolved_yaml())["train"]["seed"] == 0
 
 
+def test_drift_of_the_other_splits_is_measured_and_shown(world):
+    drift = world[2].metrics["drift"]
+    assert set(drift) == {"valid", "test"}
+    for rows in drift.values():
+        indexes = [column["psi"] for column in rows["columns"]]
+        assert indexes == sorted(indexes, reverse=True)
+        assert not [column for column in rows["columns"] if "cells" in column]
+    report = world[2].paths["report"].read_text()
+    assert '<section id="drift">' in report
+    assert '<section id="information">' in report
+
+
 def test_importance_names_every_feature_once_and_in_order(world):
     importance = world[2].metrics["importance"]
     assert sorted(row["feature"] for row in importance) == sorted([*NUMBERS, *CATEGORIES, "code"])
