@@ -32,6 +32,8 @@ TEXTS = {
     "IndexLookup": lambda: layers.IndexLookup(["a", "line\nbreak", "é"], 2, missing_id=5),
     "NumberLookup": lambda: layers.NumberLookup(["a", "line\nbreak"], [0.5, 3.0], -1.0, 7.0),
     "NumberLookup missing": lambda: layers.NumberLookup(["a"], [2.5], dtype="float64"),
+    "DatetimePart": lambda: layers.DatetimePart("weekday"),
+    "Age": lambda: layers.Age(86_400),
     "IndexLookup no oov": lambda: layers.IndexLookup([b"a", b"\x00", b""], 0),
 }
 ELEMENTWISE = {**NUMBERS, **TEXTS}
