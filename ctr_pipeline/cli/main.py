@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from ctr_pipeline.cli import options
 from ctr_pipeline.cli.analyze import analyze
 from ctr_pipeline.cli.check import check
+from ctr_pipeline.cli.convert import convert
 from ctr_pipeline.cli.doctor import doctor
 from ctr_pipeline.cli.drift import drift
 from ctr_pipeline.cli.evaluate import evaluate
@@ -57,6 +58,7 @@ app.command(rich_help_panel=options.PIPELINE_PANEL)(check)
 app.command(rich_help_panel=options.STARTING_PANEL)(init)
 app.command(rich_help_panel=options.TABLES_PANEL)(profile)
 app.command(rich_help_panel=options.TABLES_PANEL)(drift)
+app.command(rich_help_panel=options.TABLES_PANEL)(convert)
 app.add_typer(sample_app, name="sample", rich_help_panel=options.STARTING_PANEL)
 app.command(rich_help_panel=options.STAGES_PANEL)(analyze)
 app.command(rich_help_panel=options.STAGES_PANEL)(train)
@@ -74,7 +76,7 @@ app.command(rich_help_panel=options.MACHINE_PANEL)(schema)
 app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
 
 COMMANDS = (
-    *("run", "check", "init", "sample", "profile", "drift", "analyze", "train"),
+    *("run", "check", "init", "sample", "profile", "drift", "convert", "analyze", "train"),
     *("evaluate", "predict", "export", "status", "logs", "scale", "stop"),
     *("master", "ps", "worker", "schema", "doctor"),
 )

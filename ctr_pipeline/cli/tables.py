@@ -13,6 +13,7 @@ from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 
 if TYPE_CHECKING:
     from ctr_pipeline.cli.machine_checks import Finding
+    from ctr_pipeline.pipeline.convert import ConvertResult
     from ctr_pipeline.pipeline.init import InitResult
     from ctr_pipeline.pipeline.results import CheckResult, PredictResult, RunResult
     from ctr_pipeline.sampling import SampleSummary
@@ -217,6 +218,26 @@ def print_init(result: "InitResult") -> None:
     print_paths(console, {"config": result.output})
     console.print(f"Next: ctrpipe check {result.output}", soft_wrap=True, markup=False)
     console.print(f"then: ctrpipe run {result.output}", soft_wrap=True, markup=False)
+
+
+def convert_payload(result: "ConvertResult") -> dict[str, Any]:
+    """A conversion as JSON."""
+    return asdict(result)
+
+
+def print_conversion(result: "ConvertResult") -> None:
+    """What was written."""
+    console = _console()
+    console.print(
+        f"{result.num_rows:,} rows of {result.num_columns} columns as {result.format}, "
+        f"{spoken_amount(result.num_bytes, 'bytes')}, in {spoken_seconds(result.seconds)}"
+    )
+    if result.num_rounded:
+        console.print(
+            f"{result.num_rounded:,} numbers have fewer digits now: an Example holds float32",
+            soft_wrap=True,
+        )
+    _print_paths(console, {"file": result.output})
 
 
 def print_sample(summary: "SampleSummary") -> None:

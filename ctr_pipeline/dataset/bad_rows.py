@@ -72,14 +72,14 @@ class BadRow(BaseModel):
     reason: BadRowReason
     value: str | None
 
-    def as_error(self) -> DataError:
-        """The error that stops a run at this row."""
+    def as_error(self, *, may_skip: bool = True) -> DataError:
+        """The error that stops a reading at this row; `may_skip` if it could go on without."""
         column = f", column '{self.column}'" if self.column is not None else ""
         value = f": {self.value}" if self.value is not None else " (value not shown: sensitive)"
         return DataError(
             f"{self.reason}{value}",
             place=f"{self.file}, row {self.row}{column}",
-            remedy=f"{_REMEDIES[self.reason]}, or set data.bad_rows: skip",
+            remedy=_REMEDIES[self.reason] + (", or set data.bad_rows: skip" if may_skip else ""),
         )
 
 
@@ -177,11 +177,14 @@ class BadRowLedger:
     Args:
         policy: `fail` stops at the first bad row, `skip` counts.
         max_fraction: With `skip`, the largest share of bad rows that `close` lets pass.
+        num_good: Rows that are good.
+        may_skip: Whether the user may choose `skip` instead of `fail`.
     """
 
     policy: str
     max_fraction: float
     num_good: int = 0
+    may_skip: bool = True
     _counts: Counter[BadRowReason] = field(default_factory=Counter)
     _examples: dict[BadRowReason, list[BadRow]] = field(default_factory=dict)
 
@@ -204,7 +207,7 @@ class BadRowLedger:
                 file=str(file), row=row, column=fault.column, reason=fault.reason, value=fault.value
             )
             if self.policy == "fail":
-                raise bad.as_error()
+                raise bad.as_error(may_skip=self.may_skip)
             examples = self._examples.setdefault(fault.reason, [])
             if len(examples) < EXAMPLES_PER_REASON:
                 examples.append(bad)

@@ -87,7 +87,7 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
         with pq.ParquetFile(path) as file:
             return file.schema_arrow, file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def read_first_rows(path: Path, num_rows: int) -> pa.Table:
@@ -101,7 +101,7 @@ def read_first_rows(path: Path, num_rows: int) -> pa.Table:
             batch = next(file.iter_batches(batch_size=num_rows), None)
             schema = file.schema_arrow
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     return schema.empty_table() if batch is None else pa.Table.from_batches([batch])
 
 
@@ -122,10 +122,11 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
                 done += batch.num_rows
                 yield RecordBlock(file.path, batch, size_bytes * done // max(num_rows, 1))
     except (OSError, pa.ArrowException) as error:
-        raise _damaged(file.path, error) from error
+        raise damaged(file.path, error) from error
 
 
-def _damaged(path: Path, error: Exception) -> DataError:
+def damaged(path: Path, error: Exception) -> DataError:
+    """What an error of Arrow means to the user."""
     first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return DataError(
         f"cannot be read as Parquet: truncated or damaged ({first_line})",
