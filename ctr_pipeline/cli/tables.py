@@ -227,7 +227,7 @@ def convert_payload(result: "ConvertResult") -> dict[str, Any]:
 
 def print_conversion(result: "ConvertResult") -> None:
     """What was written."""
-    console = _console()
+    console = make_console()
     console.print(
         f"{result.num_rows:,} rows of {result.num_columns} columns as {result.format}, "
         f"{spoken_amount(result.num_bytes, 'bytes')}, in {spoken_seconds(result.seconds)}"
@@ -237,7 +237,7 @@ def print_conversion(result: "ConvertResult") -> None:
             f"{result.num_rounded:,} numbers have fewer digits now: an Example holds float32",
             soft_wrap=True,
         )
-    _print_paths(console, {"file": result.output})
+    print_paths(console, {"file": result.output})
 
 
 def print_sample(summary: "SampleSummary") -> None:
