@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ctr_pipeline.analysis.leaks import describe_leak
+from ctr_pipeline.datetime_formats import iso_seconds
 from ctr_pipeline.features import (
     AnyTransform,
     Bucketize,
     ColumnType,
+    Datetime,
+    DatetimePart,
     FeatureSpec,
     Log,
     Standardize,
@@ -21,6 +24,7 @@ from ctr_pipeline.features import (
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
+_SECONDS_OF_A_DAY = 86_400
 MIN_COUNT = 2
 MAX_VOCABULARY = 2_000_000
 
@@ -93,9 +97,13 @@ def _decide_column(
             f"column '{column}': the statistics are those of a {known.column_type.value} column, "
             f"and it is read as {column_type.value}"
         )
-    problem = _unusable(known) or describe_leak(known, statistics.label_rate)
+    parts = _parts_of_time(known)
+    problem = _unusable(known) if not parts else None
+    problem = problem or describe_leak(known, statistics.label_rate)
     if problem is not None:
         return None, problem
+    if parts:
+        return _decide_time(known, parts)
     if column_type is ColumnType.TEXT:
         return _decide_text(known)
     return _decide_number(known)
@@ -113,6 +121,35 @@ def _unusable(column: ColumnStatistics) -> str | None:
             f"so nothing can be learned about any of them"
         )
     return None
+
+
+def _parts_of_time(column: ColumnStatistics) -> tuple[DatetimePart, ...]:
+    """The parts that tell something, if the column's most frequent values are points in time."""
+    texts = [top.value for top in column.top_values]
+    if column.column_type is not ColumnType.TEXT or len(texts) < 2:
+        return ()
+    try:
+        seconds = [iso_seconds(text) for text in texts]
+    except ValueError:
+        return ()
+    is_by_day = len({second % _SECONDS_OF_A_DAY for second in seconds}) == 1
+    return ("weekday",) if is_by_day else ("hour", "weekday")
+
+
+def _decide_time(
+    column: ColumnStatistics, parts: tuple[DatetimePart, ...]
+) -> tuple[FeatureSpec, str]:
+    reason = (
+        f"points in time with {_values(column.num_distinct)}{_missing(column)}: "
+        f"{' and '.join(parts)}, as which they come again"
+    )
+    feature = FeatureSpec(
+        column=column.column,
+        column_type=ColumnType.TEXT,
+        id=(Datetime(parts=parts),),
+        reason=reason,
+    )
+    return feature, reason
 
 
 def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:

@@ -9,6 +9,7 @@ from ctr_pipeline.analysis import decide_features
 from ctr_pipeline.features import (
     Bucketize,
     ColumnType,
+    Datetime,
     Log,
     Standardize,
     Vocabulary,
@@ -79,6 +80,29 @@ def test_reason_has_the_numbers(decide):
         "the largest 500 times the median: log, then standardized, "
         "and an id for each of its values, as they are few and whole"
     )
+
+
+def test_points_in_time_give_their_parts(decide):
+    features, decisions = decide(
+        {
+            "seen_at": [f"2024-03-{index % 28 + 1:02}T{index % 24:02}:30" for index in range(ROWS)],
+            "joined": [f"2024-03-{index % 28 + 1:02}" for index in range(ROWS)],
+            "not_all": [
+                "soon" if index % 3 == 0 else f"2024-03-{index % 28 + 1:02}"
+                for index in range(ROWS)
+            ],
+            # Each row at another second, which is no reason to leave it out.
+            "unique": [
+                f"2024-03-01T{index // 3600:02}:{index // 60 % 60:02}:{index % 60:02}"
+                for index in range(ROWS)
+            ],
+        }
+    )
+    assert features["seen_at"].id == (Datetime(parts=("hour", "weekday")),)
+    assert features["joined"].id == (Datetime(parts=("weekday",)),)
+    assert features["not_all"].id == (Vocabulary(min_count=2),)
+    assert features["unique"].id == (Datetime(parts=("hour", "weekday")),)
+    assert "hour and weekday" in decisions["seen_at"].reason
 
 
 def test_few_whole_numbers_are_categories(decide):
