@@ -380,6 +380,54 @@ def is_none(value: object) -> bool:
     return value is None
 
 
+class SequenceSpec(BaseModel):
+    """A text that is a list: how it is cut into elements, and how their embeddings are pooled.
+
+    Empty elements are left out. Of more than `max_length` elements the first or the last are kept.
+    With weights, an element is `value:weight`, or a value alone, of weight 1; a weight is a finite
+    decimal number of at least 0.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    delimiter: str = Field(
+        default="|", min_length=1, max_length=8, description="Text between two elements."
+    )
+    max_length: int = Field(
+        default=20, ge=1, le=500, description="Elements of a row that count, at most."
+    )
+    keep: Literal["first", "last"] = Field(
+        default="last", description="Which elements count where there are more than max_length."
+    )
+    pooling: Literal["mean", "sum", "sqrtn", "max"] = Field(
+        default="mean",
+        description="How a row's embeddings become one: weighted sum of them; the sum over the sum "
+        "of weights; over the root of the sum of squared weights; or the largest of each number.",
+    )
+    weights: bool = Field(default=False, description="Whether elements carry weights: a:0.5|b:2.")
+    weight_delimiter: str = Field(
+        default=":",
+        min_length=1,
+        max_length=1,
+        pattern=r"^[\x21-\x7e]$",
+        description="ASCII character before the weight; the last one in an element counts.",
+    )
+
+    @model_validator(mode="after")
+    def _different(self) -> "SequenceSpec":
+        if self.weights and self.weight_delimiter in self.delimiter:
+            raise ValueError("delimiter and weight_delimiter must differ")
+        return self
+
+    @property
+    def weight_mark(self) -> str:
+        """The weight's delimiter as a regular expression (RE2)."""
+        return f"\\x{{{ord(self.weight_delimiter):x}}}"
+
+
+WEIGHT_NUMBER = r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?"
+"""The regular expression (RE2) of a weight."""
+
+
 class FeatureSpec(BaseModel):
     """What becomes of one column, or of several columns crossed.
 
@@ -392,6 +440,8 @@ class FeatureSpec(BaseModel):
         reason: Who decided, for the plan table and the report.
         cross: The columns that are crossed, as features of their own: a text column has no chains,
             a number column has the `id` chain by which it is crossed; None if it is no cross.
+        sequence: How the text is cut into elements, each of which goes through the `id` chain;
+            None if the whole text does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -402,6 +452,7 @@ class FeatureSpec(BaseModel):
     sensitive: bool = False
     reason: str = "config"
     cross: tuple["FeatureSpec", ...] | None = Field(default=None, exclude_if=is_none)
+    sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
 
     @property
     def parts(self) -> tuple["FeatureSpec", ...]:

@@ -17,11 +17,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, is_none
 
 STATISTICS_VERSION = 2
 
@@ -84,6 +84,26 @@ class LabelInformation(_Frozen):
     num_groups: int
 
 
+class LengthStatistics(_Frozen):
+    """How many elements the rows of a sequence have, rows without any among them.
+
+    Attributes:
+        num_elements: Of all rows.
+        mean: Elements a row.
+        median: Half of the rows have no more.
+        most_of_95_percent: 95 % of the rows have no more.
+        maximum: The longest row's.
+        num_truncated: Rows of which not all elements count, being more than `max_length`.
+    """
+
+    num_elements: int
+    mean: float
+    median: int
+    most_of_95_percent: int
+    maximum: int
+    num_truncated: int
+
+
 class ColumnStatistics(_Frozen):
     """Everything known about one column of the training rows.
 
@@ -100,6 +120,9 @@ class ColumnStatistics(_Frozen):
         top_values: The most frequent values, most frequent first.
         histogram: Of number columns.
         label_information: None if the rows have one label only.
+        lengths: Of sequences: of these, missing rows are those without an element, and distinct
+            and frequent values are those of elements, counted as often as they occur, also where
+            rows are too long for all of them to count.
     """
 
     column: str
@@ -114,6 +137,12 @@ class ColumnStatistics(_Frozen):
     top_values: tuple[ValueCount, ...] = ()
     histogram: tuple[HistogramBin, ...] = ()
     label_information: LabelInformation | None = None
+    lengths: LengthStatistics | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def num_values(self) -> int:
+        """Occurrences of values: rows that have one, or elements of all rows."""
+        return self.count - self.num_missing if self.lengths is None else self.lengths.num_elements
 
 
 class DriftCell(_Frozen):
@@ -232,7 +261,7 @@ class VocabularyStatistics(_Frozen):
             label_sum: int64), most frequent first, ties by ascending UTF-8 bytes.
         size: Values kept.
         num_excluded_values: Distinct values left out.
-        num_excluded_rows: Rows that hold a value left out.
+        num_excluded_rows: Rows that hold a value left out; of a sequence, elements left out.
     """
 
     column: str

@@ -7,7 +7,7 @@ to derive from them.
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ctr_pipeline.features import (
     AnyTransform,
@@ -16,9 +16,11 @@ from ctr_pipeline.features import (
     CountEncode,
     FeatureSpec,
     Normalize,
+    SequenceSpec,
     Standardize,
     TargetEncode,
     Vocabulary,
+    is_none,
 )
 
 Chain = tuple[AnyTransform, ...]
@@ -53,6 +55,7 @@ class ColumnPlan(_Frozen):
         vocabulary: The vocabulary wanted, or None.
         table_min_count: If counts or click rates of values are wanted, those of values that occur
             so often.
+        sequence: How texts are cut into the elements that values are, or None.
     """
 
     column: str
@@ -62,6 +65,7 @@ class ColumnPlan(_Frozen):
     boundaries: tuple[BoundaryPlan, ...] = ()
     vocabulary: Vocabulary | None = None
     table_min_count: int | None = None
+    sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
 
 
 class StatisticsPlan(_Frozen):
@@ -140,6 +144,7 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
         vocabulary=next(iter(vocabularies), None),
         # One table serves all: those that want less of it leave rarer values out.
         table_min_count=min(table_min_counts, default=None),
+        sequence=next((spec.sequence for spec in specs if spec.sequence is not None), None),
     )
 
 

@@ -234,7 +234,8 @@ def _compute(
                 wanted = Vocabulary(min_count=column.table_min_count)
                 file = table_files[column.column]
                 table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
-            drift = session.compare(measured)
+            # Elements of sequences are no rows, and are not compared with those of other rows.
+            drift = {} if column.sequence is not None else session.compare(measured)
         return _Found(measured, vocabulary, table, drift)
 
     found: list[_Found] = []
@@ -270,7 +271,8 @@ def _compute(
 
 
 def _drift_of_rows(found: Sequence[Mapping[str, ColumnDrift]]) -> dict[str, RowsDrift]:
-    """By name of the other rows, from what was found about each column."""
+    """By name of the other rows, from what was found about each column that was compared."""
+    found = [drift for drift in found if drift]
     names = found[0] if found else ()
     return {
         name: RowsDrift(
@@ -323,5 +325,5 @@ def _write_vocabulary(
         file=file,
         size=size,
         num_excluded_values=statistics.num_distinct - size,
-        num_excluded_rows=statistics.count - statistics.num_missing - num_kept_rows,
+        num_excluded_rows=statistics.num_values - num_kept_rows,
     )

@@ -15,14 +15,18 @@ from ctr_pipeline.analysis.information import Groups, label_information
 from ctr_pipeline.analysis.moments import RowsOf, collect_moments
 from ctr_pipeline.analysis.sql import (
     Query,
+    drop_query,
+    element_counts_query,
     frequent_values_query,
     group_sizes_query,
     histogram_query,
     interval_query,
+    lengths_query,
     other_intervals_query,
     other_values_query,
     quantile_query,
     range_query,
+    rename_elements_query,
     summary_query,
 )
 from ctr_pipeline.analysis.stability import (
@@ -31,12 +35,13 @@ from ctr_pipeline.analysis.stability import (
     drift_of_intervals,
     drift_of_values,
 )
-from ctr_pipeline.features import ColumnType, expression_key
+from ctr_pipeline.features import ColumnType, SequenceSpec, expression_key
 from ctr_pipeline.statistics import (
     ColumnDrift,
     ColumnStatistics,
     HistogramBin,
     LabelInformation,
+    LengthStatistics,
     Moments,
     ValueCount,
 )
@@ -92,6 +97,7 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         plan: What to derive.
         num_rows: Training rows.
     """
+    lengths = None if plan.sequence is None else _use_elements(rows_of, plan.sequence)
     moments: dict[str, Moments] = {}
     # Shorter chains come first, so that the moments a longer one needs are known.
     for chain in plan.moments:
@@ -103,7 +109,13 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         cuts = _boundaries(rows_of, plan, wanted.chain, wanted.num_quantiles, moments)
         boundaries.setdefault(key, {})[str(wanted.num_quantiles)] = cuts
     statistics = _summary(rows_of, plan, num_rows)
+    if lengths is not None:
+        statistics = statistics.model_copy(update=lengths)
     if not plan.profile:
+        return MeasuredColumn(statistics, moments, boundaries)
+    if lengths is not None:
+        # Elements are no rows: neither their clicks nor their shares are compared as such.
+        statistics = statistics.model_copy(update={"top_values": _top_values(rows_of, plan)})
         return MeasuredColumn(statistics, moments, boundaries)
     if plan.column_type is ColumnType.TEXT:
         groups = _group_values(rows_of, statistics)
@@ -114,6 +126,38 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
     else:
         statistics, groups = _profile_number(rows_of, plan, statistics, moments[plan.column])
     return MeasuredColumn(statistics, moments, boundaries, groups)
+
+
+def _use_elements(rows_of: RowsOf, sequence: SequenceSpec) -> dict[str, Any]:
+    """Puts the elements of texts in the place of texts; what is known of rows by their length."""
+    lengths = rows_of(lengths_query(sequence), {})
+    for query in (element_counts_query(sequence), drop_query(), rename_elements_query()):
+        rows_of(query, {})
+    without = [(rows, clicks) for length, rows, clicks in lengths if length == 0]
+    num_missing, missing_clicks = without[0] if without else (0, 0)
+    num_rows = sum(rows for _, rows, _ in lengths)
+    num_elements = sum(length * rows for length, rows, _ in lengths)
+
+    def most_of(share: float) -> int:
+        upto = 0
+        for length, rows, _ in lengths:
+            upto += rows
+            if upto >= share * num_rows:
+                return int(length)
+        return 0
+
+    return {
+        "num_missing": num_missing,
+        "missing_label_rate": missing_clicks / num_missing if num_missing else None,
+        "lengths": LengthStatistics(
+            num_elements=num_elements,
+            mean=num_elements / max(num_rows, 1),
+            median=most_of(0.5),
+            most_of_95_percent=most_of(0.95),
+            maximum=max((length for length, _, _ in lengths), default=0),
+            num_truncated=sum(rows for length, rows, _ in lengths if length > sequence.max_length),
+        ),
+    }
 
 
 def _summary(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> ColumnStatistics:

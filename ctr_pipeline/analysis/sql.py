@@ -13,7 +13,7 @@ from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step
-from ctr_pipeline.features import ColumnType, CountEncode, TargetEncode, Transform
+from ctr_pipeline.features import ColumnType, CountEncode, SequenceSpec, TargetEncode, Transform
 
 PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"
@@ -89,6 +89,88 @@ def counts_of_parts() -> exp.Select:
 def drop_query() -> Query:
     """Removes the table of value counts, if it is there."""
     return Query(parse_one("DROP TABLE IF EXISTS value_counts"))
+
+
+@cache
+def lengths_query(sequence: SequenceSpec) -> Query:
+    """Rows and clicks by number of elements, from the value counts of whole texts."""
+    element = exp.to_identifier("element")
+    is_element = exp.NEQ(
+        this=_element_value(exp.column("element"), sequence), expression=exp.Literal.string("")
+    )
+    elements = exp.ArrayFilter(
+        this=_split(sequence), expression=exp.Lambda(this=is_element, expressions=[element])
+    )
+    length = exp.Coalesce(this=exp.ArraySize(this=elements), expressions=[_integer(0)])
+    lengths = exp.select(
+        _as(length, "length"), exp.column("num_rows"), exp.column("num_clicks")
+    ).from_(TABLE)
+    return Query(
+        exp.select(
+            exp.column("length"),
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+            _as(_sum(exp.column("num_clicks")), "num_clicks"),
+        )
+        .from_(lengths.subquery("lengths"))
+        .group_by(exp.column("length"))
+        .order_by(exp.column("length"))
+    )
+
+
+@cache
+def element_counts_query(sequence: SequenceSpec) -> Query:
+    """Makes the table `element_counts`: as `value_counts`, for the elements of texts."""
+    split = exp.select(
+        _as(exp.Explode(this=_split(sequence)), "element"),
+        exp.column("num_rows"),
+        exp.column("num_clicks"),
+    ).from_(TABLE)
+    values = exp.select(
+        _as(_element_value(exp.column("element"), sequence), "value"),
+        exp.column("num_rows"),
+        exp.column("num_clicks"),
+    ).from_(split.subquery("split_texts"))
+    counts = (
+        exp.select(
+            _value(),
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+            _as(_sum(exp.column("num_clicks")), "num_clicks"),
+        )
+        .from_(values.subquery("elements"))
+        .where(exp.NEQ(this=_value(), expression=exp.Literal.string("")))
+        .group_by(_value())
+    )
+    temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
+    return Query(
+        exp.Create(
+            this=exp.to_table("element_counts"),
+            kind="TABLE",
+            properties=temporary,
+            expression=counts,
+        )
+    )
+
+
+@cache
+def rename_elements_query() -> Query:
+    """Puts `element_counts` in the place of `value_counts`, which is gone."""
+    return Query(parse_one("ALTER TABLE element_counts RENAME TO value_counts", read="duckdb"))
+
+
+def _split(sequence: SequenceSpec) -> exp.Expr:
+    return exp.Split(this=_value(), expression=exp.Literal.string(sequence.delimiter))
+
+
+def _element_value(element: exp.Expr, sequence: SequenceSpec) -> exp.Expr:
+    """An element without its weight."""
+    if not sequence.weights:
+        return element
+    mark = sequence.weight_mark
+    return exp.RegexpReplace(
+        this=element,
+        expression=exp.Literal.string(f"{mark}[^{mark}]*$"),
+        replacement=exp.Literal.string(""),
+    )
 
 
 @cache

@@ -39,6 +39,11 @@ class TrainingTable:
         self._value(self.label, ColumnType.NUMBER)
         for column in plan.columns:
             self._value(column.column, column.column_type)
+            if column.sequence is not None:
+                raise StatisticsError(
+                    "holds sequences, whose elements are counted on the rows that are read",
+                    place=f"{self.place}, column '{column.column}'",
+                )
 
     def rows(self, columns: Sequence[tuple[str, ColumnType, str]]) -> exp.Subquery:
         """The training rows with columns under other names; `clicked` is the label as a number.

@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ctr_pipeline.features import AnyTransform, Hash, cross_name, is_none
+from ctr_pipeline.features import (
+    AnyTransform,
+    Hash,
+    SequenceSpec,
+    TransformKind,
+    cross_name,
+    is_none,
+)
 
 
 class Section(BaseModel):
@@ -153,6 +160,12 @@ class FeatureEntry(Section):
         exclude_if=is_none,
         description="What a cross is called; null: its columns, with × between them.",
     )
+    sequence: SequenceSpec | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="The columns hold lists: texts of elements, each of which goes through `id`, "
+        "or list columns of Parquet; {} takes every default.",
+    )
     number: tuple[AnyTransform, ...] | None = Field(
         default=None, description="Chain of transforms that ends in a dense input."
     )
@@ -197,6 +210,16 @@ class FeatureEntry(Section):
             raise ValueError("a cross has an id alone; leave number and type out")
         if self.id is None or len(self.id) != 1 or not isinstance(self.id[0], Hash):
             raise ValueError("a cross needs id: {hash: {buckets: N}}, and nothing else in it")
+        return self
+
+    @model_validator(mode="after")
+    def _sequence_of_texts(self) -> "FeatureEntry":
+        if self.sequence is None:
+            return self
+        if self.cross is not None or self.number is not None or self.type != "auto":
+            raise ValueError("a sequence has columns and an id alone; leave the other keys out")
+        if self.id is None or len(self.id) != 1 or self.id[0].kind is not TransformKind.TEXT_TO_ID:
+            raise ValueError("a sequence needs one id transform of texts: vocabulary or hash")
         return self
 
     @property

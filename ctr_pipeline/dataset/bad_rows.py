@@ -27,6 +27,8 @@ class BadRowReason(StrEnum):
     WRONG_COLUMN_COUNT = "wrong number of columns"
     BAD_UTF8 = "not UTF-8"
     NOT_A_NUMBER = "not a number"
+    BAD_WEIGHT = "weight of an element not a finite number of at least 0"
+    DELIMITER_INSIDE = "delimiter inside an element of a list"
     LABEL_MISSING = "label missing"
     LABEL_NOT_BINARY = "label not 0 or 1"
     NOT_ONE_LINE = "not one line"
@@ -42,6 +44,9 @@ _REMEDIES = {
     BadRowReason.BAD_UTF8: "Convert the file to UTF-8",
     BadRowReason.NOT_A_NUMBER: "Mend the value, list it in data.missing_values, or use the column "
     "as categorical",
+    BadRowReason.BAD_WEIGHT: "Mend the weight, or check the feature's sequence.delimiter and "
+    "weight_delimiter",
+    BadRowReason.DELIMITER_INSIDE: "Choose another sequence.delimiter for the feature",
     BadRowReason.LABEL_MISSING: "Remove the row",
     BadRowReason.LABEL_NOT_BINARY: "Make the label 0 or 1, or name another column in data.label",
     BadRowReason.NOT_ONE_LINE: "Write exactly one row a record, with every quote closed",

@@ -39,7 +39,7 @@ from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, SequenceSpec
 from ctr_pipeline.progress import Progress, ProgressTask
 
 
@@ -53,6 +53,7 @@ def ingest(
     threads: int,
     progress: Progress,
     sensitive: Collection[str] = (),
+    sequences: Mapping[str, SequenceSpec] | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> IngestedRows:
     """Reads all rows once and writes `folder/{train,valid,test}/part-00000.arrow` and so on.
@@ -71,6 +72,7 @@ def ingest(
         threads: That parse and write.
         progress: Is told the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
+        sequences: Text columns that are lists, and how they are cut.
         block_bytes: Size of the blocks of text that are parsed at once; no result depends on it.
 
     Raises:
@@ -80,7 +82,13 @@ def ingest(
     """
     started = time.monotonic()
     source.require([name for name in column_types if name != data.label], "features")
-    fingerprint = fingerprint_of(data, source, column_types, seed=seed, sensitive=sensitive)
+
+    def fingerprint_now() -> str:
+        return fingerprint_of(
+            data, source, column_types, seed=seed, sensitive=sensitive, sequences=sequences
+        )
+
+    fingerprint = fingerprint_now()
     present = load_ingested(folder)
     if present is not None and present.fingerprint == fingerprint:
         return present
@@ -91,6 +99,7 @@ def ingest(
         label_required=True,
         carried=[*data.key_columns, *by_hash],
         sensitive=sensitive,
+        sequences=sequences,
     )
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
     total_bytes = sum(source.size_bytes(file) for files in source.files.values() for file in files)
@@ -110,10 +119,7 @@ def ingest(
             raise
         bad_rows = ledger.close()
         _check_splits(parts, ledger)
-        if (
-            fingerprint_of(data, source, column_types, seed=seed, sensitive=sensitive)
-            != fingerprint
-        ):
+        if fingerprint_now() != fingerprint:
             raise DataError(
                 "a data file changed while it was read",
                 place="data",

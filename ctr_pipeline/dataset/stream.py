@@ -10,7 +10,7 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source, inspect_paths
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, SequenceSpec
 
 
 def stream_rows(
@@ -21,6 +21,7 @@ def stream_rows(
     label_required: bool,
     extra_columns: Sequence[str] = (),
     sensitive: Collection[str] = (),
+    sequences: Mapping[str, SequenceSpec] | None = None,
     ledger: BadRowLedger | None = None,
     threads: int = 2,
 ) -> Iterator[pa.RecordBatch]:
@@ -37,6 +38,7 @@ def stream_rows(
         label_required: Whether the label is read; a row without it is bad then.
         extra_columns: Carried along as text unless typed already.
         sensitive: Columns whose values are kept out of messages.
+        sequences: Text columns that are lists, and how they are cut.
         ledger: Counts bad rows, for the caller to look at after the last batch.
         threads: That parse.
 
@@ -54,6 +56,7 @@ def stream_rows(
         label_required=label_required,
         carried=extra_columns,
         sensitive=sensitive,
+        sequences=sequences,
     )
     if plan.weight is not None:
         source.require([plan.weight], "data.weight")

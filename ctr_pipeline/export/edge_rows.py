@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
+from ctr_pipeline.features import SequenceSpec
+
 TEXT_EDGES: tuple[str | None, ...] = (
     None,
     "ctrpipe-unseen-value",
@@ -43,11 +45,28 @@ NUMBER_EDGES: tuple[float | None, ...] = (
 _MAX_SINGLE_ROWS = 1000
 
 
+def sequence_edges(sequence: SequenceSpec) -> tuple[str, ...]:
+    """Texts that are hard to cut: empty elements, too many of them, weights good and bad."""
+    edges = [
+        ("", ""),
+        ("a", "", "b"),
+        ("a", "a"),
+        tuple(str(element) for element in range(sequence.max_length + 3)),
+    ]
+    if sequence.weights:
+        mark = sequence.weight_delimiter
+        weights = ("0", ".5", "2.", "1e-3", "1e-300", "1e300", "1e999", "-1", "x", "")
+        edges += [(f"a{mark}{weight}", "b", f"c{mark}2") for weight in weights]
+        edges += [(f"a{mark}0", f"b{mark}0"), (f"a{mark}b{mark}3", f"{mark}1")]
+    return tuple(sequence.delimiter.join(elements) for elements in edges)
+
+
 def edge_rows(
     column_types: Mapping[str, str],
     *,
     ordinary: pa.Table,
     missing_values: Collection[str] = (),
+    sequences: Mapping[str, SequenceSpec] | None = None,
 ) -> pa.Table:
     """Rows that between them give every column every hard value.
 
@@ -61,11 +80,16 @@ def edge_rows(
         ordinary: At least one row of the columns, as in the data; the first one is taken.
         missing_values: Texts that the reader makes missing; as values of a table they never occur,
             so they are left out.
+        sequences: Text columns that are lists, and how they are cut.
 
     Returns:
         A table of string and float64 columns in the order of `column_types`.
     """
-    edges = {column: _edges_of(kind, missing_values) for column, kind in column_types.items()}
+    lists = {column: sequence_edges(one) for column, one in (sequences or {}).items()}
+    edges = {
+        column: _edges_of(kind, missing_values, lists.get(column, ()))
+        for column, kind in column_types.items()
+    }
     first = {column: ordinary.column(column)[0].as_py() for column in column_types}
     num_together = max(len(values) for values in edges.values())
     columns = {
@@ -83,11 +107,11 @@ def edge_rows(
 
 
 def _edges_of(
-    kind: str, missing_values: Collection[str]
+    kind: str, missing_values: Collection[str], more: tuple[str, ...]
 ) -> tuple[str | None, ...] | tuple[float | None, ...]:
     if kind == "double":
         return NUMBER_EDGES
-    return tuple(text for text in TEXT_EDGES if text not in missing_values)
+    return tuple(text for text in (*TEXT_EDGES, *more) if text not in missing_values)
 
 
 def _arrow_type(kind: str) -> pa.DataType:

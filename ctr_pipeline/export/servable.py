@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts
 from ctr_pipeline.export.rows import RowBlock, gather_blocks
 from ctr_pipeline.export.serving_module import RawPreprocessing, RawType, ServingModule
 from ctr_pipeline.export.warmup import write_warmup_requests
+from ctr_pipeline.training.slots import Slots
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def export_servable(
     version_folder: Path,
     info: ModelCardInfo,
     warmup_rows: pa.Table,
+    slot_tables: Sequence[int] | None = None,
+    slots: Slots | None = None,
 ) -> ExportedModel:
     """Writes the model beside its version folder, ready to be proved and published.
 
@@ -71,6 +74,8 @@ def export_servable(
         version_folder: `…/export/<version>`; left as it is until `publish_export`.
         info: For the model card.
         warmup_rows: A few raw rows that a server scores before it takes traffic.
+        slot_tables: Table of each column of ids; None if column f is of table f.
+        slots: How columns of ids become fields; None if they are fields.
 
     Raises:
         ExportError: TensorFlow cannot write the model.
@@ -86,6 +91,8 @@ def export_servable(
         column_types=column_types,
         input_names=input_names,
         missing_values=info.missing_values,
+        slot_tables=slot_tables,
+        slots=slots,
     )
     exported = ExportedModel(
         folder,

@@ -86,6 +86,7 @@ def run_analysis(
             seed=config.train.seed,
             threads=num_threads(config.runtime),
             sensitive=columns.sensitive,
+            sequences=columns.sequences,
             progress=progress,
         )
     if accept is not None:

@@ -8,7 +8,7 @@ from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError, ConfigProblem
-from ctr_pipeline.features import ColumnType, FeatureSpec
+from ctr_pipeline.features import ColumnType, FeatureSpec, SequenceSpec
 from ctr_pipeline.preprocessing.chains import check_chain
 
 UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
@@ -35,6 +35,13 @@ class FeatureColumns:
     sensitive: frozenset[str]
     carried: tuple[str, ...]
     unfit: tuple[ColumnDecision, ...] = ()
+
+    @property
+    def sequences(self) -> dict[str, SequenceSpec]:
+        """Columns whose texts are lists, and how they are cut."""
+        return {
+            name: spec.sequence for name, spec in self.explicit.items() if spec.sequence is not None
+        }
 
 
 def choose_columns(
@@ -126,6 +133,7 @@ def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
         id=entry.id,
         sensitive=entry.sensitive,
         reason="as the config says",
+        sequence=entry.sequence,
     )
 
 
@@ -168,6 +176,8 @@ def _cross_of(
     """
     parts, problems = [], []
     for column in entry.cross or ():
+        if column in entries and entries[column].sequence is not None:
+            problems.append(f"'{column}' is a sequence, and a row of it has no one value to cross")
         kind = types.get(column, ColumnType.TEXT)
         chain = entries[column].id if kind is ColumnType.NUMBER else None
         if kind is ColumnType.NUMBER and chain is None:

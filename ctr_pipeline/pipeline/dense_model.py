@@ -8,6 +8,7 @@ from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
+from ctr_pipeline.training.slots import PooledField, Slots
 
 
 def compile_model(
@@ -33,4 +34,20 @@ def compile_model(
         build_model(config.model, signature, seed=config.train.seed),
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
+        slots=slots_of(plan),
+    )
+
+
+def slots_of(plan: PreprocessingPlan) -> Slots | None:
+    """How slots become fields; None without sequences."""
+    if not plan.sequences:
+        return None
+    return Slots(
+        num_plain=len(plan.fields) - len(plan.sequences),
+        pooled=tuple(
+            PooledField(field.sequence.max_length, field.sequence.pooling == "max")
+            for field in plan.sequences
+            if field.sequence is not None
+        ),
+        num_numbers=len(plan.numbers),
     )

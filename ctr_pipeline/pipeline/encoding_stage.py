@@ -40,7 +40,7 @@ class Encoding:
     Attributes:
         plan: Fitted transforms.
         folders: Encoded rows by split.
-        counts: Occurrences of each id in the training rows, int64 per field.
+        counts: Occurrences of each id in the training rows, int64 per table.
         fingerprint: Of rows and transforms; equal ones mean equal encoded rows.
     """
 
@@ -94,7 +94,7 @@ def run_encoding(
         encoder = ColumnEncoder(plan, run.path, threads=threads)
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
         num_ids = [field.num_ids for field in plan.fields]
-        counts = _load_counts(run, num_ids, fingerprint)
+        counts = _load_counts(run, num_ids, plan.slot_tables, fingerprint)
         for split, folder in folders.items():
             meta = load_meta(folder)
             done = meta is not None and meta.fingerprint == fingerprint
@@ -102,7 +102,7 @@ def run_encoding(
                 continue
             rows = analysis.ingested.splits[split]
             targets = _targets(loaded.config, rows)
-            counted = IdCounts(num_ids) if split == "train" else None
+            counted = IdCounts(num_ids, plan.slot_tables) if split == "train" else None
             sampling = sampling_of(loaded.config) if split == "train" else None
             total = rows.num_rows
             if sampling is not None:
@@ -111,8 +111,8 @@ def run_encoding(
                 progress.task(f"Encoding {split}", total=total) as task,
                 EncodedWriter(
                     folder,
-                    num_fields=len(plan.fields),
-                    num_numbers=len(plan.numbers),
+                    num_fields=plan.num_slots,
+                    num_numbers=plan.num_floats,
                     fingerprint=fingerprint,
                     has_weights=targets.weight is not None,
                 ) as writer,
@@ -141,7 +141,7 @@ def run_encoding(
                 counts = counted
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
-    return Encoding(plan, folders, counts.per_field(), fingerprint)
+    return Encoding(plan, folders, counts.per_table(), fingerprint)
 
 
 def _own_rows(
@@ -257,12 +257,14 @@ def _save_counts(run: RunFolder, counts: IdCounts, fingerprint: str) -> None:
         np.savez(file, counts=counts.flat, fingerprint=np.array(fingerprint))
 
 
-def _load_counts(run: RunFolder, num_ids: list[int], fingerprint: str) -> IdCounts | None:
+def _load_counts(
+    run: RunFolder, num_ids: list[int], slot_tables: tuple[int, ...], fingerprint: str
+) -> IdCounts | None:
     try:
         with np.load(_counts_path(run), allow_pickle=False) as file:
             if str(file["fingerprint"]) != fingerprint:
                 return None
-            counts = IdCounts(num_ids)
+            counts = IdCounts(num_ids, slot_tables)
             counts.flat[:] = file["counts"]
             return counts
     except (OSError, ValueError, KeyError):

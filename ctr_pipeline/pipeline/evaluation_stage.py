@@ -89,12 +89,9 @@ def run_importance(
         with progress.task("Importance", total=len(columns), unit="features") as task:
             for column, order in zip(columns, orders, strict=False):
                 ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
-                for place, field in enumerate(plan.fields):
-                    if field.column == column:
-                        ids[:, place] = ids[order, place]
-                for place, number in enumerate(plan.numbers):
-                    if number.column == column:
-                        numbers[:, place] = numbers[order, place]
+                slots, floats = plan.places_of(column)
+                ids[:, slots] = ids[order][:, slots]
+                numbers[:, floats] = numbers[order][:, floats]
                 after = model.scorer.score(ids, numbers)
                 found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))
                 task.advance(1)

@@ -17,6 +17,7 @@ from ctr_pipeline.export.parity import ParityProof, prove_parity
 from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.dense_model import slots_of
 from ctr_pipeline.pipeline.rows import TrainedRows
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.training_stage import TrainedModel
@@ -77,10 +78,17 @@ def run_export(
                 missing_values=config.data.missing_values,
             ),
             warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
+            slot_tables=model.plan.slot_tables if model.plan.sequences else None,
+            slots=slots_of(model.plan),
         )
     with times.stage("parity"):
         progress.say("Proving that it scores as the trainer does")
-        hard = edge_rows(signature, ordinary=ordinary, missing_values=config.data.missing_values)
+        hard = edge_rows(
+            signature,
+            ordinary=ordinary,
+            missing_values=config.data.missing_values,
+            sequences=model.plan.sequence_columns,
+        )
         rows = pa.concat_tables([ordinary, hard])
         try:
             scores = score_table(rows, run, model)

@@ -42,6 +42,7 @@ def prepare_spec(
         plan_fingerprint=plan_fingerprint(encoding.plan),
         seed=config.train.seed,
         tables=tuple(TableShape(field.name, field.num_ids) for field in encoding.plan.fields),
+        slot_tables=encoding.plan.slot_tables if encoding.plan.sequences else (),
         segments=_segments(config),
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,

@@ -13,6 +13,7 @@ from ctr_pipeline.features import (
     LogRound,
     Normalize,
     RoundIdentity,
+    SequenceSpec,
     Standardize,
     TargetEncode,
     Transform,
@@ -65,10 +66,20 @@ def chain_text(chain: Sequence[Transform] | None) -> str:
 
 
 def _id_text(feature: FeatureSpec) -> str:
+    if feature.sequence is not None:
+        return f"{_sequence_text(feature.sequence)} → {chain_text(feature.id)}"
     if feature.cross is None:
         return chain_text(feature.id)
     return " → ".join(
         [f"cross({', '.join(part.column for part in feature.cross)})", chain_text(feature.id)]
+    )
+
+
+def _sequence_text(sequence: SequenceSpec) -> str:
+    weighted = "weighted " if sequence.weights else ""
+    return (
+        f"sequence('{sequence.delimiter}', {sequence.keep} {sequence.max_length}, "
+        f"{weighted}{sequence.pooling})"
     )
 
 

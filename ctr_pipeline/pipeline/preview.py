@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +18,14 @@ from ctr_pipeline.analysis import (
 )
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.lists import is_list, join_lists
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
-from ctr_pipeline.pipeline.columns import choose_columns
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
@@ -171,7 +172,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         folder = Path(name)
         file = folder / "head.arrow"
         label = loaded.config.data.label
-        write_part(_head(source, columns.types, label), file, label)
+        write_part(_head(source, columns, label), file, label)
         explicit = columns.explicit
         features = tuple(explicit[name] for name in columns.names if name in explicit)
         left_out = tuple[ColumnDecision, ...]()
@@ -208,11 +209,14 @@ def _collect(
     )
 
 
-def _head(source: Source, types: Mapping[str, ColumnType], label: str) -> pa.Table:
+def _head(source: Source, read: FeatureColumns, label: str) -> pa.Table:
     """The head's rows that have a label, in the types of ingested rows."""
     labels = pc.cast(source.head.column(label), pa.float64(), safe=False)
     columns = {label: pc.cast(labels, pa.int8(), safe=False)}
-    for name, kind in types.items():
+    for name, kind in read.types.items():
         wanted = pa.float64() if kind is ColumnType.NUMBER else pa.string()
-        columns[name] = source.head.column(name).cast(wanted)
+        values = source.head.column(name)
+        if name in read.sequences and is_list(values.type):
+            values, _, _ = join_lists(values.combine_chunks(), read.sequences[name].delimiter)
+        columns[name] = values.cast(wanted)
     return pa.table(columns).filter(pc.is_in(labels, pa.array([0.0, 1.0])))

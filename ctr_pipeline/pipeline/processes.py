@@ -134,7 +134,7 @@ def _served(
         client.route(view.generation, _server_addresses(view, spec))
         segments = segment_specs(config.model, config.train)
         rows = ServedRows(client, segments) if plan.fields else None
-        dense = ServedDense.read(client, num_fields=len(plan.fields))
+        dense = ServedDense.read(client, num_fields=plan.num_slots)
         lookup = rows if rows is not None else NoRows(1 + config.model.embedding_dim)
         yield TrainedModel(
             plan=plan,

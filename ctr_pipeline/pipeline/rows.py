@@ -103,6 +103,7 @@ def build_store(
         segment_specs(model, train),
         seed=train.seed,
         threads=threads,
+        field_tables=plan.slot_tables,
     )
     if counts is not None:
         store.set_training_counts(counts)

@@ -236,8 +236,8 @@ class JobScorer:
             self.progress.task("Encoding rows", total=None) as task,
             EncodedWriter(
                 folder,
-                num_fields=len(plan.fields),
-                num_numbers=len(plan.numbers),
+                num_fields=plan.num_slots,
+                num_numbers=plan.num_floats,
                 fingerprint=self.cut.state.rows_fingerprint,
             ) as writer,
         ):

@@ -19,9 +19,9 @@ def build_worker_model(loaded: LoadedConfig) -> WorkerModel:
     plan = load_plan(run.preprocessing)
     compiled = compile_model(config, run, plan, threads=threads_of_worker(config.runtime))
     compiled.warm_up(
-        num_fields=len(plan.fields),
+        num_fields=plan.num_slots,
         embedding_dim=config.model.embedding_dim,
-        num_numbers=len(plan.numbers),
+        num_numbers=plan.num_floats,
     )
     return WorkerModel(compiled, config.train, model_fingerprint(config))
 

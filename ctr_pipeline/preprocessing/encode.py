@@ -21,6 +21,7 @@ from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES,
 from ctr_pipeline.preprocessing.fitted import FittedCross, PreprocessingPlan, TextStep
 from ctr_pipeline.preprocessing.number_kernels import finish_numbers
 from ctr_pipeline.preprocessing.own_rows import RowNumbers
+from ctr_pipeline.preprocessing.sequences import encode_sequence
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
 
 _ROWS_AT_ONCE = 1024
@@ -31,8 +32,8 @@ class EncodedBatch:
     """What the model takes.
 
     Attributes:
-        ids: int32 [N, F]; field f has ids in [0, num_ids of field f).
-        numbers: float32 [N, D], finite.
+        ids: int32 [N, S]; a slot of field f has ids in [0, num_ids of field f).
+        numbers: float32 [N, D + C], finite; the coefficients of slots follow the numbers.
     """
 
     ids: np.ndarray
@@ -95,10 +96,12 @@ class ColumnEncoder:
         """
         if out is None:
             out = EncodedBatch(
-                ids=np.empty((batch.num_rows, len(self._plan.fields)), np.int32),
-                numbers=np.empty((batch.num_rows, len(self._plan.numbers)), np.float32),
+                ids=np.empty((batch.num_rows, self._plan.num_slots), np.int32),
+                numbers=np.empty((batch.num_rows, self._plan.num_floats), np.float32),
             )
-        ids, numbers = _Spreading(out.ids), _Spreading(out.numbers.view(np.int32))
+        num_plain = len(self._plan.fields) - len(self._plan.sequences)
+        ids = _Spreading(out.ids[:, :num_plain])
+        numbers = _Spreading(out.numbers[:, : len(self._plan.numbers)].view(np.int32))
         start = _Columns(batch, self._text_kernels, own_rows or {})
         for d, number in enumerate(self._plan.numbers):
             column = start.number(number.column, number.first)
@@ -106,7 +109,21 @@ class ColumnEncoder:
             for step in number.steps:
                 values = NUMBER_FACES[step.kind].kernel(step, values)
             numbers.add(d, finish_numbers(values).view(np.int32), column.indices)
+        slot, coefficient = num_plain, len(self._plan.numbers)
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
+            if field.sequence is not None:
+                after, after_coefficient = slot + field.num_slots, coefficient + field.num_slots
+                encode_sequence(
+                    _column(batch, field.column),
+                    field.sequence,
+                    kernel,
+                    padding_id=field.padding_id,
+                    ids_NL=out.ids[:, slot:after],
+                    coefficients_NL=out.numbers[:, coefficient:after_coefficient],
+                    column=field.column,
+                )
+                slot, coefficient = after, after_coefficient
+                continue
             if isinstance(field.step, FittedCross):
                 values = np.empty(batch.num_rows, np.int32)
                 kernel(start.parts(field.step), values)

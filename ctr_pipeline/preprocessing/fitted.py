@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, SequenceSpec, is_none
 
 PLAN_VERSION = 1
 PLAN_FILE = "preprocessing.json"
@@ -232,9 +232,11 @@ class FieldPlan(_Frozen):
         column: The column; of a cross, the feature's name.
         column_type: How it is read.
         transforms: Names of the transforms the user gave, for tables and reports.
-        num_ids: Ids are in [0, num_ids), that of missing values included.
-        step: The chain, fitted into one step from the raw value, or from that after `first`.
+        num_ids: Ids are in [0, num_ids), those of missing values and of padding included.
+        step: The chain, fitted into one step from the raw value, from that after `first`, or from
+            an element of a sequence.
         first: Makes a number of a text column, before the step; None: the step takes the column.
+        sequence: How a text is cut into elements; None if it is one value.
     """
 
     name: str
@@ -244,6 +246,19 @@ class FieldPlan(_Frozen):
     num_ids: int
     step: IdStep
     first: TextStep | None = None
+    sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def num_slots(self) -> int:
+        """Ids of a row: 1, or the most elements of a sequence."""
+        return 1 if self.sequence is None else self.sequence.max_length
+
+    @property
+    def padding_id(self) -> int:
+        """The id in slots of a sequence that no element is in; its row changes no result."""
+        if self.sequence is None:
+            raise ValueError(f"field '{self.name}' is no sequence")
+        return self.num_ids - 1
 
     @property
     def inputs(self) -> dict[str, ColumnType]:
@@ -264,17 +279,53 @@ class FieldPlan(_Frozen):
 
 
 class PreprocessingPlan(_Frozen):
-    """Everything that turns raw columns into ids [N, F] and numbers [N, D].
+    """Everything that turns raw columns into ids [N, S] and numbers [N, D + C].
+
+    An id has a *slot*: an ordinary field has one, a sequence as many as elements count. Each slot
+    of a sequence has a coefficient, by which its embedding is pooled with the others, 0 where no
+    element is; coefficients stand after the numbers. Without sequences S = F and C = 0.
 
     Attributes:
         version: Of this format.
-        fields: In the order of axis F.
+        fields: In the order of axis F, sequences last; slots are in the same order.
         numbers: In the order of axis D.
     """
 
     version: int = PLAN_VERSION
     fields: tuple[FieldPlan, ...]
     numbers: tuple[NumberPlan, ...]
+
+    @property
+    def num_slots(self) -> int:
+        """Ids of a row, S."""
+        return sum(field.num_slots for field in self.fields)
+
+    @property
+    def sequences(self) -> tuple[FieldPlan, ...]:
+        """The fields that are sequences, the last ones."""
+        return tuple(field for field in self.fields if field.sequence is not None)
+
+    @property
+    def sequence_columns(self) -> dict[str, SequenceSpec]:
+        """Columns whose texts are lists, and how they are cut."""
+        return {field.column: field.sequence for field in self.fields if field.sequence is not None}
+
+    @property
+    def num_coefficients(self) -> int:
+        """Coefficients of a row, C."""
+        return sum(field.num_slots for field in self.sequences)
+
+    @property
+    def num_floats(self) -> int:
+        """Numbers and coefficients of a row, D + C."""
+        return len(self.numbers) + self.num_coefficients
+
+    @property
+    def slot_tables(self) -> tuple[int, ...]:
+        """The table of each slot's ids: field f has table f."""
+        return tuple(
+            place for place, field in enumerate(self.fields) for _ in range(field.num_slots)
+        )
 
     @property
     def inputs(self) -> dict[str, ColumnType]:
@@ -295,6 +346,20 @@ class PreprocessingPlan(_Frozen):
         """Columns and the steps that make numbers of them, each once, as an ordered set."""
         parts: tuple[NumberPlan | FieldPlan, ...] = (*self.numbers, *self.fields)
         return {(part.column, part.first): None for part in parts if part.first is not None}
+
+    def places_of(self, feature: str) -> tuple[list[int], list[int]]:
+        """Where a feature stands in encoded rows: its slots, and its numbers and coefficients."""
+        slots: list[int] = []
+        floats = [place for place, one in enumerate(self.numbers) if one.column == feature]
+        slot, place = 0, len(self.numbers)
+        for field in self.fields:
+            num_coefficients = 0 if field.sequence is None else field.num_slots
+            if field.column == feature:
+                slots += range(slot, slot + field.num_slots)
+                floats += range(place, place + num_coefficients)
+            slot += field.num_slots
+            place += num_coefficients
+        return slots, floats
 
     def save(self, path: Path) -> None:
         """Writes the plan as JSON, durably."""

@@ -124,6 +124,8 @@ def plan_preprocessing(
     names = [field.name for field in fields]
     for name in sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two fields are called '{name}'. Rename the column of one of them")
+    # Sequences last, so that the slots of ordinary fields are the first ones.
+    fields.sort(key=lambda field: field.sequence is not None)
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
 
 
@@ -173,6 +175,8 @@ class _Fit:
 
     def _field(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...], name: str) -> FieldPlan:
         step, num_ids = ID_FITS[type(chain[-1])](self, chain[-1], chain[:-1])
+        # One more for the slots that no element of a sequence is in.
+        num_ids += spec.sequence is not None
         if num_ids > MAX_IDS:
             raise self._error(
                 f"would have {num_ids:,} ids, and ids are 32-bit integers",
@@ -186,6 +190,7 @@ class _Fit:
             num_ids=num_ids,
             step=step,
             first=self.text_step(chain),
+            sequence=spec.sequence,
         )
 
     def standardize(

@@ -21,7 +21,12 @@ from ctr_pipeline.reporting.profile_charts import (
     rate_range,
     share_strip,
 )
-from ctr_pipeline.statistics import ColumnStatistics, Statistics, VocabularyStatistics
+from ctr_pipeline.statistics import (
+    ColumnStatistics,
+    LengthStatistics,
+    Statistics,
+    VocabularyStatistics,
+)
 
 MAX_DETAILED_FEATURES = 400
 """Features beyond this many have no chart when opened, so that the page stays a few megabytes."""
@@ -176,7 +181,7 @@ def _spark(column: ColumnStatistics) -> Markup | None:
     if column.histogram:
         return histogram_spark(column.histogram, column.num_missing)
     counts = [one.count for one in column.top_values]
-    return share_strip(counts, column.num_missing, column.count)
+    return share_strip(counts, column.num_missing, column.num_values + column.num_missing)
 
 
 def _chart(column: ColumnStatistics, base_rate: float | None) -> Markup | None:
@@ -202,7 +207,12 @@ def _top_values(column: ColumnStatistics, base_rate: float) -> tuple[TopValue, .
     longest = max((count for _, count, _ in lines), default=1)
     return tuple(
         _top_value(
-            text, rate, rows=count, of_rows=column.count, longest=longest, base_rate=base_rate
+            text,
+            rate,
+            rows=count,
+            of_rows=column.num_values + column.num_missing,
+            longest=longest,
+            base_rate=base_rate,
         )
         for text, count, rate in lines
     )
@@ -227,11 +237,11 @@ def _top_note(column: ColumnStatistics) -> str:
     if column.histogram:
         return ""
     shown = sum(one.count for one in column.top_values[:_TOP_VALUES])
-    rest = column.count - column.num_missing - shown
+    rest = column.num_values - shown
     others = column.num_distinct - min(len(column.top_values), _TOP_VALUES)
     if others <= 0 or rest <= 0:
         return ""
-    share = percent_text(rest / max(column.count, 1))
+    share = percent_text(rest / max(column.num_values + column.num_missing, 1))
     return f"{count_text(others)} other values share {count_text(rest)} rows ({share})."
 
 
@@ -252,6 +262,8 @@ def _facts(
             facts.append(("Click rate where missing", percent_text(column.missing_label_rate)))
         if column.num_infinite:
             facts.append(("Infinite", f"{count_text(column.num_infinite)} rows"))
+        if column.lengths is not None:
+            facts += _length_facts(column.lengths)
         if not row.sensitive:
             facts += _number_facts(column)
         facts += _information_facts(column)
@@ -267,6 +279,17 @@ def _information_facts(column: ColumnStatistics) -> list[tuple[str, str]]:
     return [
         ("Information value", value_text(found.information_value, digits=3)),
         ("Information about the click", f"{value_text(found.mutual_information)} nats a row"),
+    ]
+
+
+def _length_facts(lengths: LengthStatistics) -> list[tuple[str, str]]:
+    return [
+        (
+            "Elements a row",
+            f"mean {value_text(lengths.mean)}, median {lengths.median}, 95 % have at most "
+            f"{lengths.most_of_95_percent}, the longest {lengths.maximum}",
+        ),
+        ("Rows cut to the most elements that count", f"{count_text(lengths.num_truncated)} rows"),
     ]
 
 

@@ -1,6 +1,8 @@
 """A Keras model as pure functions: (parameters, rows, batch) → gradients, or → logits.
 
-Axes: B batch, F fields, D embedding dimension, N numbers, P dense parameters.
+Axes: B batch, F fields, D embedding dimension, N numbers, P dense parameters. With sequences, a
+field has several slots: axis F is then that of slots, and coefficients follow the numbers on axis
+N, in all that comes in and goes out here; the model sees fields.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.order import mix
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.training.slots import Slots
 
 Floats = NDArray[np.float32]
 
@@ -48,14 +51,21 @@ class CompiledModel:
         model: From {"embeddings", "linear", "numbers"} to logits (batch,). Its variables only give
             initial values; training never writes them.
         batch_size: Rows of every batch; short ones are padded by the caller.
+        slots: How slots become fields; None if each field is one slot.
         training_offset: Added to the logits that are trained, and to no others: the log of how
             many times higher the odds are among the rows trained on than among all rows.
     """
 
     def __init__(
-        self, model: keras.Model, *, batch_size: int, training_offset: float = 0.0
+        self,
+        model: keras.Model,
+        *,
+        batch_size: int,
+        slots: Slots | None = None,
+        training_offset: float = 0.0,
     ) -> None:
         self.batch_size = batch_size
+        self._slots = slots
         self._training_offset = training_offset
         self._model = model
         self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
@@ -154,9 +164,9 @@ class CompiledModel:
         """Has the gradients compiled before the first batch waits for them.
 
         Args:
-            num_fields: F.
+            num_fields: F; of slots, if there are any.
             embedding_dim: D.
-            num_numbers: N.
+            num_numbers: N, coefficients included.
         """
         size = self.batch_size
         self.gradients(
@@ -232,7 +242,7 @@ class CompiledModel:
     ) -> tuple[Any, Any, Any, Any]:
         with tf.GradientTape() as tape:
             tape.watch([parameters_P, linear_BF1, embeddings_BFD])
-            inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)
+            inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._slots)
             logits_B = self._call(parameters_P, seeds, inputs, training=True)
             if self._training_offset:
                 logits_B += self._training_offset
@@ -249,7 +259,7 @@ class CompiledModel:
         self, parameters_P: Any, linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any
     ) -> Any:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
-        inputs = _inputs(linear_BF1, embeddings_BFD, numbers_BN)
+        inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._slots)
         return self._call(parameters_P, seeds, inputs, training=False)
 
 
@@ -262,7 +272,14 @@ def _innermost_reason(error: Exception) -> str:
     return reason[:300]
 
 
-def _inputs(linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any) -> dict[str, Any]:
+def model_inputs(
+    linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any, slots: Slots | None
+) -> dict[str, Any]:
+    """What a model takes, pooled by field if there are slots."""
+    if slots is not None:
+        linear_BF1 = slots.pool(linear_BF1, numbers_BN)
+        embeddings_BFD = slots.pool(embeddings_BFD, numbers_BN)
+        numbers_BN = slots.numbers(numbers_BN)
     return {
         "embeddings": embeddings_BFD,
         "linear": tf.squeeze(linear_BF1, -1),

@@ -56,6 +56,12 @@ KEYS = {
     "features[0].columns": (["x", "y"], 3),
     "features[0].cross": (["a", "b"], 3),
     "features[0].name": ("xy", ""),
+    "features[0].sequence.delimiter": (";", ""),
+    "features[0].sequence.max_length": (5, 0),
+    "features[0].sequence.keep": ("first", "middle"),
+    "features[0].sequence.pooling": ("sum", "attention"),
+    "features[0].sequence.weights": (True, "yes"),
+    "features[0].sequence.weight_delimiter": ("=", "::"),
     "features[0].number": ("log", "logg"),
     "features[0].id": ({"hash": {"buckets": 9}}, {"hash": 9}),
     "features[0].type": ("numeric", "number"),
@@ -144,14 +150,14 @@ COMPANIONS = {
 
 CROSS = {"cross": ["x", "y"], "id": {"hash": {"buckets": 9}}}
 # The entry that a key of features needs around it, if it is not one of columns.
-ENTRIES = {"cross": CROSS, "name": CROSS}
+ENTRIES = {"cross": CROSS, "name": CROSS, "sequence": {"columns": "x", "id": "vocabulary"}}
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> list[str]:
     keys = []
     for name, info in section.model_fields.items():
         below = [model for model in models_in(info.annotation) if not hasattr(model, "kind")]
-        if name == "features":
+        if name == "features" and section is Config:
             keys += ["features", *keys_of(below[0], "features[0].")]
         elif below:
             keys += keys_of(below[0], f"{prefix}{name}.")
@@ -165,7 +171,9 @@ def complete(key, value):
     mapping = {"data": {"train": "a"}}
     path = parse_key_path(key)
     if path[0] == "features" and len(path) > 1:
-        mapping["features"] = [{**ENTRIES.get(path[-1], {"columns": "x"}), path[-1]: value}]
+        entry = dict(ENTRIES.get(path[2], {"columns": "x"}))
+        entry[path[2]] = value if len(path) == 3 else {path[3]: value}
+        mapping["features"] = [entry]
         return mapping
     if path[0] == "train" and len(path) > 2:
         mapping["train"] = {path[1]: Config.model_fields["train"].default.model_dump()[path[1]]}

@@ -194,6 +194,46 @@ CONFIG_CASES = (
         entry(columns="city", name="town", id="vocabulary"),
         ("features[0]", "`name` belongs to a cross"),
     ),
+    Case(
+        "sequence_of_numbers",
+        entry(columns="price", sequence={}, id={"bucketize": {"quantiles": 3}}),
+        ("features[0]", "vocabulary or hash"),
+    ),
+    Case(
+        "sequence_with_a_number",
+        entry(columns="city", sequence={}, number="log", id="vocabulary"),
+        ("features[0]", "a sequence has columns and an id alone"),
+    ),
+    Case(
+        "sequence_of_one_delimiter",
+        entry(columns="city", sequence={"delimiter": ":", "weights": True}, id="vocabulary"),
+        ("features[0].sequence", "must differ"),
+    ),
+    Case(
+        "sequence_of_no_length",
+        entry(columns="city", sequence={"max_length": 0}, id="vocabulary"),
+        ("features[0].sequence.max_length", "at least 1"),
+    ),
+    Case(
+        "sequence_pooled_otherwise",
+        entry(columns="city", sequence={"pooling": "avg"}, id="vocabulary"),
+        ("features[0].sequence.pooling", "mean | sum | sqrtn | max"),
+    ),
+    Case(
+        "weight_delimiter_not_ascii",
+        entry(columns="city", sequence={"weight_delimiter": "："}, id="vocabulary"),
+        ("features[0].sequence.weight_delimiter",),
+    ),
+    Case(
+        "cross_of_a_sequence",
+        lambda w: w.config(
+            features=[
+                {"columns": "city", "sequence": {}, "id": "vocabulary"},
+                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
+            ]
+        ),
+        ("features[1].cross", "'city' is a sequence"),
+    ),
     Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
     Case(
         "no_boundaries",

@@ -354,4 +354,49 @@ SCORING = (
     Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
 )
 
-DATA_CASES = (*DATA_FILES, *MEANWHILE, *SCORING)
+
+def _weighted(text: str) -> Callable[[World], None]:
+    """The city of one row is a list of weighted elements."""
+
+    def spoil(world: World) -> None:
+        world.spoil_row(7, f"1,5,{text},u")
+        sequence = {"weights": True}
+        world.config(features=[{"columns": "city", "sequence": sequence, "id": "vocabulary"}])
+
+    return spoil
+
+
+def _lists(elements: pa.Array) -> Callable[[World], None]:
+    """The cities are lists of a Parquet file."""
+
+    def spoil(world: World) -> None:
+        world.parquet(city=elements)
+        features = [{"columns": "city", "sequence": {}, "id": "vocabulary"}]
+        world.config(data__train="rows.parquet", features=features)
+
+    return spoil
+
+
+LIST_CASES = (
+    Case(
+        "weight_no_number",
+        _weighted("a:1|b:x"),
+        ("rows.csv, row 9, column 'city'", "weight of an element", "b:x", "weight_delimiter"),
+    ),
+    Case("weight_below_0", _weighted("a:-1"), ("row 9", "at least 0", "a:-1")),
+    Case("weight_infinite", _weighted("a:1e999|b:2"), ("row 9", "a:1e999")),
+    Case("weight_not_a_number", _weighted("a:nan"), ("row 9", "a:nan")),
+    Case("weight_empty", _weighted("a:2|b:|c"), ("row 9", "b:")),
+    Case(
+        "delimiter_inside_an_element",
+        _lists(pa.array([["a", "b|c"]] * 300)),
+        ("rows.parquet, row 1, column 'city'", "delimiter inside", "b|c", "sequence.delimiter"),
+    ),
+    Case(
+        "list_of_floats_as_sequence",
+        _lists(pa.array([[1.5]] * 300)),
+        ("rows.parquet", "'city'", "texts or integers"),
+    ),
+)
+
+DATA_CASES = (*DATA_FILES, *MEANWHILE, *SCORING, *LIST_CASES)

@@ -4,7 +4,7 @@ import pytest
 from ctr_pipeline.embeddings.counts import IdCounts
 
 
-def test_counts_equal_numpy_per_field():
+def test_counts_equal_numpy_per_table():
     generator = np.random.default_rng(0)
     sizes = (5, 1, 300)
     batches = [
@@ -15,12 +15,12 @@ def test_counts_equal_numpy_per_field():
     for batch in batches:
         counts.add(batch)
     ids = np.concatenate(batches)
-    for field, counted in enumerate(counts.per_field()):
+    for field, counted in enumerate(counts.per_table()):
         assert np.array_equal(counted, np.bincount(ids[:, field], minlength=sizes[field]))
     assert counts.flat.sum() == ids.size
 
 
 @pytest.mark.parametrize("bad", [-1, 5])
 def test_an_id_outside_its_field_is_refused(bad):
-    with pytest.raises(ValueError, match="outside its field"):
+    with pytest.raises(ValueError, match="outside its table"):
         IdCounts((5,)).add(np.array([[0], [bad]], dtype=np.int32))

@@ -23,6 +23,7 @@ from ctr_pipeline.features import (
     LogRound,
     Normalize,
     RoundIdentity,
+    SequenceSpec,
     Standardize,
     TargetEncode,
     TransformKind,
@@ -68,6 +69,14 @@ HOSTILE_TEXTS: list[bytes | None] = [
     b"31.03.2024 18:05",
     b"1700000000000",
     b"-86401",
+    b"a|b||c|d|e|f",
+    b"|||",
+    b"a:0.5|b:2|c",
+    b"a:1e-40|b:1e300|c:1e999|d:-1|e:nan|f:0|g:00.5|h:.5e1|i:7.|j:|:3|l:m:2|n:+1",
+    b"a:0|b:0",
+    "日本語日本x:3|é:4".encode(),
+    b"a:1\nb:2|\n:3",
+    b"a:1e-200|b:1e-30|c:3e-39",
     *(bytes(range(65, 65 + n % 26)) * (n // max(1, n % 26) + 1) for n in range(1, 40)),
     *(b"x" * n for n in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000)),
 ]
@@ -171,7 +180,27 @@ def example_specs() -> list[FeatureSpec]:
             id=(Vocabulary(),),
         )
     )
+    specs += sequence_specs()
     return specs
+
+
+def sequence_specs() -> list[FeatureSpec]:
+    """Texts that are lists, by every pooling and with weights."""
+    ways = (
+        (Hash(buckets=1000), SequenceSpec(delimiter="a", max_length=3, keep="first")),
+        (Vocabulary(), SequenceSpec(delimiter="|", max_length=4, pooling="sum")),
+        (Hash(buckets=7), SequenceSpec(max_length=2, weights=True)),
+        (Vocabulary(oov_buckets=3), SequenceSpec(weights=True, pooling="sqrtn", max_length=5)),
+        (Hash(buckets=50), SequenceSpec(weights=True, pooling="max", keep="first")),
+        (Hash(buckets=50), SequenceSpec(weights=True, pooling="sum", weight_delimiter=".")),
+        (Hash(buckets=50), SequenceSpec(delimiter="日本", max_length=1)),
+    )
+    return [
+        FeatureSpec(
+            column=f"sequence_{n}", column_type=ColumnType.TEXT, id=(transform,), sequence=sequence
+        )
+        for n, (transform, sequence) in enumerate(ways)
+    ]
 
 
 def cross_specs(specs: Sequence[FeatureSpec]) -> list[FeatureSpec]:

@@ -26,9 +26,11 @@ from ctr_pipeline.features import (
     Bucketize,
     Clip,
     ColumnType,
+    FeatureSpec,
     Fill,
     Hash,
     Log,
+    SequenceSpec,
     Standardize,
     Vocabulary,
 )
@@ -37,6 +39,7 @@ from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fitted import FittedLog, raw_signature
 from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.sequences import pooling_coefficients
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +99,11 @@ def assert_equal_faces(plan, encoded, served):
     assert encoded.numbers.dtype == np.float32
     assert encoded.ids.flags.c_contiguous
     assert encoded.numbers.flags.c_contiguous
-    for f, field in enumerate(plan.fields):
-        np.testing.assert_array_equal(encoded.ids[:, f], ids[:, f], err_msg=field.name)
-        assert encoded.ids[:, f].min(initial=0) >= 0
-        assert encoded.ids[:, f].max(initial=0) < field.num_ids
+    for s, table in enumerate(plan.slot_tables):
+        field = plan.fields[table]
+        np.testing.assert_array_equal(encoded.ids[:, s], ids[:, s], err_msg=field.name)
+        assert encoded.ids[:, s].min(initial=0) >= 0
+        assert encoded.ids[:, s].max(initial=0) < field.num_ids
     assert np.isfinite(encoded.numbers).all()
     for d, number in enumerate(plan.numbers):
         exact = not any(isinstance(step, FittedLog) for step in number.steps)
@@ -111,6 +115,11 @@ def assert_equal_faces(plan, encoded, served):
             atol=0 if exact else 1e-7,
             err_msg=number.name,
         )
+    assert encoded.numbers.shape == numbers.shape
+    # Sums of weights are taken in another order.
+    np.testing.assert_allclose(
+        encoded.numbers[:, len(plan.numbers) :], numbers[:, len(plan.numbers) :], rtol=2e-7
+    )
 
 
 def test_both_faces_are_equal_on_hostile_values(specs, plan, encoder, module, serve):
@@ -125,7 +134,8 @@ ANY_NUMBER = st.one_of(
     st.floats(width=64), st.integers(-(2**63), 2**64).map(float), st.floats(-10, 10)
 )
 ANY_TEXT = st.one_of(
-    st.none(), st.binary(max_size=90), st.text(max_size=20).map(str.encode),
+    st.none(), st.binary(max_size=90), st.text("ab|:.e-05\n", max_size=40).map(str.encode),
+    st.text(max_size=20).map(str.encode),
     st.sampled_from([value.encode() for value in VOCABULARY]),
 )  # fmt: skip
 
@@ -156,7 +166,7 @@ def test_both_faces_are_equal_next_to_every_threshold(specs, plan, encoder, serv
 
 def test_no_rows(specs, plan, encoder, serve):
     encoded = encoder.encode(batch_for(specs, np.zeros(0), []))
-    assert encoded.ids.shape == (0, len(plan.fields))
+    assert encoded.ids.shape == (0, plan.num_slots)
     assert_equal_faces(plan, encoded, serve(tensors_of(specs, np.zeros(0), [])))
 
 
@@ -185,7 +195,7 @@ def test_vocabularies_are_variables(plan, module):
 
 
 def test_dictionary_batches_and_slices_give_the_same(specs, encoder):
-    numbers, texts = pad(HOSTILE_NUMBERS, [t for t in HOSTILE_TEXTS if t != HOSTILE_TEXTS[16]])
+    numbers, texts = pad(HOSTILE_NUMBERS, [t for t in HOSTILE_TEXTS if b"\xff" not in (t or b"")])
     plain = batch_for(specs, numbers, texts)
     expected = encoder.encode(plain)
     for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
@@ -290,3 +300,40 @@ def test_kernels_load_no_tensorflow():
         "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_slots_by_hand(tmp_path):
+    sequence = SequenceSpec(max_length=3, weights=True)
+    spec = FeatureSpec(
+        column="x", column_type=ColumnType.TEXT, id=(Hash(buckets=9),), sequence=sequence
+    )
+    after = text_spec("y", Hash(buckets=9))
+    plan = plan_preprocessing([spec, after], statistics_for([spec, after], tmp_path), tmp_path)
+    # Sequences come last, whatever the order of the features.
+    assert [field.name for field in plan.fields] == ["y", "x"]
+    assert plan.slot_tables == (0, 1, 1, 1)
+    assert (plan.num_slots, plan.num_coefficients, plan.num_floats) == (4, 3, 3)
+    assert plan.places_of("x") == ([1, 2, 3], [0, 1, 2])
+    assert plan.places_of("y") == ([0], [])
+    rows = pa.record_batch({"x": ["p:9|q|r:2|s:1", "q:0", None, "|"], "y": ["q", "r", "s", "p"]})
+    encoded = ColumnEncoder(plan, tmp_path).encode(rows)
+    q, r, s, _ = encoded.ids[:, 0].tolist()
+    padding, missing = plan.fields[1].padding_id, plan.fields[1].missing_id
+    assert (missing, padding, plan.fields[1].num_ids) == (9, 10, 11)
+    empty = [padding] * 3
+    assert encoded.ids[:, 1:].tolist() == [[q, r, s], [q, padding, padding], empty, empty]
+    assert encoded.numbers.tolist() == [[0.25, 0.5, 0.25], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("sum", [3.0, 4.0, 0.0]),
+        ("mean", [3 / 7, 4 / 7, 0.0]),
+        ("sqrtn", [0.6, 0.8, 0.0]),
+        ("max", [1.0, 1.0, 0.0]),
+    ],
+)
+def test_coefficients_by_hand(pooling, expected):
+    weights = np.array([[3.0, 4.0, 0.0]])
+    np.testing.assert_allclose(pooling_coefficients(weights, pooling)[0], expected, rtol=1e-7)

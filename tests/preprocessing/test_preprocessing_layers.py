@@ -22,6 +22,7 @@ from ctr_pipeline.preprocessing import (
     Normalizer,
     NumberLookup,
     RoundIdentity,
+    SequenceSlots,
     Standardize,
 )
 
@@ -140,6 +141,23 @@ def test_number_lookup():
     assert layer([["a", "é"], ["other", ""]]).numpy().tolist() == [[0.1, 2.0], [-1.0, 9.0]]
     assert NumberLookup(["7"], [2.5])(np.array([7, 8])).numpy().tolist() == [2.5, 0.0]
     assert np.isnan(NumberLookup(["7"], [2.5])([""]).numpy()[0])
+
+
+def test_sequence_slots_round_trip():
+    layer = SequenceSlots(
+        Hashing(97), padding_id=98, max_length=2, keep="first", pooling="sum", weights=True
+    )
+    again = SequenceSlots.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    texts = tf.constant(["a:2|b|c", "", "||d"])
+    for found, expected in zip(again(texts), layer(texts), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    ids, coefficients = layer(texts)
+    a, b, d = Hashing(97)(["a", "b", "d"]).numpy()
+    np.testing.assert_array_equal(ids, [[a, b], [98, 98], [d, 98]])
+    np.testing.assert_array_equal(coefficients, [[2, 1], [0, 0], [1, 0]])
+    with pytest.raises(ValueError, match="pooling"):
+        SequenceSlots(Hashing(97), padding_id=98, pooling="avg")
 
 
 def test_log_round():

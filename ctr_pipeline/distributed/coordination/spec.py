@@ -114,6 +114,7 @@ class JobSpec:
         checkpoints_folder: Where the row log and the manifests lie.
         scores_cut: The cut that the job scores its splits with, and does nothing else; 0: it
             trains.
+        slot_tables: Table of each column of ids; empty if column f is of table f.
     """
 
     job: str
@@ -138,6 +139,7 @@ class JobSpec:
     keep_checkpoints: int
     checkpoints_folder: str
     scores_cut: int = 0
+    slot_tables: tuple[int, ...] = ()
 
     def split(self, name: str) -> SplitShape | None:
         """The split of that name, if there is one."""

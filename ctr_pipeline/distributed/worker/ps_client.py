@@ -259,7 +259,8 @@ class PsClient:
         self._width = sum(segment.dim for segment in spec.segments)
         self._ranges = dense_ranges(spec, self._num_servers)
         tables = [TableSpec(table.name, table.num_ids) for table in spec.tables]
-        self._preparer = BatchPreparer(tables, range(len(tables))) if tables else None
+        slot_tables = spec.slot_tables or range(len(tables))
+        self._preparer = BatchPreparer(tables, slot_tables) if tables else None
         self._worker = worker_number(incarnation)
         self._runner = RangeRunner(threads)
         self._deadline_seconds = deadline_seconds

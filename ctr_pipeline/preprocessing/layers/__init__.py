@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Normalizer,
         Standardize,
     )
+    from ctr_pipeline.preprocessing.layers.sequence_slots import SequenceSlots
     from ctr_pipeline.preprocessing.layers.sparse_embedding import SparseEmbedding
     from ctr_pipeline.preprocessing.layers.structure import ToRagged, ToSparse
     from ctr_pipeline.preprocessing.layers.to_number import ToNumber
@@ -49,6 +50,7 @@ __all__ = [
     "Normalizer",
     "NumberLookup",
     "RoundIdentity",
+    "SequenceSlots",
     "SparseEmbedding",
     "Standardize",
     "ToNumber",
@@ -72,6 +74,7 @@ LAYER_MODULES = {
     "Normalizer": "numbers",
     "NumberLookup": "number_lookup",
     "RoundIdentity": "buckets",
+    "SequenceSlots": "sequence_slots",
     "SparseEmbedding": "sparse_embedding",
     "Standardize": "numbers",
     "ToNumber": "to_number",

@@ -1,6 +1,6 @@
 """All of a plan's layers as one module, the first part of an exported model.
 
-Axes: B rows, F fields, D dense inputs.
+Axes: B rows, F fields, S slots of ids, L slots of one field, D dense inputs, C coefficients.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ from ctr_pipeline.preprocessing.fitted import (
     raw_signature,
 )
 from ctr_pipeline.preprocessing.layers.raw_layer import as_number, flush_subnormal
+from ctr_pipeline.preprocessing.layers.sequence_slots import SequenceSlots
 from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
 
 
@@ -34,11 +35,24 @@ class RawPreprocessing(tf.Module):
 
     def __init__(self, plan: PreprocessingPlan, folder: Path) -> None:
         super().__init__(name="raw_preprocessing")
-        self._field_columns = tuple(tuple(field.inputs) for field in plan.fields)
+        self._field_columns = tuple(
+            tuple(field.inputs) for field in plan.fields if field.sequence is None
+        )
         self._number_columns = tuple(number.column for number in plan.numbers)
         self._columns = tuple(raw_signature(plan))
+        num_plain = len(plan.fields) - len(plan.sequences)
         self.field_layers = [
-            ID_FACES[field.step.kind].build_layer(field.step, folder) for field in plan.fields
+            ID_FACES[field.step.kind].build_layer(field.step, folder)
+            for field in plan.fields[:num_plain]
+        ]
+        self._sequence_columns = tuple(field.column for field in plan.sequences)
+        self.sequence_layers = [
+            SequenceSlots(
+                ID_FACES[field.step.kind].build_layer(field.step, folder),
+                padding_id=field.padding_id,
+                **(field.sequence.model_dump() if field.sequence is not None else {}),
+            )
+            for field in plan.sequences
         ]
         self.number_layers = [
             [NUMBER_FACES[step.kind].build_layer(step) for step in number.steps]
@@ -48,7 +62,7 @@ class RawPreprocessing(tf.Module):
         firsts = list(plan.text_steps)
         self.text_layers = [TEXT_FACES[step.kind].build_layer(step, folder) for _, step in firsts]
         places = {key: place for place, key in enumerate(firsts)}
-        self._field_firsts = [_place_of(places, field) for field in plan.fields]
+        self._field_firsts = [_place_of(places, field) for field in plan.fields[:num_plain]]
         self._number_firsts = [_place_of(places, number) for number in plan.numbers]
         self._text_columns = [column for column, _ in firsts]
 
@@ -58,7 +72,7 @@ class RawPreprocessing(tf.Module):
 
         After them those of transforms that make numbers of texts, with float64 numbers.
         """
-        layers = (*self.field_layers, *self.text_layers)
+        layers = (*self.field_layers, *self.sequence_layers, *self.text_layers)
         return tuple(weight.value for layer in layers for weight in layer.weights)
 
     def __call__(self, columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
@@ -68,7 +82,7 @@ class RawPreprocessing(tf.Module):
             columns: By name, [B] each: text ('' = missing) or float64 (NaN = missing).
 
         Returns:
-            int64 [B, F] and float32 [B, D].
+            int64 [B, S] and float32 [B, D + C]; S = F and C = 0 without sequences.
         """
         firsts_B = [
             layer(columns[column])
@@ -93,9 +107,17 @@ class RawPreprocessing(tf.Module):
             )
         ]
         num_rows = tf.shape(columns[self._columns[0]])[0] if self._columns else 0
+        ids_BS = tf.stack(ids_BF, axis=1) if ids_BF else tf.zeros([num_rows, 0], tf.int64)
+        floats = tf.stack(numbers_BD, axis=1) if numbers_BD else tf.zeros([num_rows, 0], tf.float32)
+        if not self.sequence_layers:
+            return ids_BS, floats
+        slots = [
+            layer(columns[column])
+            for column, layer in zip(self._sequence_columns, self.sequence_layers, strict=True)
+        ]
         return (
-            tf.stack(ids_BF, axis=1) if ids_BF else tf.zeros([num_rows, 0], tf.int64),
-            tf.stack(numbers_BD, axis=1) if numbers_BD else tf.zeros([num_rows, 0], tf.float32),
+            tf.concat([ids_BS, *(ids_BL for ids_BL, _ in slots)], axis=1),
+            tf.concat([floats, *(coefficients_BL for _, coefficients_BL in slots)], axis=1),
         )
 
     def _number(

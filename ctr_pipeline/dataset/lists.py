@@ -1,0 +1,80 @@
+"""Columns of lists: read as texts of delimited elements, their weights checked."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline.features import WEIGHT_NUMBER, SequenceSpec
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column holds lists."""
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, npt.NDArray[np.int64], list[str]]:
+    """Lists of texts or integers as texts of delimited elements.
+
+    Elements that are NULL or empty are left out; a list without others is NULL, as a NULL is.
+
+    Args:
+        array: [N].
+        delimiter: Between elements.
+
+    Returns:
+        Texts, string [N]; the rows that have an element with a delimiter inside; and the first
+        such element of each.
+    """
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
+    elements = pc.list_flatten(array)
+    if pa.types.is_dictionary(elements.type):
+        elements = elements.dictionary_decode()
+    elements = elements.cast(pa.string())
+    parents = np.repeat(np.arange(len(array)), lengths)
+    is_kept = pc.fill_null(pc.not_equal(elements, ""), False)
+    elements, parents = elements.filter(is_kept), parents[np.asarray(is_kept)]
+    counts = np.bincount(parents, minlength=len(array))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    texts = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), delimiter)
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    return texts, *_first_of_rows(parents, elements, pc.match_substring(elements, delimiter))
+
+
+def find_bad_weights(
+    texts: pa.Array, sequence: SequenceSpec
+) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Texts with an element whose weight is no finite decimal number of at least 0.
+
+    Args:
+        texts: string [N], NULL where missing.
+        sequence: How texts are cut, with weights.
+
+    Returns:
+        Their places, and the first such element of each.
+    """
+    lists = pc.split_pattern(texts, pattern=sequence.delimiter)
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
+    elements = pc.list_flatten(lists)
+    is_given = pc.match_substring(elements, sequence.weight_delimiter)
+    written = pc.replace_substring_regex(
+        elements, pattern=rf"(?s)^.*{sequence.weight_mark}", replacement=""
+    )
+    is_number = pc.match_substring_regex(written, f"^({WEIGHT_NUMBER})$")
+    numbers = pc.if_else(pc.and_(is_given, is_number), written, "1").cast(pa.float64())
+    is_bad = np.asarray(pc.and_(is_given, pc.invert(is_number))) | np.isinf(np.asarray(numbers))
+    parents = np.repeat(np.arange(len(texts)), lengths)
+    return _first_of_rows(parents, elements, is_bad)
+
+
+def _first_of_rows(
+    parents: npt.NDArray[np.int64], elements: pa.Array, chosen: Any
+) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """The rows of chosen elements, ascending, and the first of them in each."""
+    places = np.flatnonzero(np.asarray(chosen))
+    rows, firsts = np.unique(parents[places], return_index=True)
+    return rows, elements.take(pa.array(places[firsts])).to_pylist()

@@ -1,0 +1,108 @@
+"""Sequences through whole runs, up to the proof of their exports."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_crosses import settings_of
+from visits import HEADER, visits, write_visits
+
+import ctr_pipeline
+from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.statistics import load_statistics
+
+pytestmark = pytest.mark.slow
+
+NUM_ROWS = 4000
+PLAIN = {"columns": ["city", "device"], "id": "vocabulary"}
+SEQUENCES = [
+    {"columns": "visited", "sequence": {"max_length": 6}, "id": "vocabulary"},
+    PLAIN,
+    {
+        "columns": "bought",
+        "sequence": {"max_length": 3, "weights": True, "keep": "first"},
+        "id": {"hash": {"buckets": 500}},
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    path = tmp_path_factory.mktemp("visits") / "visits.csv"
+    write_visits(path, NUM_ROWS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(rows):
+    folder = rows.with_name("sequences")
+    return folder, ctr_pipeline.run(settings_of(rows, folder, SEQUENCES))
+
+
+def test_elements_that_decide_the_label_are_learned(rows, trained):
+    alone = ctr_pipeline.run(settings_of(rows, rows.with_name("alone"), [PLAIN]))
+    assert trained[1].metrics["test"]["auc"] > alone.metrics["test"]["auc"] + 0.1
+    importance = {row["feature"]: row["auc_drop"] for row in trained[1].metrics["importance"]}
+    assert set(importance) == {"city", "device", "visited", "bought"}
+    assert min(importance["visited"], importance["bought"]) > 0.02
+
+
+def test_the_export_scores_as_the_trainer(trained):
+    parity = json.loads((trained[0] / "export/1/parity.json").read_text())
+    assert max(parity["max_difference"].values()) <= parity["tolerance"]
+    card = json.loads((trained[0] / "export/1/model_card.json").read_text())
+    assert {one["column"]: one["type"] for one in card["inputs"]} == dict.fromkeys(
+        ("city", "device", "visited", "bought"), "string"
+    )
+
+
+def test_statistics_are_those_of_elements(rows, trained):
+    statistics = load_statistics(trained[0] / "statistics.json")
+    frame = pd.read_csv(rows, keep_default_na=False).head(statistics.num_rows)
+    lists = [text.split("|") if text else [] for text in frame["bought"]]
+    values = pd.Series([element.split(":")[0] for elements in lists for element in elements])
+    lengths = np.array([len(elements) for elements in lists])
+    bought = statistics.column("bought")
+    assert bought.num_missing == (lengths == 0).sum()
+    assert bought.num_distinct == values.nunique()
+    assert bought.lengths.num_elements == len(values)
+    assert bought.lengths.mean == pytest.approx(lengths.mean())
+    assert bought.lengths.maximum == lengths.max() == 4
+    assert bought.lengths.median == np.quantile(lengths, 0.5, method="inverted_cdf")
+    assert bought.lengths.num_truncated == (lengths > 3).sum()
+    top = bought.top_values[0]
+    assert top.count == values.value_counts().max() == (values == top.value).sum()
+    pages = pd.Series([page for text in frame["visited"] if text for page in text.split("|")])
+    vocabulary = pq.read_table(trained[0] / statistics.vocabularies["visited"].file)
+    counted = dict(zip(*vocabulary.select(["value", "count"]).to_pydict().values(), strict=True))
+    assert counted == pages.value_counts()[lambda counts: counts >= 2].to_dict()
+    assert "Elements a row" in (trained[0] / "report.html").read_text()
+
+
+def test_resolved_config_and_new_rows(rows, trained):
+    folder, result = trained
+    loaded = load_config(folder / "config.resolved.yaml")
+    assert loaded.config.features[0].sequence.pooling == "mean"
+    frame = pd.read_csv(rows, dtype=str).tail(result.metrics["test"]["num_rows"])
+    scores = ctr_pipeline.load(folder).predict(frame)
+    expected = pd.read_parquet(folder / "predictions.parquet")["probability"]
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+def test_list_columns_are_read_as_delimited_texts(rows, trained):
+    """Parquet lists give the same model, to the last bit, as the texts they stand for."""
+    table = pd.DataFrame(visits(NUM_ROWS), columns=HEADER)
+    columns = {name: pa.array(table[name]) for name in ("city", "device")}
+    columns["click"] = pa.array(table["click"].astype(int))
+    for name in ("visited", "bought"):
+        lists = [text.split("|") if text else None for text in table[name]]
+        columns[name] = pa.array(lists, pa.list_(pa.string()))
+    path = rows.with_name("visits.parquet")
+    pq.write_table(pa.table(columns), path)
+    folder = rows.with_name("lists")
+    settings = settings_of(path, folder, SEQUENCES, report={})
+    result = ctr_pipeline.run(settings)
+    assert result.metrics["test"] == trained[1].metrics["test"]
