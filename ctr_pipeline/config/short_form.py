@@ -22,6 +22,7 @@ from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.yaml_source import Place, Source
 
 NUMBER_ACTIONS: dict[str, dict[str, Any]] = {
+    "age": {},
     "count_encode": {},
     "target_encode": {},
     "fill": {},
@@ -38,13 +39,20 @@ ID_ACTIONS: dict[str, dict[str, Any]] = {
     "round_identity": {},
     "vocabulary": {"min_count": 2},
     "hash": {"buckets": 1_000_000},
+    "datetime": {"parts": ["hour", "weekday"]},
 }
 """Actions that make an embedded field; a column can have one of them."""
 
 _DATA_KEYS = {"table": "train", "label": "label", "columns": "columns", "format": "format"}
 _RESOURCES = ("parameter_servers", "workers")
 _CROSS_BUCKETS = 1_000_000
-_EXCLUSIVE = (("count_encode", "target_encode"), ("standardize", "normalize"), tuple(ID_ACTIONS))
+_SEQUENCE = "sequence"
+_ORDER = (*NUMBER_ACTIONS, *ID_ACTIONS, _SEQUENCE)
+_EXCLUSIVE = (
+    ("age", "count_encode", "target_encode"),
+    ("standardize", "normalize"),
+    tuple(ID_ACTIONS),
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class _Action:
 
 def is_short_form(values: Mapping[str, Any]) -> bool:
     """Whether an action stands at the top level."""
-    return any(name in values for name in (*NUMBER_ACTIONS, *ID_ACTIONS, "cross"))
+    return any(name in values for name in (*_ORDER, "cross"))
 
 
 def expand_short_form(source: Source) -> None:
@@ -95,9 +103,7 @@ def expand_short_form(source: Source) -> None:
 
 def _take_actions(source: Source) -> list[_Action]:
     actions = []
-    for name in (*NUMBER_ACTIONS, *ID_ACTIONS):
-        if name not in source.values:
-            continue
+    for name in [name for name in source.values if name in _ORDER]:
         given = source.values.pop(name)
         # Several with options of their own may stand in a list.
         parts = given if isinstance(given, list) and _are_mappings(given) else [given]
@@ -128,7 +134,7 @@ def _are_mappings(given: list[Any]) -> bool:
 
 
 def _read_action(name: str, given: Any, path: KeyPath, source: Source) -> _Action | None:
-    options = {**NUMBER_ACTIONS, **ID_ACTIONS}[name]
+    options = {**NUMBER_ACTIONS, **ID_ACTIONS, _SEQUENCE: {}}[name]
     columns = given
     if isinstance(given, dict):
         columns = given.get("columns")
@@ -160,7 +166,8 @@ def _entries_of(actions: list[_Action], source: Source) -> tuple[list[dict[str, 
     entries: list[dict[str, Any]] = []
     places: list[Place] = []
     last: list[_Action] | None = None
-    for column, chosen in _ordered(by_column, source).items():
+    for column, found in by_column.items():
+        chosen = sorted(found, key=lambda action: _ORDER.index(action.name))
         _check_column(column, chosen, source)
         if chosen == last:
             entries[-1]["columns"].append(column)
@@ -171,20 +178,16 @@ def _entries_of(actions: list[_Action], source: Source) -> tuple[list[dict[str, 
         entry: dict[str, Any] = {"columns": [column]}
         if number:
             entry["number"] = number
+        sequences = [action.transform for action in chosen if action.name == _SEQUENCE]
+        if sequences:
+            # Without options it is the name alone.
+            entry["sequence"] = {} if sequences[0] == _SEQUENCE else sequences[0][_SEQUENCE]
+            ids = ids or [{"vocabulary": dict(ID_ACTIONS["vocabulary"])}]
         if ids:
             entry["id"] = ids
         entries.append(entry)
         places.append(source.place_of(chosen[-1].path))
     return entries, places
-
-
-def _ordered(by_column: dict[str, list[_Action]], source: Source) -> dict[str, list[_Action]]:
-    """Columns in the order in which the file names them, whatever the order of chains."""
-    lines = {
-        column: min(source.place_of(action.path).line for action in chosen)
-        for column, chosen in by_column.items()
-    }
-    return dict(sorted(by_column.items(), key=lambda item: lines[item[0]]))
 
 
 def _check_column(column: str, chosen: list[_Action], source: Source) -> None:

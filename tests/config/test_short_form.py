@@ -32,9 +32,9 @@ def test_actions_become_chains_by_column():
         {
             "data": {"train": "rows.csv", "label": "click"},
             "features": [
-                {"columns": ["price"], "number": ["log", "standardize"],
-                 "id": {"bucketize": {"quantiles": 30}}},
                 {"columns": ["age"], "number": "standardize",
+                 "id": {"bucketize": {"quantiles": 30}}},
+                {"columns": ["price"], "number": ["log", "standardize"],
                  "id": {"bucketize": {"quantiles": 30}}},
                 {"columns": ["user"], "id": {"hash": {"buckets": 1_000_000}}},
             ],
@@ -68,6 +68,24 @@ def test_crosses_are_hashed_and_texts_become_numbers():
     assert [entry.cross for entry in entries] == [None, ("city", "device"), ("user", "hour")]
     assert entries[0].number[0].name == "target_encode"
     assert entries[1].id[0].buckets == 1_000_000
+
+
+def test_sequences_have_a_vocabulary_unless_they_are_hashed():
+    viewed, bought = loaded(sequence=["viewed", "bought"], hash=["bought"]).features
+    assert viewed.sequence is not None
+    assert viewed.id[0].name == "vocabulary"
+    assert bought.sequence == viewed.sequence
+    assert bought.id[0].name == "hash"
+    (short,) = loaded(sequence={"columns": "viewed", "max_length": 3, "pooling": "max"}).features
+    assert (short.sequence.max_length, short.sequence.pooling) == (3, "max")
+
+
+def test_points_in_time():
+    (seen,) = loaded(
+        datetime=["seen_at"], age={"columns": "seen_at", "at": "2024-06-01"}, log=["seen_at"]
+    ).features
+    assert seen.id[0].parts == ("hour", "weekday")
+    assert [step.name for step in seen.number] == ["age", "log"]
 
 
 def test_resources_are_processes():
