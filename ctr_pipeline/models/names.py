@@ -26,6 +26,10 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
 """Every model by its YAML name, with the keys of `model:` that it uses."""
 
 
+WITHOUT_XLA = frozenset({"autoint"})
+"""Models that TensorFlow's own kernels step faster, half as fast again on two cores."""
+
+
 def nearest_model_name(name: str) -> str | None:
     """The model name that `name` was probably meant to be, or None."""
     plain = name.lower().replace("-", "_")

@@ -3,6 +3,7 @@
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.sampling import sampling_of
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.names import WITHOUT_XLA
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
@@ -35,6 +36,7 @@ def compile_model(
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
         slots=slots_of(plan),
+        use_xla=config.model.name not in WITHOUT_XLA,
     )
 
 

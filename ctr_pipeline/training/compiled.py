@@ -54,6 +54,8 @@ class CompiledModel:
         slots: How slots become fields; None if each field is one slot.
         training_offset: Added to the logits that are trained, and to no others: the log of how
             many times higher the odds are among the rows trained on than among all rows.
+        use_xla: Compile with XLA, which fuses what stands between products of matrices; without
+            it TensorFlow's own kernels run, which multiply many small matrices faster.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class CompiledModel:
         batch_size: int,
         slots: Slots | None = None,
         training_offset: float = 0.0,
+        use_xla: bool = True,
     ) -> None:
         self.batch_size = batch_size
         self._slots = slots
@@ -71,8 +74,8 @@ class CompiledModel:
         self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._num_seeds = len(model.non_trainable_variables)
-        self._gradients = tf.function(self._compute_gradients, jit_compile=True)
-        self._forward = tf.function(self._compute_logits, jit_compile=True)
+        self._gradients = tf.function(self._compute_gradients, jit_compile=use_xla)
+        self._forward = tf.function(self._compute_logits, jit_compile=use_xla)
 
     @property
     def num_parameters(self) -> int:

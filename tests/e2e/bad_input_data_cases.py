@@ -384,7 +384,7 @@ LIST_CASES = (
         ("rows.csv, row 9, column 'city'", "weight of an element", "b:x", "weight_delimiter"),
     ),
     Case("weight_below_0", _weighted("a:-1"), ("row 9", "at least 0", "a:-1")),
-    Case("weight_infinite", _weighted("a:1e999|b:2"), ("row 9", "a:1e999")),
+    Case("element_weight_infinite", _weighted("a:1e999|b:2"), ("row 9", "a:1e999")),
     Case("weight_not_a_number", _weighted("a:nan"), ("row 9", "a:nan")),
     Case("weight_empty", _weighted("a:2|b:|c"), ("row 9", "b:")),
     Case(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.models.names import MODEL_KEYS, check_model, nearest_model_name
+from ctr_pipeline.models.names import MODEL_KEYS, WITHOUT_XLA, check_model, nearest_model_name
 
 
 def test_names_need_no_keras() -> None:
@@ -14,6 +14,10 @@ def test_names_need_no_keras() -> None:
         "assert not {'keras', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_models_without_xla_exist() -> None:
+    assert set(MODEL_KEYS) > WITHOUT_XLA
 
 
 def test_every_key_exists_in_the_config() -> None:

@@ -214,6 +214,15 @@ def custom_model(name):
     return keras.Model(inputs, keras.ops.squeeze(logit, -1), name=name)
 
 
+def test_xla_changes_rounding_alone(compiled, batch):
+    plain = CompiledModel(new_model(), batch_size=BATCH_SIZE, use_xla=False)
+    parameters_P = parameters_of(compiled)
+    fused, unfused = (gradients(one, batch, parameters_P, seed=3) for one in (compiled, plain))
+    assert fused.loss_sum == pytest.approx(unfused.loss_sum, rel=1e-5)
+    np.testing.assert_allclose(fused.parameters_P, unfused.parameters_P, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(fused.rows_BFW, unfused.rows_BFW, rtol=1e-3, atol=1e-5)
+
+
 def test_a_failure_of_the_users_own_code_is_told_as_such():
     shape = {"num_fields": 2, "embedding_dim": 3, "num_numbers": 1}
     with pytest.raises(ModelError, match=r"\(nobody has written this layer yet\)") as caught:
