@@ -7,6 +7,7 @@ since a column may be sensitive.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from ctr_pipeline.analysis.leaks import describe_leak
 from ctr_pipeline.datetime_formats import iso_seconds
@@ -18,6 +19,7 @@ from ctr_pipeline.features import (
     DatetimePart,
     FeatureSpec,
     Log,
+    SequenceSpec,
     Standardize,
     Vocabulary,
 )
@@ -25,6 +27,7 @@ from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
 _SECONDS_OF_A_DAY = 86_400
+_NO_SEQUENCES: Mapping[str, SequenceSpec] = MappingProxyType({})
 MIN_COUNT = 2
 MAX_VOCABULARY = 2_000_000
 
@@ -59,6 +62,7 @@ def decide_features(
     *,
     label: str,
     exclude: Collection[str],
+    sequences: Mapping[str, SequenceSpec] = _NO_SEQUENCES,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """Decides each column's transforms.
 
@@ -67,6 +71,7 @@ def decide_features(
         statistics: Of the training rows, with the profile of every column.
         label: Name of the label column, about which there is nothing to decide.
         exclude: Columns that are not to be used, such as keys.
+        sequences: Text columns whose values are lists, and how they are cut.
 
     Returns:
         The features, and a decision for every column except the label.
@@ -79,7 +84,9 @@ def decide_features(
     for column, column_type in columns.items():
         if column == label:
             continue
-        feature, reason = _decide_column(column, column_type, statistics, exclude)
+        feature, reason = _decide_column(
+            column, column_type, statistics, exclude, sequences.get(column)
+        )
         if feature is not None:
             features.append(feature)
         decisions.append(ColumnDecision(column, feature is not None, reason))
@@ -87,7 +94,11 @@ def decide_features(
 
 
 def _decide_column(
-    column: str, column_type: ColumnType, statistics: Statistics, exclude: Collection[str]
+    column: str,
+    column_type: ColumnType,
+    statistics: Statistics,
+    exclude: Collection[str],
+    sequence: SequenceSpec | None,
 ) -> tuple[FeatureSpec | None, str]:
     if column in exclude:
         return None, "it is kept out by the config"
@@ -98,12 +109,15 @@ def _decide_column(
             f"and it is read as {column_type.value}"
         )
     parts = _parts_of_time(known)
-    problem = _unusable(known) if not parts else None
+    # Neither has to repeat as a whole to tell something.
+    problem = None if parts or sequence else _unusable(known)
     problem = problem or describe_leak(known, statistics.label_rate)
     if problem is not None:
         return None, problem
     if parts:
         return _decide_time(known, parts)
+    if sequence is not None:
+        return _decide_sequence(known, sequence)
     if column_type is ColumnType.TEXT:
         return _decide_text(known)
     return _decide_number(known)
@@ -147,6 +161,23 @@ def _decide_time(
         column=column.column,
         column_type=ColumnType.TEXT,
         id=(Datetime(parts=parts),),
+        reason=reason,
+    )
+    return feature, reason
+
+
+def _decide_sequence(column: ColumnStatistics, sequence: SequenceSpec) -> tuple[FeatureSpec, str]:
+    weights = ", each with a weight" if sequence.weights else ""
+    reason = (
+        f"lists of elements between '{sequence.delimiter}'{weights}, "
+        f"{_values(column.num_distinct)}{_missing(column)}: a vocabulary of the elements seen at "
+        f"least {MIN_COUNT} times, the mean of the last {sequence.max_length}"
+    )
+    feature = FeatureSpec(
+        column=column.column,
+        column_type=ColumnType.TEXT,
+        id=(Vocabulary(min_count=MIN_COUNT),),
+        sequence=sequence,
         reason=reason,
     )
     return feature, reason

@@ -12,7 +12,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import WEIGHT_NUMBER, ColumnType, SequenceSpec
 
 _DECIMAL = (
     r"^[+-]?("
@@ -23,6 +23,13 @@ _DECIMAL = (
 _NOT_FINITE = r"(?i)^[+-]?(inf|infinity|nan)$"
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_DELIMITERS = ("|", ";", ",")
+_LEAST_TEXTS = 20
+_LEAST_ELEMENTS = 1.3
+"""A value, on average."""
+_MOST_DIFFERENT = 0.5
+"""Share of different elements among all, above which they do not come again."""
+_WEIGHTED_ELEMENT = re.compile(rf"([^:]+):({WEIGHT_NUMBER})")
 _IDENTIFIERS = frozenset(
     {
         "id",
@@ -86,3 +93,33 @@ def infer_type(name: str, texts: pa.ChunkedArray) -> ColumnType:
         return ColumnType.TEXT
     is_number = pc.all(decimal).as_py() or pc.all(is_numeric(texts)).as_py()
     return ColumnType.NUMBER if is_number else ColumnType.TEXT
+
+
+def infer_sequence(values: pa.Array | pa.ChunkedArray) -> SequenceSpec | None:
+    """How texts are lists of elements, or None if they are not.
+
+    A delimiter makes lists if values differ in their number of elements, no element has a blank
+    around it, and elements come again: an address has delimiters, too. A comma between digits alone
+    may be a decimal one.
+
+    Args:
+        values: Text of one column's first rows.
+    """
+    texts = [text for text in values.to_pylist() if text]
+    if len(texts) < _LEAST_TEXTS:
+        return None
+    for delimiter in _DELIMITERS:
+        lists = [[element for element in text.split(delimiter) if element] for text in texts]
+        elements = [element for one in lists for element in one]
+        weighted = [_WEIGHTED_ELEMENT.fullmatch(element) for element in elements]
+        has_weights = all(weighted)
+        names = {match[1] for match in weighted if match} if has_weights else set(elements)
+        if (
+            len({len(one) for one in lists}) > 1
+            and len(elements) >= _LEAST_ELEMENTS * len(texts)
+            and all(element == element.strip() for element in elements)
+            and len(names) <= _MOST_DIFFERENT * len(elements)
+            and not (delimiter == "," and all(element.isdigit() for element in elements))
+        ):
+            return SequenceSpec(delimiter=delimiter, weights=has_weights)
+    return None

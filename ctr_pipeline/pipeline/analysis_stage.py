@@ -22,7 +22,7 @@ from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, sequences_in
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.table_statistics import collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -133,7 +133,11 @@ def _decide(
     )
     profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
     decided, decisions = decide_features(
-        types, profile, label=loaded.config.data.label, exclude=set(columns.carried)
+        types,
+        profile,
+        label=loaded.config.data.label,
+        exclude=set(columns.carried),
+        sequences=sequences_in(loaded, source.head, types),
     )
     automatic = {
         spec.column: spec.model_copy(update={"sensitive": spec.column in columns.sensitive})

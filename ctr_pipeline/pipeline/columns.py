@@ -1,17 +1,22 @@
 """From the config and the head of the data to the columns that are read, and as what."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.config.models import FeatureEntry
+from ctr_pipeline.dataset.inference import infer_sequence
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import ColumnType, FeatureSpec, SequenceSpec
 from ctr_pipeline.preprocessing.chains import check_chain
 
 UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
+
+_ROWS_OF_SEQUENCES = 2000
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,26 @@ class FeatureColumns:
         return {
             name: spec.sequence for name, spec in self.explicit.items() if spec.sequence is not None
         }
+
+
+def sequences_in(
+    loaded: LoadedConfig, head: pa.Table, names: Collection[str]
+) -> dict[str, SequenceSpec]:
+    """Columns, of those that are decided automatically, whose texts are lists by the data's head.
+
+    A column that the config calls categorical is none.
+    """
+    features = loaded.config.features
+    entries = {} if features == "auto" else entries_by_feature(features)
+    found = {}
+    for name in names:
+        values = head.column(name)
+        is_asked = name in entries and entries[name].type != "auto"
+        if pa.types.is_string(values.type) and not is_asked:
+            sequence = infer_sequence(values.slice(0, _ROWS_OF_SEQUENCES))
+            if sequence is not None:
+                found[name] = sequence
+    return found
 
 
 def choose_columns(

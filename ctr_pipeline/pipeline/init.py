@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from ctr_pipeline import durable
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
@@ -161,6 +163,8 @@ def _line(text: str, comment: str) -> str:
 
 def _feature_lines(feature: FeatureSpec) -> list[str]:
     entry: dict[str, Any] = {"columns": feature.column}
+    if feature.sequence is not None:
+        entry["sequence"] = _options(feature.sequence)
     for key, chain in (("number", feature.number), ("id", feature.id)):
         if chain is not None:
             steps = [_transform(step) for step in chain]
@@ -171,10 +175,15 @@ def _feature_lines(feature: FeatureSpec) -> list[str]:
 
 def _transform(step: Transform) -> Any:
     """A transform with the options that are not its defaults."""
-    fields = type(step).model_fields
-    options = {
-        name: value
-        for name, value in step.model_dump().items()
-        if name != "name" and (fields[name].is_required() or value != fields[name].default)
-    }
+    options = {name: value for name, value in _options(step).items() if name != "name"}
     return {step.name: options} if options else step.name
+
+
+def _options(model: BaseModel) -> dict[str, Any]:
+    """What is not the default."""
+    fields = type(model).model_fields
+    return {
+        name: value
+        for name, value in model.model_dump().items()
+        if fields[name].is_required() or value != fields[name].default
+    }

@@ -25,7 +25,7 @@ from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, sequences_in
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
@@ -184,6 +184,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
                 _collect(loaded, plain, file, folder / "profile"),
                 label=loaded.config.data.label,
                 exclude=set(columns.carried),
+                sequences=sequences_in(loaded, source.head, types),
             )
             chosen = columns.explicit | {spec.column: spec for spec in decided}
             features = tuple(chosen[name] for name in columns.names if name in chosen)

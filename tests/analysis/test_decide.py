@@ -11,6 +11,7 @@ from ctr_pipeline.features import (
     ColumnType,
     Datetime,
     Log,
+    SequenceSpec,
     Standardize,
     Vocabulary,
 )
@@ -29,10 +30,12 @@ LABELS = [index % 4 == 0 for index in range(ROWS)]
 def decide(collect):
     """Features and reasons by column, for columns given as values."""
 
-    def run(columns, labels=None, exclude=()):
+    def run(columns, labels=None, exclude=(), sequences=None):
         statistics = collect(columns, labels or LABELS)
         types = {name: column.column_type for name, column in statistics.columns.items()}
-        features, decisions = decide_features(types, statistics, label="label", exclude=exclude)
+        features, decisions = decide_features(
+            types, statistics, label="label", exclude=exclude, sequences=sequences or {}
+        )
         return (
             {feature.column: feature for feature in features},
             {decision.column: decision for decision in decisions},
@@ -103,6 +106,15 @@ def test_points_in_time_give_their_parts(decide):
     assert features["not_all"].id == (Vocabulary(min_count=2),)
     assert features["unique"].id == (Datetime(parts=("hour", "weekday")),)
     assert "hour and weekday" in decisions["seen_at"].reason
+
+
+def test_lists_are_sequences_though_each_occurs_once(decide):
+    sequence = SequenceSpec(delimiter=";", weights=True)
+    values = [f"a:1;b:{index}" for index in range(ROWS)]
+    features, decisions = decide({"bought": values}, sequences={"bought": sequence})
+    assert features["bought"].sequence == sequence
+    assert features["bought"].id == (Vocabulary(min_count=2),)
+    assert "lists of elements between ';', each with a weight" in decisions["bought"].reason
 
 
 def test_few_whole_numbers_are_categories(decide):
