@@ -61,7 +61,10 @@ class SampleConfig(Section):
 
 Paths = Annotated[
     str | tuple[str, ...],
-    Field(description="A file, a list of files, or a glob; or tables: odps://project/table."),
+    Field(
+        description="A file, a list of files, or a glob; a folder of key=value folders of Parquet; "
+        "or tables: odps://project/table."
+    ),
 ]
 
 

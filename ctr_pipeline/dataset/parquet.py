@@ -6,7 +6,7 @@ become their decimal digits; dates and timestamps become `2024-03-31 18:05:00`, 
 is asked for. Floats as texts are refused: which digits to write would be arbitrary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ctr_pipeline.dataset.columns import (
     nan_to_null,
 )
 from ctr_pipeline.dataset.lists import is_list, join_lists
+from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
@@ -39,11 +40,13 @@ class ParquetSource:
 
     Attributes:
         path: The file.
-        schema: Of its columns.
+        schema: Of its columns, those of its folders behind its own.
+        partition: What its `key=value` folders say of all of its rows.
     """
 
     path: Path
     schema: pa.Schema
+    partition: Partition = ()
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -91,19 +94,32 @@ def read_schema(path: Path) -> tuple[pa.Schema, int]:
         raise damaged(path, error) from error
 
 
-def read_first_rows(path: Path, num_rows: int) -> pa.Table:
+def read_first_rows(file: ParquetSource, num_rows: int) -> pa.Table:
     """The first rows of a file, all columns.
 
     Raises:
         DataError: The file is damaged.
     """
+    batch = next(read_batches(file, file.column_names, num_rows), None)
+    return file.schema.empty_table() if batch is None else pa.Table.from_batches([batch])
+
+
+def read_batches(
+    file: ParquetSource, names: Sequence[str], num_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, `num_rows` at most in a batch, with the columns `names` in this order.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    of_folders = [name for name, _ in file.partition]
+    own = [name for name in names if name not in of_folders]
     try:
-        with pq.ParquetFile(path) as file:
-            batch = next(file.iter_batches(batch_size=num_rows), None)
-            schema = file.schema_arrow
+        with pq.ParquetFile(file.path) as reader:
+            for batch in reader.iter_batches(batch_size=num_rows, columns=own):
+                yield add_partition(batch, file.partition, names)
     except (OSError, pa.ArrowException) as error:
-        raise damaged(path, error) from error
-    return schema.empty_table() if batch is None else pa.Table.from_batches([batch])
+        raise damaged(file.path, error) from error
 
 
 def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
@@ -115,15 +131,11 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
     for name in plan.names:
         check_type(file.path, file.schema.field(name).type, name, plan)
     size_bytes = file.path.stat().st_size
-    try:
-        with pq.ParquetFile(file.path) as reader:
-            num_rows = reader.metadata.num_rows
-            done = 0
-            for batch in reader.iter_batches(batch_size=_BATCH_ROWS, columns=plan.names):
-                done += batch.num_rows
-                yield RecordBlock(file.path, batch, size_bytes * done // max(num_rows, 1))
-    except (OSError, pa.ArrowException) as error:
-        raise damaged(file.path, error) from error
+    _, num_rows = read_schema(file.path)
+    done = 0
+    for batch in read_batches(file, plan.names, _BATCH_ROWS):
+        done += batch.num_rows
+        yield RecordBlock(file.path, batch, size_bytes * done // max(num_rows, 1))
 
 
 def damaged(path: Path, error: Exception) -> DataError:

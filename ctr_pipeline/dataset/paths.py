@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctr_pipeline.dataset.maxcompute.table import TableRows, is_address
+from ctr_pipeline.dataset.partitions import find_partitioned_files
 from ctr_pipeline.errors import DataError
 
 Place = Path | TableRows
@@ -24,15 +25,15 @@ def names_table(paths: str | Sequence[str]) -> bool:
 def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:
     """The files that a path, a list of paths or globs stand for.
 
-    A list keeps its order; the files of a glob are sorted by name. A file whose own name has glob
-    characters is taken as it is.
+    A list keeps its order; the files of a glob are sorted by name, and so are those of a folder of
+    `key=value` folders. A file whose own name has glob characters is taken as it is.
 
     Args:
         paths: As in the config.
         key: The config key, for messages.
 
     Raises:
-        DataError: A file is missing, a folder, or named twice; a glob matches nothing.
+        DataError: A file is missing, a plain folder, or named twice; a glob matches nothing.
     """
     files: list[Path] = []
     for item in paths_of(paths):
@@ -58,13 +59,7 @@ def _resolve_one(item: str, key: str) -> list[Path]:
         )
     path = Path(item).expanduser()
     if path.exists():
-        if path.is_dir():
-            raise DataError(
-                f"'{path}' is a folder, not a file",
-                place=key,
-                remedy=f"Name its files with a glob such as '{path}/*.parquet'",
-            )
-        return [path]
+        return find_partitioned_files(path, key) if path.is_dir() else [path]
     if not glob.has_magic(item):
         raise DataError(
             f"no such file: '{path}'",

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, parse_numbers
 from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, find_features, read_examples
 from ctr_pipeline.dataset.inference import is_numeric
-from ctr_pipeline.dataset.parquet import damaged
+from ctr_pipeline.dataset.parquet import ParquetSource, read_batches, read_schema
 from ctr_pipeline.dataset.recordio_rows import read_record_blocks
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
@@ -100,18 +99,16 @@ def read_parquet(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
     Raises:
         DataError: A file is damaged.
     """
-    for path in paths_of(source):
-        size = path.stat().st_size
-        try:
-            with pq.ParquetFile(path) as file:
-                num_rows = max(file.metadata.num_rows, 1)
-                done = 0
-                for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                    yield pa.Table.from_batches([batch]).select(list(source.column_names))
-                    before, done = done, done + batch.num_rows
-                    on_bytes(size * done // num_rows - size * before // num_rows)
-        except (OSError, pa.ArrowException) as error:
-            raise damaged(path, error) from error
+    for file in source.opened.values():
+        if not isinstance(file, ParquetSource):
+            continue
+        size = file.path.stat().st_size
+        num_rows = max(read_schema(file.path)[1], 1)
+        done = 0
+        for batch in read_batches(file, source.column_names, _BATCH_ROWS):
+            yield pa.Table.from_batches([batch])
+            before, done = done, done + batch.num_rows
+            on_bytes(size * done // num_rows - size * before // num_rows)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from ctr_pipeline.dataset.parquet import (
     read_first_rows,
     read_schema,
 )
+from ctr_pipeline.dataset.partitions import partition_of, with_partition
 from ctr_pipeline.dataset.paths import Place, names_table, paths_of, resolve_files
 from ctr_pipeline.dataset.recordio import MAGIC_BYTES
 from ctr_pipeline.dataset.recordio_head import (
@@ -47,6 +48,7 @@ from ctr_pipeline.features import ColumnType
 HEAD_BYTES = 4 << 20
 _OTHER_HEAD_BYTES = 64 << 10
 _HEAD_ROWS = 20_000
+_HEAD_FILES = 20
 _PARQUET_MAGIC = b"PAR1"
 
 SourceFile = TextFile | ParquetSource | LineSource | ExampleSource | TableSource
@@ -311,11 +313,16 @@ def _inspect_parquet(
             place=str(first),
             remedy="Remove data.columns",
         )
-    schemas = {file: read_schema(file) for file in all_files}
-    schema = schemas[first][0]
-    check_names(schema.names, first)
-    for file, (other, _) in schemas.items():
-        check_names(other.names, file)
+    num_rows: dict[Path, int] = {}
+    opened: dict[Path, ParquetSource] = {}
+    for file in all_files:
+        own, num_rows[file] = read_schema(file)
+        check_names(own.names, file)
+        partition = partition_of(file)
+        opened[file] = ParquetSource(file, with_partition(own, partition, file), partition)
+    schema = opened[first].schema
+    for file in all_files:
+        other = opened[file].schema
         check_same_names(other.names, file, schema.names, first)
         for name in schema.names:
             expected, found = schema.field(name).type, other.field(name).type
@@ -327,19 +334,54 @@ def _inspect_parquet(
                     place=str(file),
                     remedy="Give files with the same types",
                 )
-    if sum(num_rows for _, num_rows in schemas.values()) == 0:
+    if sum(num_rows.values()) == 0:
         raise DataError("has no rows", place=str(first), remedy="Give files with rows")
-    head_file = next(file for file, (_, num_rows) in schemas.items() if num_rows)
+    types = _parquet_types(schema) | _partition_types(list(opened.values()))
     return Source(
         files=files,
         format="parquet",
         delimiter=None,
         has_header=True,
         column_names=tuple(schema.names),
-        inferred_types=_parquet_types(schema),
-        head=read_first_rows(head_file, _HEAD_ROWS).select(schema.names),
-        opened={file: ParquetSource(file, schemas[file][0]) for file in all_files},
+        inferred_types=types,
+        head=_parquet_head([opened[file] for file in all_files if num_rows[file]], types).select(
+            schema.names
+        ),
+        opened={file: opened[file] for file in all_files},
     )
+
+
+def _partition_types(files: Sequence[ParquetSource]) -> dict[str, ColumnType]:
+    """Of the columns that folders give, by the values of all files: as of columns of a text."""
+    return {
+        name: infer_type(
+            name, pa.chunked_array([[dict(file.partition)[name] for file in files]], pa.string())
+        )
+        for name, _ in files[0].partition
+    }
+
+
+def _parquet_head(files: Sequence[ParquetSource], types: Mapping[str, ColumnType]) -> pa.Table:
+    """The first rows of the first file; of several folders, the first rows of some of each.
+
+    What a folder says is the same for all rows of a file: one file would show constants.
+
+    Args:
+        files: That have rows.
+        types: Of the columns.
+    """
+    first = files[0]
+    if not first.partition:
+        return read_first_rows(first, _HEAD_ROWS)
+    alike = [file for file in files if file.schema.equals(first.schema)]
+    num_seen = min(len(alike), _HEAD_FILES)
+    seen = [alike[index * len(alike) // num_seen] for index in range(num_seen)]
+    head = pa.concat_tables([read_first_rows(file, _HEAD_ROWS // num_seen) for file in seen])
+    for name, _ in first.partition:
+        if types[name] is ColumnType.NUMBER:
+            numbers, _ = parse_numbers(head.column(name).combine_chunks(), ("",))
+            head = head.set_column(head.schema.get_field_index(name), name, numbers)
+    return head
 
 
 def _inspect_examples(

@@ -12,6 +12,7 @@ from bad_input_data_cases import DATA_CASES
 from bad_input_feature_cases import FEATURE_CASES
 from bad_input_job_cases import JOB_CASES, MEMBER_CASES
 from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
+from bad_input_partition_cases import PARTITION_CASES
 from bad_input_recordio_cases import RECORDIO_CASES
 from bad_input_table_cases import TABLE_CASES
 from bad_input_world import World, lines
@@ -27,6 +28,7 @@ ALL_CASES = (
     *JOB_CASES,
     *MAXCOMPUTE_CASES,
     *RECORDIO_CASES,
+    *PARTITION_CASES,
     *TABLE_CASES,
 )
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
