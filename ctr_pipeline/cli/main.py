@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from ctr_pipeline.cli import options
 from ctr_pipeline.cli.analyze import analyze
 from ctr_pipeline.cli.check import check
+from ctr_pipeline.cli.compare import compare
 from ctr_pipeline.cli.convert import convert
 from ctr_pipeline.cli.doctor import doctor
 from ctr_pipeline.cli.drift import drift
@@ -72,13 +73,14 @@ app.command(rich_help_panel=options.JOB_PANEL)(stop)
 app.command(rich_help_panel=options.MEMBERS_PANEL)(master)
 app.command(rich_help_panel=options.MEMBERS_PANEL)(ps)
 app.command(rich_help_panel=options.MEMBERS_PANEL)(worker)
+app.command(rich_help_panel=options.MACHINE_PANEL)(compare)
 app.command(rich_help_panel=options.MACHINE_PANEL)(schema)
 app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
 
 COMMANDS = (
     *("run", "check", "init", "sample", "profile", "drift", "convert", "analyze", "train"),
     *("evaluate", "predict", "export", "status", "logs", "scale", "stop"),
-    *("master", "ps", "worker", "schema", "doctor"),
+    *("master", "ps", "worker", "compare", "schema", "doctor"),
 )
 
 

@@ -126,7 +126,8 @@ def profile_table(
         RunFolderError: `output` cannot be written.
     """
     started = time.perf_counter()
-    _require_writable(output)
+    if output is not None:
+        durable.require_place(output)
     config = _config_of(data, label, columns)
     source = inspect_files(config, {"train": resolve_files(data, "DATA")})
     if label is not None:
@@ -213,7 +214,8 @@ def measure_drift(
         ConfigError: The columns are no names.
         RunFolderError: The run folder has no training rows, or `output` cannot be written.
     """
-    _require_writable(output)
+    if output is not None:
+        durable.require_place(output)
     run = _run_folder_of(old)
     with tempfile.TemporaryDirectory(prefix="ctrpipe-drift-") as name:
         folder = Path(name)
@@ -385,18 +387,6 @@ def _free_name(names: Sequence[str]) -> str:
     while name in names:
         name += "_"
     return name
-
-
-def _require_writable(output: Path | None) -> None:
-    """Refuses a place for the page before the data is read."""
-    if output is None:
-        return
-    if output.is_dir() or not output.parent.is_dir():
-        raise RunFolderError(
-            "is a folder" if output.is_dir() else "its folder does not exist",
-            place=str(output),
-            remedy="Name a file in a folder that exists",
-        )
 
 
 def _collect(

@@ -177,7 +177,20 @@ def calibration_chart(bins: Sequence[CalibrationBin], *, label: str) -> Markup:
 
     Axes are square rooted, so that the many small rates of click data have room.
     """
-    highest = min(1.0, max(max(b.mean_predicted, b.interval.high) for b in bins) * 1.05)
+    return calibration_overlay([("model", "", bins)], label=label)
+
+
+def calibration_overlay(
+    series: Sequence[tuple[str, str, Sequence[CalibrationBin]]], *, label: str
+) -> Markup:
+    """The same of several models on one pair of axes; the points of each are then joined.
+
+    Args:
+        series: CSS class, name and bins of each; at least one bin in all.
+        label: What the chart shows, in words.
+    """
+    everything = [one for _, _, bins in series for one in bins]
+    highest = min(1.0, max(max(b.mean_predicted, b.interval.high) for b in everything) * 1.05)
 
     def root(rate: float) -> float:
         return math.sqrt(max(rate, 0.0))
@@ -198,24 +211,30 @@ def calibration_chart(bins: Sequence[CalibrationBin], *, label: str) -> Markup:
             path_of([(x_at(0), y_at(0)), (x_at(root(highest)), y_at(root(highest)))])
         ),
     ]
-    for one in bins:
-        x = x_at(root(one.mean_predicted))
-        parts.append(
-            Markup(
-                '<g class="dot model"><path class="whisker" d="M{} {}V{}"/>'
-                '<circle cx="{}" cy="{}" r="3.6"/><title>{}</title></g>'
-            ).format(
-                x,
-                y_at(root(one.interval.low)),
-                y_at(root(one.interval.high)),
-                x,
-                y_at(root(one.observed_rate)),
-                f"{count_text(one.num_rows)} rows: "
-                f"predicted {percent_text(one.mean_predicted, 2)}, "
-                f"observed {percent_text(one.observed_rate, 2)} "
-                f"({percent_text(one.interval.low, 2)} to {percent_text(one.interval.high, 2)})",
+    for css, name, bins in series:
+        if len(series) > 1 and bins:
+            joined = [(x_at(root(b.mean_predicted)), y_at(root(b.observed_rate))) for b in bins]
+            parts.append(Markup('<path class="line thin {}" d="{}"/>').format(css, path_of(joined)))
+        for one in bins:
+            x = x_at(root(one.mean_predicted))
+            parts.append(
+                Markup(
+                    '<g class="dot {}"><path class="whisker" d="M{} {}V{}"/>'
+                    '<circle cx="{}" cy="{}" r="3.6"/><title>{}</title></g>'
+                ).format(
+                    css,
+                    x,
+                    y_at(root(one.interval.low)),
+                    y_at(root(one.interval.high)),
+                    x,
+                    y_at(root(one.observed_rate)),
+                    f"{name}: " * bool(name) + f"{count_text(one.num_rows)} rows: "
+                    f"predicted {percent_text(one.mean_predicted, 2)}, "
+                    f"observed {percent_text(one.observed_rate, 2)} "
+                    f"({percent_text(one.interval.low, 2)} to "
+                    f"{percent_text(one.interval.high, 2)})",
+                )
             )
-        )
     return svg(_WIDTH, _HEIGHT, Markup("").join(parts), label=label)
 
 

@@ -1,11 +1,14 @@
 """What a report shows, gathered by the pipeline; plain facts, no layout."""
 
 from datetime import datetime
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.evaluation.ranking import RocPoint
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.statistics import RowsDrift, Statistics
 
@@ -283,4 +286,116 @@ class DriftData(_Frozen):
     num_old_rows: int
     drift: RowsDrift
     sensitive: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+class HeldOutFigures(_Frozen):
+    """What a run measured on one set of rows, as in its `metrics.json`.
+
+    Attributes:
+        num_rows: Rows measured.
+        num_positive: Rows with label 1.
+        auc: Exact.
+        logloss: Nats a row.
+        calibration: Sum of predictions over sum of labels.
+        calibration_interval: Its 95 % interval.
+    """
+
+    num_rows: int
+    num_positive: int
+    auc: float
+    logloss: float
+    calibration: float
+    calibration_interval: Interval
+
+
+class MetricDifference(_Frozen):
+    """A metric of a run minus that of the first one, on the same rows.
+
+    Attributes:
+        metric: Which; more AUC is better, less logloss is.
+        difference: On the rows as they are.
+        interval: 95 % interval of the paired bootstrap over rows.
+        share_above_zero: Share of repeats whose difference is above 0.
+    """
+
+    metric: Literal["auc", "logloss"]
+    difference: float
+    interval: Interval
+    share_above_zero: float
+
+    @property
+    def verdict(self) -> Literal["ahead", "behind", "open"]:
+        """Whether the run is better than the first; `open`: sampling may explain all of it."""
+        low, high = self.interval.low, self.interval.high
+        if self.metric == "logloss":
+            low, high = -high, -low
+        return "ahead" if low > 0 else "behind" if high < 0 else "open"
+
+
+class ComparedRun(_Frozen):
+    """One finished run beside others.
+
+    Attributes:
+        name: Tells it from the others.
+        folder: Its path, as the user gave it.
+        model: Of the architecture, as in the config.
+        test: Metrics of its test rows; None if it has none.
+        valid: Metrics of its validation rows; None if it has none.
+        history: Its learning curve, ascending by step.
+        num_training_rows: Rows of its training split.
+        num_epochs: Passes over them.
+        best_epoch: Which was kept; counts from 1.
+        training_seconds: Of the stage, all epochs and their validation.
+        num_dense_parameters: Of the network.
+        num_embedding_rows: Made by training; None if they lay with other processes.
+        not_compared: Why its test rows are not compared with those of the first run, as the end of
+            a sentence that begins with its name; None if they are.
+        auc_difference: To the first run; None for the first, and where nothing can be compared.
+        logloss_difference: The same of logloss.
+        roc: On the rows that are compared; empty without.
+        calibration_bins: On the same rows, by ascending prediction.
+    """
+
+    name: str
+    folder: str
+    model: str
+    test: HeldOutFigures | None = None
+    valid: HeldOutFigures | None = None
+    history: tuple[HistoryRow, ...] = ()
+    num_training_rows: int | None = None
+    num_epochs: int | None = None
+    best_epoch: int | None = None
+    training_seconds: float | None = None
+    num_dense_parameters: int | None = None
+    num_embedding_rows: int | None = None
+    not_compared: str | None = None
+    auc_difference: MetricDifference | None = None
+    logloss_difference: MetricDifference | None = None
+    roc: tuple[RocPoint, ...] = ()
+    calibration_bins: tuple[CalibrationBin, ...] = ()
+
+
+class ConfigDifference(_Frozen):
+    """A key that runs do not share: its value in each, in their order; None where it is absent."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+class ComparisonData(_Frozen):
+    """Everything the page of a comparison of runs shows.
+
+    Attributes:
+        created: With a time zone.
+        runs: At least two; the others are held against the first.
+        repeats: Times that rows were drawn for the intervals.
+        config_differences: In the order of the config.
+        notes: More sentences for the reader.
+    """
+
+    created: datetime
+    runs: tuple[ComparedRun, ...]
+    repeats: int
+    config_differences: tuple[ConfigDifference, ...] = ()
     notes: tuple[str, ...] = ()

@@ -11,10 +11,12 @@ from markupsafe import Markup
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.charts import calibration_chart, roc_chart
+from ctr_pipeline.reporting.comparison_view import comparison_page
 from ctr_pipeline.reporting.config_view import config_lines
 from ctr_pipeline.reporting.data import (
     BadRowExample,
     BadRows,
+    ComparisonData,
     DriftData,
     HistoryRow,
     LeftOutColumn,
@@ -90,6 +92,11 @@ def render_profile(data: ProfileData) -> str:
 def render_drift(data: DriftData) -> str:
     """One page about how far rows are from others, made as `render_report` makes its."""
     return _render("drift_page.html.j2", drift_page(data))
+
+
+def render_comparison(data: ComparisonData) -> str:
+    """One page about several runs, made as `render_report` makes its."""
+    return _render("comparison.html.j2", comparison_page(data))
 
 
 def _render(template: str, values: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from bad_input_artefact_cases import ARTEFACT_CASES
 from bad_input_cases import CASES, Case
+from bad_input_comparison_cases import COMPARISON_CASES
 from bad_input_config_cases import CONFIG_CASES
 from bad_input_data_cases import DATA_CASES
 from bad_input_feature_cases import FEATURE_CASES
@@ -30,6 +31,7 @@ ALL_CASES = (
     *RECORDIO_CASES,
     *PARTITION_CASES,
     *TABLE_CASES,
+    *COMPARISON_CASES,
 )
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import chain
 
 import numpy as np
@@ -17,6 +18,7 @@ from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline import analyze, evaluate, predict, train
+from ctr_pipeline.pipeline.comparison import compare_runs
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS, NUM_TRAIN, NUM_TEST = 2000, 1600, 200
@@ -457,3 +459,22 @@ def test_resuming_on_other_data_is_refused(world, tmp_path):
     assert [(tmp_path / "out" / name).read_bytes() for name in rests_on] == before
     with pytest.raises(CheckpointError, match=r"the data changed|other transforms"):
         evaluate(loaded, progress=SilentProgress())
+
+
+def test_a_run_may_be_compared_by_what_it_left(out, world, tmp_path):
+    again = tmp_path / "again"
+    again.mkdir()
+    for name in ("config.resolved.yaml", "metrics.json", "predictions.parquet", "history.csv"):
+        shutil.copy(out / name, again)
+    found = compare_runs([out, again], repeats=100, progress=SilentProgress())
+    metrics = world[2].metrics
+    for run in found.shown.runs:
+        assert run.not_compared is None
+        assert run.test.auc == metrics["test"]["auc"]
+        assert run.training_seconds == metrics["timings_seconds"]["training"]
+        assert run.num_training_rows == NUM_TRAIN
+        assert run.num_embedding_rows == metrics["training"]["embedding_rows"] > 0
+        assert len(run.history) == metrics["training"]["epochs"]
+        assert sum(one.num_rows for one in run.calibration_bins) == NUM_TEST
+    assert found.shown.runs[1].auc_difference.difference == 0
+    assert found.shown.config_differences == ()
