@@ -428,6 +428,32 @@ WEIGHT_NUMBER = r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?
 """The regular expression (RE2) of a weight."""
 
 
+class VectorSpec(BaseModel):
+    """A text or a list of so many numbers, of which each is a dense input.
+
+    Every number is a finite decimal one; a row has all of them or none, and then counts as missing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    length: int = Field(ge=1, le=1024, description="Numbers of a row, exactly.")
+    delimiter: str = Field(
+        default="|", min_length=1, max_length=8, description="Text between two numbers."
+    )
+
+    @model_validator(mode="after")
+    def _separates(self) -> "VectorSpec":
+        if set(self.delimiter) & set("0123456789.+-eE"):
+            raise ValueError("the delimiter may not hold what a number is written with")
+        return self
+
+
+VECTOR_NUMBER = rf"[+-]?({WEIGHT_NUMBER})"
+"""The regular expression (RE2) of a number of a vector."""
+
+ListSpec = SequenceSpec | VectorSpec
+"""How a column whose texts are lists is cut."""
+
+
 class FeatureSpec(BaseModel):
     """What becomes of one column, or of several columns crossed.
 
@@ -442,6 +468,8 @@ class FeatureSpec(BaseModel):
             a number column has the `id` chain by which it is crossed; None if it is no cross.
         sequence: How the text is cut into elements, each of which goes through the `id` chain;
             None if the whole text does.
+        vector: How the text is cut into numbers, each of which goes through the `number` chain,
+            which may be empty; None if the column is no vector.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -453,6 +481,7 @@ class FeatureSpec(BaseModel):
     reason: str = "config"
     cross: tuple["FeatureSpec", ...] | None = Field(default=None, exclude_if=is_none)
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
+    vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
 
     @property
     def parts(self) -> tuple["FeatureSpec", ...]:

@@ -102,6 +102,7 @@ class LoadedRun:
         import pandas as pd
         import pyarrow as pa
 
+        from ctr_pipeline.dataset.lists import as_texts, find_bad_vectors, is_list
         from ctr_pipeline.evaluation.likelihood import probabilities_of
         from ctr_pipeline.features import ColumnType
         from ctr_pipeline.pipeline.unseen import column_types_of, score_table
@@ -115,6 +116,9 @@ class LoadedRun:
             wanted = pa.float64() if kind is ColumnType.NUMBER else pa.string()
             try:
                 values = pa.array(rows[name], from_pandas=True)
+                vector = self._model.plan.vectors.get(name)
+                if vector is not None and is_list(values.type):
+                    values, _, _ = as_texts(values, vector)
                 if pa.types.is_floating(values.type) and kind is ColumnType.TEXT:
                     # 7.0 is not the text 7 or 007 that the model was trained on.
                     if values.null_count < len(values):
@@ -130,6 +134,14 @@ class LoadedRun:
                     f"column '{name}' is not {'numbers' if kind is ColumnType.NUMBER else 'text'}",
                     remedy="Convert it to what the training data has",
                 ) from error
+            if vector is not None:
+                for fault in find_bad_vectors(columns[name], vector):
+                    if len(fault.rows):
+                        raise DataError(
+                            fault.reason.value,
+                            place=f"row {rows.index[fault.rows[0]]}, column '{name}'",
+                            remedy=f"Give {vector.length} finite numbers, or nothing at all",
+                        )
         logits = score_table(pa.table(columns), self._run, self._model)
         return pd.Series(
             probabilities_of(logits).astype("float32"), index=rows.index, name="probability"

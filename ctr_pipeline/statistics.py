@@ -123,6 +123,8 @@ class ColumnStatistics(_Frozen):
         lengths: Of sequences: of these, missing rows are those without an element, and distinct
             and frequent values are those of elements, counted as often as they occur, also where
             rows are too long for all of them to count.
+        vector_length: Of vectors, numbers of a row: missing rows are those without a vector, and
+            moments, quantiles, histogram and distinct values are of all numbers together.
     """
 
     column: str
@@ -138,11 +140,14 @@ class ColumnStatistics(_Frozen):
     histogram: tuple[HistogramBin, ...] = ()
     label_information: LabelInformation | None = None
     lengths: LengthStatistics | None = Field(default=None, exclude_if=is_none)
+    vector_length: int | None = Field(default=None, exclude_if=is_none)
 
     @property
     def num_values(self) -> int:
         """Occurrences of values: rows that have one, or elements of all rows."""
-        return self.count - self.num_missing if self.lengths is None else self.lengths.num_elements
+        if self.lengths is not None:
+            return self.lengths.num_elements
+        return (self.count - self.num_missing) * (self.vector_length or 1)
 
 
 class DriftCell(_Frozen):

@@ -19,6 +19,7 @@ from ctr_pipeline.features import (
     SequenceSpec,
     Standardize,
     TargetEncode,
+    VectorSpec,
     Vocabulary,
     is_none,
 )
@@ -56,6 +57,7 @@ class ColumnPlan(_Frozen):
         table_min_count: If counts or click rates of values are wanted, those of values that occur
             so often.
         sequence: How texts are cut into the elements that values are, or None.
+        vector: How texts are cut into the numbers that values are, or None.
     """
 
     column: str
@@ -66,6 +68,12 @@ class ColumnPlan(_Frozen):
     vocabulary: Vocabulary | None = None
     table_min_count: int | None = None
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
+    vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def value_type(self) -> ColumnType:
+        """What values are: of a vector its numbers, and else what the column is read as."""
+        return self.column_type if self.vector is None else ColumnType.NUMBER
 
 
 class StatisticsPlan(_Frozen):
@@ -113,18 +121,20 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
             f"column '{column}' is read as a number by one feature, as text by another"
         )
     column_type = specs[0].column_type
+    vector = next((spec.vector for spec in specs if spec.vector is not None), None)
+    value_type = column_type if vector is None else ColumnType.NUMBER
     # Dictionaries keep the order of first mention and drop what is asked for twice.
     moments: dict[Chain, None] = {}
     boundaries: dict[BoundaryPlan, None] = {}
     vocabularies: dict[Vocabulary, None] = {}
     table_min_counts: list[int] = []
-    if column_type is ColumnType.NUMBER and profile:
+    if value_type is ColumnType.NUMBER and profile:
         moments[()] = None
     for spec in specs:
         for chain in (spec.number, spec.id):
             for position, transform in enumerate(chain or ()):
                 prefix = (chain or ())[:position]
-                _check_fit(column, column_type, prefix, transform)
+                _check_fit(column, value_type, prefix, transform)
                 if _needs_moments(transform):
                     moments[prefix] = None
                 elif isinstance(transform, Bucketize) and transform.quantiles is not None:
@@ -145,6 +155,7 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
         # One table serves all: those that want less of it leave rarer values out.
         table_min_count=min(table_min_counts, default=None),
         sequence=next((spec.sequence for spec in specs if spec.sequence is not None), None),
+        vector=vector,
     )
 
 

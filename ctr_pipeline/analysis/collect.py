@@ -234,8 +234,9 @@ def _compute(
                 wanted = Vocabulary(min_count=column.table_min_count)
                 file = table_files[column.column]
                 table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
-            # Elements of sequences are no rows, and are not compared with those of other rows.
-            drift = {} if column.sequence is not None else session.compare(measured)
+            # Elements of lists are no rows, and are not compared with those of other rows.
+            is_list = column.sequence is not None or column.vector is not None
+            drift = {} if is_list else session.compare(measured)
         return _Found(measured, vocabulary, table, drift)
 
     found: list[_Found] = []

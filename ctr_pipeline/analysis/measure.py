@@ -22,11 +22,13 @@ from ctr_pipeline.analysis.sql import (
     histogram_query,
     interval_query,
     lengths_query,
+    number_counts_query,
     other_intervals_query,
     other_values_query,
     quantile_query,
     range_query,
     rename_elements_query,
+    rows_without_query,
     summary_query,
 )
 from ctr_pipeline.analysis.stability import (
@@ -35,7 +37,7 @@ from ctr_pipeline.analysis.stability import (
     drift_of_intervals,
     drift_of_values,
 )
-from ctr_pipeline.features import ColumnType, SequenceSpec, expression_key
+from ctr_pipeline.features import ColumnType, SequenceSpec, VectorSpec, expression_key
 from ctr_pipeline.statistics import (
     ColumnDrift,
     ColumnStatistics,
@@ -98,6 +100,7 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         num_rows: Training rows.
     """
     lengths = None if plan.sequence is None else _use_elements(rows_of, plan.sequence)
+    vectors = None if plan.vector is None else _use_numbers(rows_of, plan.vector)
     moments: dict[str, Moments] = {}
     # Shorter chains come first, so that the moments a longer one needs are known.
     for chain in plan.moments:
@@ -109,15 +112,20 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
         cuts = _boundaries(rows_of, plan, wanted.chain, wanted.num_quantiles, moments)
         boundaries.setdefault(key, {})[str(wanted.num_quantiles)] = cuts
     statistics = _summary(rows_of, plan, num_rows)
-    if lengths is not None:
-        statistics = statistics.model_copy(update=lengths)
+    if lengths is not None or vectors is not None:
+        statistics = statistics.model_copy(update=lengths or vectors)
     if not plan.profile:
         return MeasuredColumn(statistics, moments, boundaries)
     if lengths is not None:
         # Elements are no rows: neither their clicks nor their shares are compared as such.
         statistics = statistics.model_copy(update={"top_values": _top_values(rows_of, plan)})
         return MeasuredColumn(statistics, moments, boundaries)
-    if plan.column_type is ColumnType.TEXT:
+    if vectors is not None:
+        # Numbers of vectors are no rows either.
+        profiled, _ = _profile_number(rows_of, plan, statistics, moments[plan.column])
+        statistics = profiled.model_copy(update={"top_values": (), "label_information": None})
+        return MeasuredColumn(statistics, moments, boundaries)
+    if plan.value_type is ColumnType.TEXT:
         groups = _group_values(rows_of, statistics)
         top_values = _top_values(rows_of, plan)
         statistics = statistics.model_copy(
@@ -160,9 +168,21 @@ def _use_elements(rows_of: RowsOf, sequence: SequenceSpec) -> dict[str, Any]:
     }
 
 
+def _use_numbers(rows_of: RowsOf, vector: VectorSpec) -> dict[str, Any]:
+    """Puts the numbers of vectors in the place of texts; what is known of rows without any."""
+    ((num_missing, missing_clicks),) = rows_of(rows_without_query(), {})
+    for query in (number_counts_query(vector), drop_query(), rename_elements_query()):
+        rows_of(query, {})
+    return {
+        "num_missing": num_missing,
+        "missing_label_rate": missing_clicks / num_missing if num_missing else None,
+        "vector_length": vector.length,
+    }
+
+
 def _summary(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> ColumnStatistics:
     ((num_missing, missing_clicks, num_infinite, num_distinct),) = rows_of(
-        summary_query(plan.column_type), {}
+        summary_query(plan.value_type), {}
     )
     return ColumnStatistics(
         column=plan.column,
@@ -230,7 +250,7 @@ def _boundaries(
 
 
 def _top_values(rows_of: RowsOf, plan: ColumnPlan) -> tuple[ValueCount, ...]:
-    rows = rows_of(frequent_values_query(plan.column_type, 1, NUM_TOP_VALUES), {})
+    rows = rows_of(frequent_values_query(plan.value_type, 1, NUM_TOP_VALUES), {})
     return tuple(
         ValueCount(
             value=value if isinstance(value, str) else number_text(value),

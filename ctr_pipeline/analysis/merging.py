@@ -174,6 +174,8 @@ def merge_columns(
     """
     if one.column_type is not other.column_type:
         raise ValueError(f"column '{one.column}' is a number in one set, a text in the other")
+    if one.vector_length != other.vector_length:
+        raise ValueError(f"column '{one.column}' holds vectors of another length in the other set")
     missing = _missing(one) + _missing(other)
     plain = ColumnStatistics(
         column=one.column,
@@ -183,6 +185,7 @@ def merge_columns(
         num_infinite=one.num_infinite + other.num_infinite,
         num_distinct=max(one.num_distinct, other.num_distinct),
         missing_label_rate=missing.num_clicks / missing.num_rows if missing.num_rows else None,
+        vector_length=one.vector_length,
     )
     if one.moments is not None and other.moments is not None:
         moments = merge_moments(one.moments, other.moments)
@@ -271,7 +274,7 @@ def _from_summaries(
         }
     )
     unsure = ["num_distinct", "top_values", "label_information"]
-    if plain.column_type is ColumnType.NUMBER:
+    if plain.column_type is ColumnType.NUMBER or plain.vector_length is not None:
         unsure += ["quantiles", "histogram"]
     return merged, tuple(unsure)
 

@@ -13,7 +13,14 @@ from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step
-from ctr_pipeline.features import ColumnType, CountEncode, SequenceSpec, TargetEncode, Transform
+from ctr_pipeline.features import (
+    ColumnType,
+    CountEncode,
+    SequenceSpec,
+    TargetEncode,
+    Transform,
+    VectorSpec,
+)
 
 PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"
@@ -138,6 +145,53 @@ def element_counts_query(sequence: SequenceSpec) -> Query:
         )
         .from_(values.subquery("elements"))
         .where(exp.NEQ(this=_value(), expression=exp.Literal.string("")))
+        .group_by(_value())
+    )
+    temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
+    return Query(
+        exp.Create(
+            this=exp.to_table("element_counts"),
+            kind="TABLE",
+            properties=temporary,
+            expression=counts,
+        )
+    )
+
+
+@cache
+def rows_without_query() -> Query:
+    """Rows without a text and their clicks, from the value counts of whole texts."""
+    is_empty = exp.Or(
+        this=exp.Is(this=_value(), expression=exp.null()),
+        expression=exp.EQ(this=_value(), expression=exp.Literal.string("")),
+    )
+    return Query(
+        exp.select(
+            _as(_sum_if("num_rows", exp.Paren(this=is_empty)), "num_missing"),
+            _as(_sum_if("num_clicks", exp.Paren(this=is_empty)), "missing_clicks"),
+        ).from_(TABLE)
+    )
+
+
+@cache
+def number_counts_query(vector: VectorSpec) -> Query:
+    """Makes the table `element_counts`: as `value_counts`, for the numbers of vectors, float64."""
+    split = exp.Split(this=_value(), expression=exp.Literal.string(vector.delimiter))
+    texts = exp.select(
+        _as(exp.Explode(this=split), "element"), exp.column("num_rows"), exp.column("num_clicks")
+    ).from_(TABLE)
+    number = exp.TryCast(this=exp.column("element"), to=exp.DataType.build("double"))
+    numbers = exp.select(
+        _as(number, "value"), exp.column("num_rows"), exp.column("num_clicks")
+    ).from_(texts.subquery("split_texts"))
+    counts = (
+        exp.select(
+            _value(),
+            _as(_sum(exp.column("num_rows")), "num_rows"),
+            _as(_sum(exp.column("num_clicks")), "num_clicks"),
+        )
+        .from_(numbers.subquery("numbers"))
+        .where(exp.Not(this=exp.Is(this=_value(), expression=exp.null())))
         .group_by(_value())
     )
     temporary = exp.Properties(expressions=[exp.TemporaryProperty()])

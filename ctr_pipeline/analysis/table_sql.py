@@ -39,9 +39,9 @@ class TrainingTable:
         self._value(self.label, ColumnType.NUMBER)
         for column in plan.columns:
             self._value(column.column, column.column_type)
-            if column.sequence is not None:
+            if column.sequence is not None or column.vector is not None:
                 raise StatisticsError(
-                    "holds sequences, whose elements are counted on the rows that are read",
+                    "holds lists, whose elements are counted on the rows that are read",
                     place=f"{self.place}, column '{column.column}'",
                 )
 

@@ -13,6 +13,7 @@ from ctr_pipeline.features import (
     Hash,
     SequenceSpec,
     TransformKind,
+    VectorSpec,
     cross_name,
     is_none,
 )
@@ -169,6 +170,12 @@ class FeatureEntry(Section):
         description="The columns hold lists: texts of elements, each of which goes through `id`, "
         "or list columns of Parquet; {} takes every default.",
     )
+    vector: VectorSpec | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="The columns hold vectors: texts of `length` numbers, or list columns of "
+        "Parquet; each number is a dense input, after `number` where it is given.",
+    )
     number: tuple[AnyTransform, ...] | None = Field(
         default=None, description="Chain of transforms that ends in a dense input."
     )
@@ -223,6 +230,21 @@ class FeatureEntry(Section):
             raise ValueError("a sequence has columns and an id alone; leave the other keys out")
         if self.id is None or len(self.id) != 1 or self.id[0].kind is not TransformKind.TEXT_TO_ID:
             raise ValueError("a sequence needs one id transform of texts: vocabulary or hash")
+        return self
+
+    @model_validator(mode="after")
+    def _vector_of_numbers(self) -> "FeatureEntry":
+        if self.vector is None:
+            return self
+        others = (self.cross, self.sequence, self.id)
+        if any(other is not None for other in others) or self.type != "auto":
+            raise ValueError("a vector has columns and a number alone; leave the other keys out")
+        for transform in self.number or ():
+            if transform.kind is not TransformKind.NUMBER_TO_NUMBER:
+                raise ValueError(
+                    f"'{transform.name}' does not make a number of a number, and `number` of a "
+                    "vector holds nothing else: log, standardize, normalize, clip, fill"
+                )
         return self
 
     @property

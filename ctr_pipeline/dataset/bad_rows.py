@@ -28,6 +28,8 @@ class BadRowReason(StrEnum):
     BAD_UTF8 = "not UTF-8"
     NOT_A_NUMBER = "not a number"
     BAD_WEIGHT = "weight of an element not a finite number of at least 0"
+    WRONG_LENGTH = "vector of another length"
+    NOT_A_VECTOR = "number of a vector not a finite number"
     DELIMITER_INSIDE = "delimiter inside an element of a list"
     LABEL_MISSING = "label missing"
     LABEL_NOT_BINARY = "label not 0 or 1"
@@ -46,6 +48,10 @@ _REMEDIES = {
     "as categorical",
     BadRowReason.BAD_WEIGHT: "Mend the weight, or check the feature's sequence.delimiter and "
     "weight_delimiter",
+    BadRowReason.WRONG_LENGTH: "Mend the vector, or check the feature's vector.length and "
+    "vector.delimiter",
+    BadRowReason.NOT_A_VECTOR: "Mend the number, leave the whole vector empty if it is missing, or "
+    "check the feature's vector.delimiter",
     BadRowReason.DELIMITER_INSIDE: "Choose another sequence.delimiter for the feature",
     BadRowReason.LABEL_MISSING: "Remove the row",
     BadRowReason.LABEL_NOT_BINARY: "Make the label 0 or 1, or name another column in data.label",

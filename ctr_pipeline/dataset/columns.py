@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
-from ctr_pipeline.dataset.lists import find_bad_weights
+from ctr_pipeline.dataset.lists import find_list_faults
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
-from ctr_pipeline.features import ColumnType, SequenceSpec
+from ctr_pipeline.features import ColumnType, ListSpec
 
 _NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
 
@@ -37,7 +37,7 @@ class ColumnPlan:
         carried: Those of them that are only carried along: any type that has a text is fine.
         missing_values: Texts that mean missing, the empty one among them.
         sensitive: Columns whose values are never shown.
-        sequences: Text columns that are lists, and how they are cut.
+        lists: Text columns that are lists, and how they are cut.
     """
 
     label: str | None
@@ -46,7 +46,7 @@ class ColumnPlan:
     missing_values: tuple[str, ...]
     sensitive: frozenset[str]
     weight: str | None = None
-    sequences: Mapping[str, SequenceSpec] = field(default_factory=dict)
+    lists: Mapping[str, ListSpec] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -68,7 +68,7 @@ def plan_columns(
     label_required: bool,
     carried: Sequence[str],
     sensitive: Collection[str],
-    sequences: Mapping[str, SequenceSpec] | None = None,
+    lists: Mapping[str, ListSpec] | None = None,
 ) -> ColumnPlan:
     """The label, then the typed columns, then those carried as text unless typed already.
 
@@ -87,7 +87,7 @@ def plan_columns(
         missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
         sensitive=frozenset(sensitive),
         weight=weight,
-        sequences=dict(sequences or {}),
+        lists=dict(lists or {}),
     )
 
 
@@ -165,15 +165,11 @@ def convert_texts(
 
     if column != plan.label and plan.types[column] is ColumnType.TEXT:
         known = missing_to_null(texts, plan.missing_values)
-        sequence = plan.sequences.get(column)
-        if sequence is not None and sequence.weights:
-            positions, elements = find_bad_weights(known, sequence)
-            faults.condemn(
-                records[positions],
-                BadRowReason.BAD_WEIGHT,
-                column,
-                lambda index: elements[index],
-            )
+        if column in plan.lists:
+            for fault in find_list_faults(known, plan.lists[column]):
+                note = None if fault.notes is None else fault.notes.__getitem__
+                shown = fault.shown.__getitem__
+                faults.condemn(records[fault.rows], fault.reason, column, shown, note)
         return known
     numbers, invalid = parse_numbers(texts, plan.missing_values)
     wrong = np.flatnonzero(invalid.to_numpy(zero_copy_only=False))

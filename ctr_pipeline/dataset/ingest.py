@@ -39,7 +39,7 @@ from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, SequenceSpec
+from ctr_pipeline.features import ColumnType, ListSpec
 from ctr_pipeline.progress import Progress, ProgressTask
 
 
@@ -53,7 +53,7 @@ def ingest(
     threads: int,
     progress: Progress,
     sensitive: Collection[str] = (),
-    sequences: Mapping[str, SequenceSpec] | None = None,
+    lists: Mapping[str, ListSpec] | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> IngestedRows:
     """Reads all rows once and writes `folder/{train,valid,test}/part-00000.arrow` and so on.
@@ -72,7 +72,7 @@ def ingest(
         threads: That parse and write.
         progress: Is told the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
-        sequences: Text columns that are lists, and how they are cut.
+        lists: Text columns that are lists, and how they are cut.
         block_bytes: Size of the blocks of text that are parsed at once; no result depends on it.
 
     Raises:
@@ -85,7 +85,7 @@ def ingest(
 
     def fingerprint_now() -> str:
         return fingerprint_of(
-            data, source, column_types, seed=seed, sensitive=sensitive, sequences=sequences
+            data, source, column_types, seed=seed, sensitive=sensitive, lists=lists
         )
 
     fingerprint = fingerprint_now()
@@ -99,7 +99,7 @@ def ingest(
         label_required=True,
         carried=[*data.key_columns, *by_hash],
         sensitive=sensitive,
-        sequences=sequences,
+        lists=lists,
     )
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
     total_bytes = sum(source.size_bytes(file) for files in source.files.values() for file in files)

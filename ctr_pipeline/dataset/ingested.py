@@ -16,7 +16,7 @@ from ctr_pipeline.dataset.source import Source, SourceFile
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, SequenceSpec
+from ctr_pipeline.features import ColumnType, ListSpec
 
 INGESTED_VERSION = 2
 _RECORD = "ingested.json"
@@ -72,7 +72,7 @@ def fingerprint_of(
     *,
     seed: int,
     sensitive: Collection[str],
-    sequences: Mapping[str, SequenceSpec] | None = None,
+    lists: Mapping[str, ListSpec] | None = None,
 ) -> str:
     """Names everything the ingested rows depend on; the seed only where rows are divided by it.
 
@@ -96,10 +96,9 @@ def fingerprint_of(
             for split, files in source.files.items()
         },
     }
-    if sequences:
-        facts["sequences"] = {
-            name: sequence.model_dump(mode="json") for name, sequence in sequences.items()
-        }
+    if lists:
+        # Under the name that sequences had before there were vectors.
+        facts["sequences"] = {name: cut.model_dump(mode="json") for name, cut in lists.items()}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

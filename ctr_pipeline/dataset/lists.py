@@ -1,5 +1,6 @@
-"""Columns of lists: read as texts of delimited elements, their weights checked."""
+"""Columns of lists: read as texts of delimited elements, their weights and numbers checked."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,31 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.features import WEIGHT_NUMBER, SequenceSpec
+from ctr_pipeline.dataset.bad_rows import BadRowReason
+from ctr_pipeline.features import (
+    VECTOR_NUMBER,
+    WEIGHT_NUMBER,
+    ListSpec,
+    SequenceSpec,
+    VectorSpec,
+)
+
+
+@dataclass(frozen=True)
+class ListFault:
+    """Rows with one thing wrong in a column of lists.
+
+    Attributes:
+        reason: What is wrong.
+        rows: int64, ascending.
+        shown: The text at fault in each.
+        notes: What may be told of each where the text is not shown; None: nothing.
+    """
+
+    reason: BadRowReason
+    rows: npt.NDArray[np.int64]
+    shown: list[str]
+    notes: list[str] | None = None
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -15,6 +40,32 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
+
+
+def as_texts(array: Any, cut: ListSpec) -> tuple[pa.Array, npt.NDArray[np.int64], list[str]]:
+    """Lists as the texts that they are read as; see `join_lists` and `join_vectors`."""
+    if isinstance(cut, VectorSpec):
+        return join_vectors(array, cut.delimiter), np.empty(0, np.int64), []
+    return join_lists(array, cut.delimiter)
+
+
+def join_vectors(array: Any, delimiter: str) -> pa.Array:
+    """Lists of numbers as texts, string [N], with as many digits as tell each number from others.
+
+    A number that is NULL becomes `null`, which is no number; a list of none is NULL, as a NULL is.
+
+    Args:
+        array: Lists of floats or integers, [N].
+        delimiter: Between numbers.
+    """
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
+    elements = pc.list_flatten(array)
+    if pa.types.is_float16(elements.type):
+        elements = elements.cast(pa.float32())
+    elements = pc.fill_null(elements.cast(pa.string()), "null")
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    texts = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), delimiter)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
 def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, npt.NDArray[np.int64], list[str]]:
@@ -43,6 +94,42 @@ def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, npt.NDArray[np.int
     texts = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), delimiter)
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     return texts, *_first_of_rows(parents, elements, pc.match_substring(elements, delimiter))
+
+
+def find_list_faults(texts: pa.Array, cut: ListSpec) -> list[ListFault]:
+    """What is wrong with texts that are lists.
+
+    Args:
+        texts: string [N], NULL where missing.
+        cut: How they are cut.
+    """
+    if isinstance(cut, VectorSpec):
+        return find_bad_vectors(texts, cut)
+    if not cut.weights:
+        return []
+    return [ListFault(BadRowReason.BAD_WEIGHT, *find_bad_weights(texts, cut))]
+
+
+def find_bad_vectors(texts: pa.Array, vector: VectorSpec) -> list[ListFault]:
+    """Vectors of another length, and those with an element that is no finite decimal number.
+
+    Args:
+        texts: string [N], NULL where missing.
+        vector: How texts are cut.
+    """
+    lists = pc.split_pattern(texts, pattern=vector.delimiter)
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), -1), np.int64)
+    wrong = np.flatnonzero((lengths >= 0) & (lengths != vector.length))
+    notes = [f"length {length} instead of {vector.length}" for length in lengths[wrong]]
+    elements = pc.list_flatten(lists)
+    is_number = pc.match_substring_regex(elements, f"^({VECTOR_NUMBER})$")
+    numbers = pc.if_else(is_number, elements, "inf").cast(pa.float64())
+    parents = np.repeat(np.arange(len(texts)), np.maximum(lengths, 0))
+    bad = _first_of_rows(parents, elements, ~np.isfinite(np.asarray(numbers)))
+    return [
+        ListFault(BadRowReason.WRONG_LENGTH, wrong, texts.take(pa.array(wrong)).to_pylist(), notes),
+        ListFault(BadRowReason.NOT_A_VECTOR, *bad),
+    ]
 
 
 def find_bad_weights(

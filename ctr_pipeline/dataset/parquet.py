@@ -25,11 +25,11 @@ from ctr_pipeline.dataset.columns import (
     convert_texts,
     nan_to_null,
 )
-from ctr_pipeline.dataset.lists import is_list, join_lists
+from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, ListSpec, VectorSpec
 
 _BATCH_ROWS = 32_768
 
@@ -176,8 +176,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> None:
     """Raises DataError if a column's type does not fit its use."""
-    if name in plan.sequences and is_list(kind):
-        _check_elements(kind, f"{path}, column '{name}'")
+    if name in plan.lists and is_list(kind):
+        _check_elements(kind, plan.lists[name], f"{path}, column '{name}'")
         return
     own = column_type_of(kind)
     place = f"{path}, column '{name}'"
@@ -204,7 +204,16 @@ def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-def _check_elements(kind: pa.DataType, place: str) -> None:
+def _check_elements(kind: pa.DataType, cut: ListSpec, place: str) -> None:
+    if isinstance(cut, VectorSpec):
+        element = kind.value_type
+        if not (pa.types.is_floating(element) or pa.types.is_integer(element)):
+            raise DataError(
+                f"has the type {kind}, and a vector holds floats or integers",
+                place=place,
+                remedy="Write its elements as numbers",
+            )
+        return
     if not (_is_text(_plain(kind.value_type)) or pa.types.is_integer(kind.value_type)):
         raise DataError(
             f"has the type {kind}, and elements of a sequence are texts or integers",
@@ -223,11 +232,9 @@ def convert_column(
     """One column as the plan wants it."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if name in plan.sequences and is_list(array.type):
-        array, wrong, elements = join_lists(array, plan.sequences[name].delimiter)
-        faults.condemn(
-            records[wrong], BadRowReason.DELIMITER_INSIDE, name, lambda index: elements[index]
-        )
+    if name in plan.lists and is_list(array.type):
+        array, wrong, elements = as_texts(array, plan.lists[name])
+        faults.condemn(records[wrong], BadRowReason.DELIMITER_INSIDE, name, elements.__getitem__)
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if _is_text(array.type):
         return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)

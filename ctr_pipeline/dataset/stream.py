@@ -10,7 +10,7 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source, inspect_paths
-from ctr_pipeline.features import ColumnType, SequenceSpec
+from ctr_pipeline.features import ColumnType, ListSpec
 
 
 def stream_rows(
@@ -21,7 +21,7 @@ def stream_rows(
     label_required: bool,
     extra_columns: Sequence[str] = (),
     sensitive: Collection[str] = (),
-    sequences: Mapping[str, SequenceSpec] | None = None,
+    lists: Mapping[str, ListSpec] | None = None,
     ledger: BadRowLedger | None = None,
     threads: int = 2,
 ) -> Iterator[pa.RecordBatch]:
@@ -38,7 +38,7 @@ def stream_rows(
         label_required: Whether the label is read; a row without it is bad then.
         extra_columns: Carried along as text unless typed already.
         sensitive: Columns whose values are kept out of messages.
-        sequences: Text columns that are lists, and how they are cut.
+        lists: Text columns that are lists, and how they are cut.
         ledger: Counts bad rows, for the caller to look at after the last batch.
         threads: That parse.
 
@@ -56,7 +56,7 @@ def stream_rows(
         label_required=label_required,
         carried=extra_columns,
         sensitive=sensitive,
-        sequences=sequences,
+        lists=lists,
     )
     if plan.weight is not None:
         source.require([plan.weight], "data.weight")

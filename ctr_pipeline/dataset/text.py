@@ -26,7 +26,7 @@ from ctr_pipeline.dataset.columns import (
     nan_to_null,
 )
 from ctr_pipeline.dataset.compression import Compression
-from ctr_pipeline.dataset.lists import find_bad_weights
+from ctr_pipeline.dataset.lists import find_list_faults
 from ctr_pipeline.dataset.records import (
     Dialect,
     Records,
@@ -142,11 +142,11 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
                 return None
             if numbers is not column:
                 table = table.set_column(index, name, numbers)
-        elif name in plan.sequences and plan.sequences[name].weights:
+        elif name in plan.lists:
             whole = (
                 pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
             )
-            if len(find_bad_weights(whole, plan.sequences[name])[0]):
+            if any(len(fault.rows) for fault in find_list_faults(whole, plan.lists[name])):
                 return None
     return ParsedBlock(table, count_lines(block.data) + block.num_lines_skipped, {}, ())
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
-from ctr_pipeline.features import SequenceSpec
+from ctr_pipeline.features import ListSpec, SequenceSpec, VectorSpec
 
 TEXT_EDGES: tuple[str | None, ...] = (
     None,
@@ -61,12 +61,28 @@ def sequence_edges(sequence: SequenceSpec) -> tuple[str, ...]:
     return tuple(sequence.delimiter.join(elements) for elements in edges)
 
 
+def vector_edges(vector: VectorSpec) -> tuple[str, ...]:
+    """Texts that are hard to cut into numbers: too few and too many of them, huge, tiny and bad."""
+    numbers = ("0", "-0", "1.", "-.5", "+2", "1e-3", "1E+30", "-1e300", "1e-40", "1e-310", "7")
+    bad = ("1e999", "nan", "inf", "x", "", " 1", "1\n", "--1", "1e", ".", "0x1", "1_0", "１")
+    edges = [(number,) * vector.length for number in numbers]
+    edges += [("1",) * (vector.length - 1) + (number,) for number in bad]
+    edges += [("1",) * (vector.length + 1), ("1",) * (vector.length - 1)]
+    edges.append(tuple(numbers[place % len(numbers)] for place in range(vector.length)))
+    return tuple(vector.delimiter.join(elements) for elements in edges)
+
+
+def list_edges(cut: ListSpec) -> tuple[str, ...]:
+    """Texts that are hard to cut."""
+    return vector_edges(cut) if isinstance(cut, VectorSpec) else sequence_edges(cut)
+
+
 def edge_rows(
     column_types: Mapping[str, str],
     *,
     ordinary: pa.Table,
     missing_values: Collection[str] = (),
-    sequences: Mapping[str, SequenceSpec] | None = None,
+    lists: Mapping[str, ListSpec] | None = None,
 ) -> pa.Table:
     """Rows that between them give every column every hard value.
 
@@ -80,14 +96,14 @@ def edge_rows(
         ordinary: At least one row of the columns, as in the data; the first one is taken.
         missing_values: Texts that the reader makes missing; as values of a table they never occur,
             so they are left out.
-        sequences: Text columns that are lists, and how they are cut.
+        lists: Text columns that are lists, and how they are cut.
 
     Returns:
         A table of string and float64 columns in the order of `column_types`.
     """
-    lists = {column: sequence_edges(one) for column, one in (sequences or {}).items()}
+    more = {column: list_edges(cut) for column, cut in (lists or {}).items()}
     edges = {
-        column: _edges_of(kind, missing_values, lists.get(column, ()))
+        column: _edges_of(kind, missing_values, more.get(column, ()))
         for column, kind in column_types.items()
     }
     first = {column: ordinary.column(column)[0].as_py() for column in column_types}

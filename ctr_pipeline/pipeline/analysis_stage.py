@@ -86,7 +86,7 @@ def run_analysis(
             seed=config.train.seed,
             threads=num_threads(config.runtime),
             sensitive=columns.sensitive,
-            sequences=columns.sequences,
+            lists=columns.lists,
             progress=progress,
         )
     if accept is not None:

@@ -11,7 +11,7 @@ from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.dataset.inference import infer_sequence
 from ctr_pipeline.errors import ConfigError, ConfigProblem
-from ctr_pipeline.features import ColumnType, FeatureSpec, SequenceSpec
+from ctr_pipeline.features import ColumnType, FeatureSpec, ListSpec, SequenceSpec
 from ctr_pipeline.preprocessing.chains import check_chain
 
 UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
@@ -42,11 +42,10 @@ class FeatureColumns:
     unfit: tuple[ColumnDecision, ...] = ()
 
     @property
-    def sequences(self) -> dict[str, SequenceSpec]:
+    def lists(self) -> dict[str, ListSpec]:
         """Columns whose texts are lists, and how they are cut."""
-        return {
-            name: spec.sequence for name, spec in self.explicit.items() if spec.sequence is not None
-        }
+        cuts = {name: spec.sequence or spec.vector for name, spec in self.explicit.items()}
+        return {name: cut for name, cut in cuts.items() if cut is not None}
 
 
 def sequences_in(
@@ -120,7 +119,7 @@ def choose_columns(
             _require(loaded, names, f"{key}.columns", [column], problems)
             if entry.sensitive:
                 sensitive.add(column)
-            if entry.number is None and entry.id is None:
+            if entry.number is None and entry.id is None and entry.vector is None:
                 automatic.append(column)
                 types[column] = _type_of_entry(entry, inferred.get(column, ColumnType.TEXT))
                 continue
@@ -148,17 +147,19 @@ def choose_columns(
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
     """The feature that an entry with chains describes."""
-    reads_text = all(
+    reads_text = entry.vector is not None or all(
         chain[0].kind.takes_text for chain in (entry.number, entry.id) if chain is not None
     )
+    number = entry.number or () if entry.vector is not None else entry.number
     return FeatureSpec(
         column=column,
         column_type=ColumnType.TEXT if reads_text else ColumnType.NUMBER,
-        number=entry.number,
+        number=number,
         id=entry.id,
         sensitive=entry.sensitive,
         reason="as the config says",
         sequence=entry.sequence,
+        vector=entry.vector,
     )
 
 
@@ -201,8 +202,12 @@ def _cross_of(
     """
     parts, problems = [], []
     for column in entry.cross or ():
-        if column in entries and entries[column].sequence is not None:
-            problems.append(f"'{column}' is a sequence, and a row of it has no one value to cross")
+        entry_of = entries.get(column)
+        if entry_of is not None and (entry_of.sequence is not None or entry_of.vector is not None):
+            kind_of_list = "sequence" if entry_of.sequence is not None else "vector"
+            problems.append(
+                f"'{column}' is a {kind_of_list}, and a row of it has no one value to cross"
+            )
         kind = types.get(column, ColumnType.TEXT)
         chain = entries[column].id if kind is ColumnType.NUMBER else None
         if kind is ColumnType.NUMBER and chain is None:

@@ -87,7 +87,7 @@ def run_export(
             signature,
             ordinary=ordinary,
             missing_values=config.data.missing_values,
-            sequences=model.plan.sequence_columns,
+            lists=model.plan.list_columns,
         )
         rows = pa.concat_tables([ordinary, hard])
         try:
@@ -143,6 +143,7 @@ def _describe(feature: FeatureSpec) -> dict[str, Any]:
         "id": _chain(feature.id),
         "reason": feature.reason,
         **({"cross": [part.column for part in feature.cross]} if feature.cross is not None else {}),
+        **({"vector": feature.vector.model_dump()} if feature.vector is not None else {}),
     }
 
 

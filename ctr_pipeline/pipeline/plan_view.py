@@ -48,7 +48,7 @@ def describe_plan(
             PlanRow(
                 feature=feature.column,
                 column_type=feature.column_type.value,
-                number=chain_text(feature.number),
+                number=_number_text(feature),
                 id=_id_text(feature),
                 statistics=", ".join(statistics_used(feature)),
                 num_ids=num_ids,
@@ -63,6 +63,13 @@ def describe_plan(
 def chain_text(chain: Sequence[Transform] | None) -> str:
     """A chain as one would write it: `log → standardize(clip 5)`."""
     return " → ".join(_step_text(step) for step in chain or ())
+
+
+def _number_text(feature: FeatureSpec) -> str:
+    if feature.vector is None:
+        return chain_text(feature.number)
+    steps = (f"vector({feature.vector.length})", chain_text(feature.number))
+    return " → ".join(step for step in steps if step)
 
 
 def _id_text(feature: FeatureSpec) -> str:

@@ -18,7 +18,7 @@ from ctr_pipeline.analysis import (
 )
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.dataset.lists import is_list, join_lists
+from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.embeddings.layout import plan_layout
@@ -217,7 +217,7 @@ def _head(source: Source, read: FeatureColumns, label: str) -> pa.Table:
     for name, kind in read.types.items():
         wanted = pa.float64() if kind is ColumnType.NUMBER else pa.string()
         values = source.head.column(name)
-        if name in read.sequences and is_list(values.type):
-            values, _, _ = join_lists(values.combine_chunks(), read.sequences[name].delimiter)
+        if name in read.lists and is_list(values.type):
+            values, _, _ = as_texts(values.combine_chunks(), read.lists[name])
         columns[name] = values.cast(wanted)
     return pa.table(columns).filter(pc.is_in(labels, pa.array([0.0, 1.0])))

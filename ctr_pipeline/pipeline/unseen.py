@@ -104,7 +104,7 @@ def stream_file(
         column_types_of(plan),
         label_required=label_required,
         extra_columns=list(carried),
-        sequences=plan.sequence_columns,
+        lists=plan.list_columns,
         ledger=ledger,
         threads=num_threads(config.runtime),
     )

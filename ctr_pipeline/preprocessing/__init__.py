@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ToNumber,
         ToRagged,
         ToSparse,
+        VectorNumbers,
     )
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "ToNumber",
     "ToRagged",
     "ToSparse",
+    "VectorNumbers",
 ]
 
 

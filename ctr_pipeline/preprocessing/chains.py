@@ -45,6 +45,9 @@ def check_chain(spec: FeatureSpec) -> list[str]:
 
 def _number_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str]:
     place = f"feature '{spec.column}'"
+    if spec.vector is not None:
+        # The config takes steps from number to number alone.
+        return []
     if spec.column_type is ColumnType.TEXT and not (chain and chain[0].kind.takes_text):
         return [
             f"{place}: its column is text, and a `number` chain reads numbers. "

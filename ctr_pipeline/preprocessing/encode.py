@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, VectorSpec
 from ctr_pipeline.preprocessing.arrow_values import (
     NumberColumn,
     TextColumn,
@@ -23,6 +23,7 @@ from ctr_pipeline.preprocessing.number_kernels import finish_numbers
 from ctr_pipeline.preprocessing.own_rows import RowNumbers
 from ctr_pipeline.preprocessing.sequences import encode_sequence
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
+from ctr_pipeline.preprocessing.vectors import vector_numbers
 
 _ROWS_AT_ONCE = 1024
 
@@ -104,7 +105,10 @@ class ColumnEncoder:
         numbers = _Spreading(out.numbers[:, : len(self._plan.numbers)].view(np.int32))
         start = _Columns(batch, self._text_kernels, own_rows or {})
         for d, number in enumerate(self._plan.numbers):
-            column = start.number(number.column, number.first)
+            if number.vector is not None:
+                column = start.vector(number.column, number.vector, number.place or 0)
+            else:
+                column = start.number(number.column, number.first)
             values = column.values
             for step in number.steps:
                 values = NUMBER_FACES[step.kind].kernel(step, values)
@@ -157,6 +161,7 @@ class _Columns:
         self._own_rows = own_rows
         self._texts: dict[str, TextColumn] = {}
         self._numbers: dict[tuple[str, TextStep | None], NumberColumn] = {}
+        self._vectors: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
 
     def text(self, name: str) -> TextColumn:
         if name not in self._texts:
@@ -169,6 +174,13 @@ class _Columns:
         if key not in self._numbers:
             self._numbers[key] = self._number(name, first)
         return self._numbers[key]
+
+    def vector(self, name: str, vector: VectorSpec, place: int) -> NumberColumn:
+        """One number of a column of vectors."""
+        if name not in self._vectors:
+            self._vectors[name] = vector_numbers(_column(self._batch, name), vector, column=name)
+        numbers_VL, indices = self._vectors[name]
+        return NumberColumn(np.ascontiguousarray(numbers_VL[:, place]), indices)
 
     def parts(self, cross: FittedCross) -> list[CrossValues]:
         """The values of each column of a cross."""

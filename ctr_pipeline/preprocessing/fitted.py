@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.features import ColumnType, SequenceSpec, is_none
+from ctr_pipeline.features import ColumnType, ListSpec, SequenceSpec, VectorSpec, is_none
 
 PLAN_VERSION = 1
 PLAN_FILE = "preprocessing.json"
@@ -207,21 +207,26 @@ class NumberPlan(_Frozen):
     """One dense input.
 
     Attributes:
-        name: That of the column.
+        name: That of the column; of a vector, with the place of the number: `v[3]`.
         column: The column.
         steps: Applied in order; at the end missing becomes 0 and the value float32.
         first: Makes a number of a text column, before the steps; None for a number column.
+        vector: How a text is cut into numbers, of which this is one; None if it is no vector.
+        place: Which of them, from 0.
     """
 
     name: str
     column: str
     steps: tuple[NumberStep, ...]
     first: TextStep | None = None
+    vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
+    place: int | None = Field(default=None, exclude_if=is_none)
 
     @property
     def column_type(self) -> ColumnType:
         """How the column is read."""
-        return ColumnType.NUMBER if self.first is None else ColumnType.TEXT
+        is_number = self.first is None and self.vector is None
+        return ColumnType.NUMBER if is_number else ColumnType.TEXT
 
 
 class FieldPlan(_Frozen):
@@ -306,9 +311,17 @@ class PreprocessingPlan(_Frozen):
         return tuple(field for field in self.fields if field.sequence is not None)
 
     @property
-    def sequence_columns(self) -> dict[str, SequenceSpec]:
+    def list_columns(self) -> dict[str, ListSpec]:
         """Columns whose texts are lists, and how they are cut."""
-        return {field.column: field.sequence for field in self.fields if field.sequence is not None}
+        return {
+            **{one.column: one.sequence for one in self.fields if one.sequence is not None},
+            **self.vectors,
+        }
+
+    @property
+    def vectors(self) -> dict[str, VectorSpec]:
+        """Columns whose texts are vectors, and how they are cut."""
+        return {one.column: one.vector for one in self.numbers if one.vector is not None}
 
     @property
     def num_coefficients(self) -> int:
@@ -396,7 +409,7 @@ def raw_signature(plan: PreprocessingPlan) -> dict[str, Literal["string", "doubl
     """The raw columns the plan reads: text as string ('' = missing), numbers as double (NaN)."""
     signature: dict[str, Literal["string", "double"]] = {}
     for number in plan.numbers:
-        signature[number.column] = "double" if number.first is None else "string"
+        signature[number.column] = "double" if number.column_type is ColumnType.NUMBER else "string"
     for field in plan.fields:
         for column, kind in field.inputs.items():
             signature[column] = "string" if kind is ColumnType.TEXT else "double"

@@ -108,14 +108,14 @@ def plan_preprocessing(
         fit = _Fit(spec.column, statistics, folder)
         if spec.number is not None:
             steps = fit.number_steps(spec.number)
-            numbers.append(
-                NumberPlan(
-                    name=spec.column,
-                    column=spec.column,
-                    steps=steps,
-                    first=fit.text_step(spec.number),
-                )
+            one = NumberPlan(
+                name=spec.column,
+                column=spec.column,
+                steps=steps,
+                first=fit.text_step(spec.number),
+                vector=spec.vector,
             )
+            numbers += [one] if spec.vector is None else _places(one, spec.vector.length)
         if spec.id is not None:
             if spec.cross is not None:
                 fields.append(_cross(spec, spec.cross, spec.id, statistics, folder))
@@ -375,6 +375,14 @@ class _Fit:
 
     def _error(self, message: str, remedy: str | None) -> PreprocessingError:
         return PreprocessingError(message, place=f"feature '{self._column}'", remedy=remedy)
+
+
+def _places(vector: NumberPlan, length: int) -> list[NumberPlan]:
+    """A dense input for each number of a vector."""
+    return [
+        vector.model_copy(update={"name": f"{vector.name}[{place}]", "place": place})
+        for place in range(length)
+    ]
 
 
 def _cross(

@@ -50,7 +50,7 @@ def encode_sequence(
     Raises:
         ValueError: The array holds something else than text.
     """
-    values, indices = _distinct(array, column)
+    values, indices = distinct_texts(array, column)
     texts_E, weights_E, ends_V1 = _elements(values, sequence)
     ids_E = np.empty(len(texts_E), np.int32)
     kernel(text_column(texts_E, column=column), ids_E)
@@ -94,7 +94,7 @@ def pooling_coefficients(weights_NL: np.ndarray, pooling: str) -> np.ndarray:
     return flush_subnormal(shares, SMALLEST_NORMAL_FLOAT32).astype(np.float32)
 
 
-def _distinct(array: pa.Array, column: str) -> tuple[pa.Array, np.ndarray | None]:
+def distinct_texts(array: pa.Array, column: str) -> tuple[pa.Array, np.ndarray | None]:
     """The texts, large_binary [V], and int64 [N] into them; None: row n has text n."""
     values, indices = array, None
     if pa.types.is_dictionary(array.type):
@@ -107,7 +107,7 @@ def _distinct(array: pa.Array, column: str) -> tuple[pa.Array, np.ndarray | None
         texts = values.cast(_BINARY)
     except pa.ArrowException as error:
         raise ValueError(
-            f"column '{column}' holds {array.type}, and a sequence reads text"
+            f"column '{column}' holds {array.type}, and lists are read as text"
         ) from error
     if indices is None:
         return texts, None

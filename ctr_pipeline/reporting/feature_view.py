@@ -179,7 +179,9 @@ def _ids_text(row: PlanRow) -> str:
 
 def _spark(column: ColumnStatistics) -> Markup | None:
     if column.histogram:
-        return histogram_spark(column.histogram, column.num_missing)
+        # As many as the numbers that missing vectors would have.
+        missing = column.num_missing * (column.vector_length or 1)
+        return histogram_spark(column.histogram, missing)
     counts = [one.count for one in column.top_values]
     return share_strip(counts, column.num_missing, column.num_values + column.num_missing)
 
@@ -262,6 +264,8 @@ def _facts(
             facts.append(("Click rate where missing", percent_text(column.missing_label_rate)))
         if column.num_infinite:
             facts.append(("Infinite", f"{count_text(column.num_infinite)} rows"))
+        if column.vector_length is not None:
+            facts.append(("Numbers a row", f"{column.vector_length}, shown all together"))
         if column.lengths is not None:
             facts += _length_facts(column.lengths)
         if not row.sensitive:

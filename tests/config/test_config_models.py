@@ -62,6 +62,8 @@ KEYS = {
     "features[0].sequence.pooling": ("sum", "attention"),
     "features[0].sequence.weights": (True, "yes"),
     "features[0].sequence.weight_delimiter": ("=", "::"),
+    "features[0].vector.length": (16, 0),
+    "features[0].vector.delimiter": (";", ""),
     "features[0].number": ("log", "logg"),
     "features[0].id": ({"hash": {"buckets": 9}}, {"hash": 9}),
     "features[0].type": ("numeric", "number"),
@@ -173,6 +175,8 @@ def complete(key, value):
     if path[0] == "features" and len(path) > 1:
         entry = dict(ENTRIES.get(path[2], {"columns": "x"}))
         entry[path[2]] = value if len(path) == 3 else {path[3]: value}
+        if key == "features[0].vector.delimiter":
+            entry["vector"]["length"] = 2
         mapping["features"] = [entry]
         return mapping
     if path[0] == "train" and len(path) > 2:

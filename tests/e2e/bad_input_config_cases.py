@@ -234,6 +234,46 @@ CONFIG_CASES = (
         ),
         ("features[1].cross", "'city' is a sequence"),
     ),
+    Case(
+        "vector_of_no_length",
+        entry(columns="city", vector={"delimiter": ";"}),
+        ("features[0].vector.length", "required"),
+    ),
+    Case(
+        "vector_of_length_0",
+        entry(columns="city", vector={"length": 0}),
+        ("features[0].vector.length", "at least 1"),
+    ),
+    Case(
+        "vector_cut_inside_numbers",
+        entry(columns="city", vector={"length": 2, "delimiter": "."}),
+        ("features[0].vector", "what a number is written with"),
+    ),
+    Case(
+        "vector_with_an_id",
+        entry(columns="city", vector={"length": 2}, id="vocabulary"),
+        ("features[0]", "a vector has columns and a number alone"),
+    ),
+    Case(
+        "vector_bucketized",
+        entry(columns="city", vector={"length": 2}, number={"bucketize": {"quantiles": 3}}),
+        ("features[0]", "'bucketize' does not make a number of a number"),
+    ),
+    Case(
+        "vector_of_a_missing_column",
+        entry(columns="ctiy", vector={"length": 2}),
+        ("features[0].columns", "no column 'ctiy'", "city"),
+    ),
+    Case(
+        "cross_of_a_vector",
+        lambda w: w.config(
+            features=[
+                {"columns": "city", "vector": {"length": 2}},
+                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
+            ]
+        ),
+        ("features[1].cross", "'city' is a vector"),
+    ),
     Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
     Case(
         "no_boundaries",

@@ -377,7 +377,68 @@ def _lists(elements: pa.Array) -> Callable[[World], None]:
     return spoil
 
 
+def _vector(text: str) -> Callable[[World], None]:
+    """The city of one row is a vector; those of the others are missing."""
+
+    def spoil(world: World) -> None:
+        lines = (world.folder / "rows.csv").read_text().splitlines()
+        rows = [line.split(",") for line in lines]
+        for row in rows[1:]:
+            row[2] = ""
+        rows[8][2] = text
+        (world.folder / "rows.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+        world.config(features=[{"columns": "city", "vector": {"length": 2}}])
+
+    return spoil
+
+
+def _vectors(elements: pa.Array) -> Callable[[World], None]:
+    """The cities are vectors of a Parquet file."""
+
+    def spoil(world: World) -> None:
+        world.parquet(city=elements)
+        features = [{"columns": "city", "vector": {"length": 2}}]
+        world.config(data__train="rows.parquet", features=features)
+
+    return spoil
+
+
 LIST_CASES = (
+    Case(
+        "vector_too_long",
+        _vector("1|2|3"),
+        ("rows.csv, row 9, column 'city'", "another length", "length 3 instead of 2", "1|2|3"),
+    ),
+    Case("vector_too_short", _vector("1"), ("row 9", "length 1 instead of 2", "vector.length")),
+    Case(
+        "vector_not_of_numbers",
+        _vector("1|x"),
+        (
+            "row 9",
+            "not a finite number: 'x'",
+        ),
+    ),
+    Case("vector_with_nan", _vector("nan|1"), ("row 9", "not a finite number: 'nan'")),
+    Case("vector_with_a_gap", _vector("1|"), ("row 9", "'city'", "not a finite number")),
+    Case("vector_too_large", _vector("1|1e999"), ("row 9", "1e999")),
+    Case(
+        "list_of_another_length",
+        _vectors(pa.array([[1.5, 2.0]] * 6 + [[1.5]] + [[1.5, 2.0]] * 293)),
+        ("rows.parquet, row 7, column 'city'", "length 1 instead of 2"),
+    ),
+    Case(
+        "list_with_null",
+        _vectors(pa.array([[1.5, None]] * 300, pa.list_(pa.float32(), 2))),
+        ("rows.parquet, row 1, column 'city'", "not a finite number: 'null'"),
+    ),
+    Case(
+        "list_with_infinity",
+        _vectors(pa.array([[1.5, float("inf")]] * 300)),
+        ("rows.parquet, row 1", "not a finite number: 'inf'"),
+    ),
+    Case(
+        "list_of_texts_as_vector", _vectors(pa.array([["1", "2"]] * 300)), ("floats or integers",)
+    ),
     Case(
         "weight_no_number",
         _weighted("a:1|b:x"),

@@ -27,6 +27,7 @@ from ctr_pipeline.features import (
     Standardize,
     TargetEncode,
     TransformKind,
+    VectorSpec,
     Vocabulary,
     expression_key,
 )
@@ -77,6 +78,18 @@ HOSTILE_TEXTS: list[bytes | None] = [
     "日本語日本x:3|é:4".encode(),
     b"a:1\nb:2|\n:3",
     b"a:1e-200|b:1e-30|c:3e-39",
+    b"1|2|3",
+    b"-1.5|+2e3|.5",
+    b"1.|1E-3|-1e300",
+    b"1e-320|1e-40|-0",
+    b"1|2",
+    b"1|2|3|4",
+    b"1|nan|3",
+    b"1e999|2|3",
+    b"1||3",
+    b" 1|2|3",
+    b"1|2|3\n",
+    b"0x1|1_0|3",
     *(bytes(range(65, 65 + n % 26)) * (n // max(1, n % 26) + 1) for n in range(1, 40)),
     *(b"x" * n for n in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000)),
 ]
@@ -181,7 +194,23 @@ def example_specs() -> list[FeatureSpec]:
         )
     )
     specs += sequence_specs()
+    specs += vector_specs()
     return specs
+
+
+def vector_specs() -> list[FeatureSpec]:
+    """Texts that are vectors, with and without a chain."""
+    ways: tuple[tuple[VectorSpec, tuple[AnyTransform, ...]], ...] = (
+        (VectorSpec(length=3), ()),
+        (VectorSpec(length=3), (Standardize(),)),
+        (VectorSpec(length=2), (Fill(value=-1.5), Clip(maximum=2.0), Log(), Normalize())),
+        (VectorSpec(length=1), (Log(),)),
+        (VectorSpec(length=2, delimiter="日本"), ()),
+    )
+    return [
+        FeatureSpec(column=f"vector_{n}", column_type=ColumnType.TEXT, number=chain, vector=vector)
+        for n, (vector, chain) in enumerate(ways)
+    ]
 
 
 def sequence_specs() -> list[FeatureSpec]:
@@ -242,7 +271,9 @@ def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
             num_missing=4,
             missing_label_rate=0.75,
             num_distinct=9,
-            moments=moments if spec.column_type is ColumnType.NUMBER else None,
+            moments=moments
+            if spec.column_type is ColumnType.NUMBER or spec.vector is not None
+            else None,
         )
         for chain in (spec.number or (), spec.id or ()):
             for length, transform in enumerate(chain):

@@ -32,6 +32,7 @@ from ctr_pipeline.features import (
     Log,
     SequenceSpec,
     Standardize,
+    VectorSpec,
     Vocabulary,
 )
 from ctr_pipeline.preprocessing.build import build_preprocessing
@@ -337,3 +338,26 @@ def test_slots_by_hand(tmp_path):
 def test_coefficients_by_hand(pooling, expected):
     weights = np.array([[3.0, 4.0, 0.0]])
     np.testing.assert_allclose(pooling_coefficients(weights, pooling)[0], expected, rtol=1e-7)
+
+
+def test_vectors_by_hand(tmp_path):
+    spec = FeatureSpec(
+        column="v",
+        column_type=ColumnType.TEXT,
+        number=(Clip(maximum=5.0),),
+        vector=VectorSpec(length=2, delimiter=";"),
+    )
+    plan = plan_preprocessing([spec], statistics_for([spec], tmp_path), tmp_path)
+    assert [number.name for number in plan.numbers] == ["v[0]", "v[1]"]
+    assert plan.places_of("v") == ([], [0, 1])
+    assert plan.features == ("v",)
+    assert raw_signature(plan) == {"v": "string"}
+    texts = ["1.5;-2", None, "7;0.25", "", "1;2;3", "1;x", "1;inf", "7;0.25"]
+    expected = [[1.5, -2], [0, 0], [5, 0.25], [0, 0], [0, 0], [0, 0], [0, 0], [5, 0.25]]
+    encoder = ColumnEncoder(plan, tmp_path)
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        rows = pa.record_batch({"v": pa.array(texts, pa.string()).cast(kind)})
+        assert encoder.encode(rows).numbers.tolist() == expected
+        assert encoder.encode(rows.slice(2, 1)).numbers.tolist() == [[5, 0.25]]
+    with pytest.raises(ValueError, match="column 'v' holds double"):
+        encoder.encode(pa.record_batch({"v": [1.0]}))

@@ -24,6 +24,7 @@ from ctr_pipeline.preprocessing import (
     RoundIdentity,
     SequenceSlots,
     Standardize,
+    VectorNumbers,
 )
 
 TEXT_LAYERS = [
@@ -158,6 +159,26 @@ def test_sequence_slots_round_trip():
     np.testing.assert_array_equal(coefficients, [[2, 1], [0, 0], [1, 0]])
     with pytest.raises(ValueError, match="pooling"):
         SequenceSlots(Hashing(97), padding_id=98, pooling="avg")
+
+
+def test_vector_numbers_round_trip():
+    layer = VectorNumbers(2, delimiter=", ")
+    again = VectorNumbers.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    texts = ["0.1, -2e3", "", "1, 2, 3", "1, nan", "1e999, 1", "+.5, 1."]
+    nan = [np.nan, np.nan]
+    expected = [[0.1, -2000], nan, nan, nan, nan, [0.5, 1]]
+    for one in (layer, again):
+        found = one(texts)
+        assert found.dtype == tf.float64
+        np.testing.assert_array_equal(found, expected)
+    assert VectorNumbers(2, dtype="float32")(texts).dtype == tf.float32
+    inputs = keras.Input((), dtype="string")
+    model = keras.Model(inputs, layer(inputs))
+    assert model.output.shape == (None, 2)
+    np.testing.assert_array_equal(model(tf.constant(texts)), expected)
+    with pytest.raises(ValueError, match="delimiter"):
+        VectorNumbers(2, delimiter="-")
 
 
 def test_log_round():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ctr_pipeline.preprocessing.layers.sparse_embedding import SparseEmbedding
     from ctr_pipeline.preprocessing.layers.structure import ToRagged, ToSparse
     from ctr_pipeline.preprocessing.layers.to_number import ToNumber
+    from ctr_pipeline.preprocessing.layers.vector_numbers import VectorNumbers
 
 __all__ = [
     "LAYER_MODULES",
@@ -56,6 +57,7 @@ __all__ = [
     "ToNumber",
     "ToRagged",
     "ToSparse",
+    "VectorNumbers",
 ]
 
 LAYER_MODULES = {
@@ -80,6 +82,7 @@ LAYER_MODULES = {
     "ToNumber": "to_number",
     "ToRagged": "structure",
     "ToSparse": "structure",
+    "VectorNumbers": "vector_numbers",
 }
 """Every public layer with the module of this package that holds it."""
 

@@ -20,6 +20,7 @@ from ctr_pipeline.preprocessing.fitted import (
 )
 from ctr_pipeline.preprocessing.layers.raw_layer import as_number, flush_subnormal
 from ctr_pipeline.preprocessing.layers.sequence_slots import SequenceSlots
+from ctr_pipeline.preprocessing.layers.vector_numbers import VectorNumbers
 from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
 
 
@@ -39,6 +40,12 @@ class RawPreprocessing(tf.Module):
             tuple(field.inputs) for field in plan.fields if field.sequence is None
         )
         self._number_columns = tuple(number.column for number in plan.numbers)
+        self._number_places = tuple(number.place for number in plan.numbers)
+        self._vector_columns = tuple(plan.vectors)
+        self.vector_layers = [
+            VectorNumbers(vector.length, delimiter=vector.delimiter)
+            for vector in plan.vectors.values()
+        ]
         self._columns = tuple(raw_signature(plan))
         num_plain = len(plan.fields) - len(plan.sequences)
         self.field_layers = [
@@ -89,6 +96,11 @@ class RawPreprocessing(tf.Module):
             for column, layer in zip(self._text_columns, self.text_layers, strict=True)
         ]
 
+        vectors_BL = {
+            column: tf.unstack(layer(columns[column]), num=layer.length, axis=1)
+            for column, layer in zip(self._vector_columns, self.vector_layers, strict=True)
+        }
+
         def start(names: Sequence[str], first: int | None) -> Any:
             if first is not None:
                 return firsts_B[first]
@@ -101,9 +113,15 @@ class RawPreprocessing(tf.Module):
             )
         ]
         numbers_BD = [
-            self._number(start([column], first), layers)
-            for column, first, layers in zip(
-                self._number_columns, self._number_firsts, self.number_layers, strict=True
+            self._number(
+                start([column], first) if place is None else vectors_BL[column][place], layers
+            )
+            for column, first, place, layers in zip(
+                self._number_columns,
+                self._number_firsts,
+                self._number_places,
+                self.number_layers,
+                strict=True,
             )
         ]
         num_rows = tf.shape(columns[self._columns[0]])[0] if self._columns else 0
