@@ -10,7 +10,7 @@ from ctr_pipeline.dataset.inference import is_numeric
 from ctr_pipeline.errors import DataError
 
 
-def check_names(names: Sequence[str], file: Path) -> None:
+def check_names(names: Sequence[str], file: object) -> None:
     """Raises DataError unless every column has a name of its own."""
     for index, name in enumerate(names):
         if not name:

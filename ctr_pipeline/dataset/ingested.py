@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source, SourceFile
@@ -102,9 +103,11 @@ def fingerprint_of(
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _stat_of(opened: SourceFile, file: Place) -> tuple[str, ...] | tuple[str, int, int]:
+def _stat_of(opened: SourceFile, file: Place) -> tuple[str | int, ...]:
     if isinstance(opened, TableSource):
         return str(opened.path), repr(opened.path.chosen), opened.current_version()
+    if isinstance(opened, DatabaseSource):
+        return opened.state()
     file = opened.path
     try:
         stat = file.stat()

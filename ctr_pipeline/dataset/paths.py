@@ -4,11 +4,12 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from ctr_pipeline.dataset.databases.table import DatabaseTable, is_database_address
 from ctr_pipeline.dataset.maxcompute.table import TableRows, is_address
 from ctr_pipeline.dataset.partitions import find_partitioned_files
 from ctr_pipeline.errors import DataError
 
-Place = Path | TableRows
+Place = Path | TableRows | DatabaseTable
 """Where rows are: a file, or rows of a table."""
 
 
@@ -20,6 +21,11 @@ def paths_of(paths: str | Sequence[str]) -> tuple[str, ...]:
 def names_table(paths: str | Sequence[str]) -> bool:
     """Whether a path, or one of several, is the address of a table."""
     return any(is_address(path) for path in paths_of(paths))
+
+
+def names_database(paths: str | Sequence[str]) -> bool:
+    """Whether a path, or one of several, is the address of a table in a database file."""
+    return any(is_database_address(path) for path in paths_of(paths))
 
 
 def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:

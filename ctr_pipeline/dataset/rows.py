@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
+from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
 from ctr_pipeline.dataset.paths import Place
@@ -113,4 +114,8 @@ def _read_blocks(
         from ctr_pipeline.dataset.maxcompute.reading import read_table_blocks
 
         return read_table_blocks(opened, plan)
+    if isinstance(opened, DatabaseSource):
+        from ctr_pipeline.dataset.databases.inspection import read_database_blocks
+
+        return read_database_blocks(opened, plan)
     return read_text_blocks(opened, block_bytes)

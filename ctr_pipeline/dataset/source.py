@@ -17,6 +17,8 @@ import pyarrow as pa
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.agreement import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
+from ctr_pipeline.dataset.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
+from ctr_pipeline.dataset.databases.table import DatabaseSource, engine_of
 from ctr_pipeline.dataset.inference import infer_type, looks_like_identifier
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.parquet import (
@@ -26,7 +28,7 @@ from ctr_pipeline.dataset.parquet import (
     read_schema,
 )
 from ctr_pipeline.dataset.partitions import partition_of, with_partition
-from ctr_pipeline.dataset.paths import Place, names_table, paths_of, resolve_files
+from ctr_pipeline.dataset.paths import Place, names_database, names_table, paths_of, resolve_files
 from ctr_pipeline.dataset.recordio import MAGIC_BYTES
 from ctr_pipeline.dataset.recordio_head import (
     RecordKind,
@@ -51,8 +53,8 @@ _HEAD_ROWS = 20_000
 _HEAD_FILES = 20
 _PARQUET_MAGIC = b"PAR1"
 
-SourceFile = TextFile | ParquetSource | LineSource | ExampleSource | TableSource
-Format = Literal["csv", "tsv", "parquet", "recordio", "table"]
+SourceFile = TextFile | ParquetSource | LineSource | ExampleSource | TableSource | DatabaseSource
+Format = Literal["csv", "tsv", "parquet", "recordio", "table", "database"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Source:
 
     Attributes:
         files: Of each split that has paths of its own: `train`, and `valid` and `test` if given.
-        format: csv, tsv, parquet or recordio.
+        format: csv, tsv, parquet or recordio; table of MaxCompute, database of a database file.
         delimiter: Of text files and of lines.
         has_header: Whether names come from the files.
         column_names: All columns, in the order of the first file.
@@ -96,6 +98,8 @@ class Source:
         opened = self.opened[place]
         if isinstance(opened, TableSource):
             return opened.facts.size_bytes
+        if isinstance(opened, DatabaseSource):
+            return opened.size_bytes
         return opened.path.stat().st_size
 
     def require(self, names: Sequence[str], key: str) -> None:
@@ -177,6 +181,9 @@ def inspect_paths(
     if any(names_table(paths) for paths in groups.values()):
         addresses = {split: (paths_of(paths), keys[split]) for split, paths in groups.items()}
         return _inspect_tables(data, addresses, seed)
+    if any(names_database(paths) for paths in groups.values()):
+        addresses = {split: (paths_of(paths), keys[split]) for split, paths in groups.items()}
+        return _inspect_databases(data, addresses, may_lack_label=may_lack_label)
     files = {split: resolve_files(paths, keys[split]) for split, paths in groups.items()}
     return inspect_files(data, files, may_lack_label=may_lack_label)
 
@@ -192,6 +199,29 @@ def _inspect_tables(
     return Source(
         files=files,
         format="table",
+        delimiter=None,
+        has_header=True,
+        column_names=first.column_names,
+        inferred_types=_parquet_types(first.schema),
+        head=head_of(opened, _HEAD_ROWS),
+        opened=opened,
+    )
+
+
+def _inspect_databases(
+    data: DataConfig,
+    addresses: Mapping[str, tuple[Sequence[str], str]],
+    *,
+    may_lack_label: bool,
+) -> Source:
+    # sqlglot and DuckDB are imported only where a database is named.
+    from ctr_pipeline.dataset.databases.inspection import find_tables, head_of
+
+    files, opened = find_tables(data, addresses, may_lack_label=may_lack_label)
+    first = next(iter(opened.values()))
+    return Source(
+        files=files,
+        format="database",
         delimiter=None,
         has_header=True,
         column_names=first.column_names,
@@ -235,7 +265,7 @@ def _format_of(file: Path, data: DataConfig) -> Format:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
-            magic = stream.read(8)
+            magic = stream.read(DATABASE_MAGIC_BYTES)
     except OSError as error:
         raise DataError(
             f"cannot be read ({error.strerror})",
@@ -244,6 +274,13 @@ def _format_of(file: Path, data: DataConfig) -> Format:
         ) from error
     if size == 0:
         raise DataError("is empty", place=str(file), remedy="Leave it out, or write it again")
+    engine = engine_of(magic)
+    if engine is not None:
+        raise DataError(
+            "is a database, and which of its tables is meant is not said",
+            place=str(file),
+            remedy=f"Write {engine}://{file}/TABLE",
+        )
     plain_name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
     if magic.startswith(MAGIC_BYTES):
         return _expect("recordio", "RecordIO", data, file)

@@ -83,7 +83,7 @@ def init_config(
         section["columns"] = list(columns)
     if names_table(data):
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", data.split("://", 1)[1]).strip("-") or "model"
-        # Rows of a table have no order to divide them by.
+        # Rows of a table there have no order to divide them by.
         section["split"] = {"valid": 0.1, "test": 0.1, "by": "random"}
     loaded = config_from_mapping({"name": slug, "data": section, "output": f"runs/{slug}"})
     progress.say("Looking at the head of the data")
@@ -119,10 +119,12 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         "data:",
         _line(
             f"  train: {flow_yaml(data['train'])}",
-            "a table, or a list" if source.format == "table" else "a file, a list or a glob",
+            "a table, or a list"
+            if source.format in {"table", "database"}
+            else "a file, a list or a glob",
         ),
     ]
-    if source.format != "table":
+    if source.format not in {"table", "database"}:
         lines.append(f"  format: {source.format}")
     if source.record is not None:
         lines.append(_line(f"  record: {source.record}", "line | example (tf.train.Example)"))

@@ -10,6 +10,7 @@ from bad_input_cases import CASES, Case
 from bad_input_comparison_cases import COMPARISON_CASES
 from bad_input_config_cases import CONFIG_CASES
 from bad_input_data_cases import DATA_CASES
+from bad_input_database_cases import DATABASE_CASES
 from bad_input_feature_cases import FEATURE_CASES
 from bad_input_job_cases import JOB_CASES, MEMBER_CASES
 from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
@@ -30,10 +31,11 @@ ALL_CASES = (
     *MAXCOMPUTE_CASES,
     *RECORDIO_CASES,
     *PARTITION_CASES,
+    *DATABASE_CASES,
     *TABLE_CASES,
     *COMPARISON_CASES,
 )
-JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb", "errors.pydantic.dev", "<class")
+JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb.", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}
 
 

@@ -1,9 +1,12 @@
-"""The same rows from one file and from folders of key=value end in the same scores."""
+"""The same rows from one file, folders of key=value and databases end in the same scores."""
 
 import json
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +21,11 @@ from ctr_pipeline.statistics import load_statistics
 DAYS = ("2024-03-01", "2024-03-02", "2024-03-03", "2024-03-04")
 NAMES = ["click", "price", "city", "user", "ds"]
 FLAT = "rows.parquet"
-SOURCES = {"folders": "clicks/"}
+SOURCES = {
+    "folders": "clicks/",
+    "duckdb": "duckdb://shop.duckdb/clicks",
+    "sqlite": "sqlite://shop.db/clicks",
+}
 
 
 def rows(count=400):
@@ -49,6 +56,15 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pq.write_table(rows(), tmp_path / FLAT)
     write_folders(rows(), tmp_path)
+    with duckdb.connect("shop.duckdb") as connection:
+        connection.sql(f"CREATE TABLE clicks AS FROM '{FLAT}'")
+    with closing(sqlite3.connect("shop.db")) as database:
+        database.execute(
+            "CREATE TABLE clicks (click INT, price REAL, city TEXT, user TEXT, ds DATE)"
+        )
+        values = zip(*rows().to_pydict().values(), strict=True)
+        database.executemany("INSERT INTO clicks VALUES (?, ?, ?, ?, ?)", values)
+        database.commit()
     return tmp_path
 
 
@@ -85,7 +101,7 @@ def test_the_same_rows_are_the_same_model_and_scores(folder, capsys):
         assert main(["analyze", config(name, train), "-q"]) == 0
         assert analyzed(name) == expected
 
-    name, train = next(iter(SOURCES.items()))
+    name = "duckdb"
     assert main(["train", f"{name}.yaml", "--resume", "-q"]) == 0
     scores, metrics = [], []
     for data in (FLAT, *SOURCES.values()):
@@ -131,3 +147,24 @@ def test_one_more_folder_is_noticed(folder):
     assert fingerprint("folders") != before
     found = load_ingested(RunFolder(Path("run-folders")).ingested)
     assert sum(split.num_rows for split in found.splits.values()) == 450
+
+
+@pytest.mark.parametrize("name", ["duckdb", "sqlite"])
+def test_a_changed_table_is_read_again(folder, name):
+    call = ["analyze", config(name, SOURCES[name]), "-q"]
+    assert main(call) == 0
+    before = fingerprint(name)
+    assert main(call) == 0
+    assert fingerprint(name) == before
+    statement = "DELETE FROM clicks WHERE ds = '2024-03-01'"
+    if name == "duckdb":
+        with duckdb.connect("shop.duckdb") as connection:
+            connection.sql(statement)
+    else:
+        with closing(sqlite3.connect("shop.db")) as database:
+            database.execute(statement)
+            database.commit()
+    assert main(call) == 0
+    assert fingerprint(name) != before
+    found = load_ingested(RunFolder(Path(f"run-{name}")).ingested)
+    assert sum(split.num_rows for split in found.splits.values()) == 300

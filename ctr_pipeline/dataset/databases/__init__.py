@@ -1,0 +1,1 @@
+"""Tables in database files: DuckDB and SQLite, read only."""
