@@ -64,7 +64,7 @@ Paths = Annotated[
     str | tuple[str, ...],
     Field(
         description="A file, a list of files, or a glob; a folder of key=value folders of Parquet; "
-        "or tables: odps://project/table."
+        "or tables: odps://project/table, duckdb://file/table, sqlite://file/table."
     ),
 ]
 
