@@ -37,6 +37,7 @@ from ctr_pipeline.cli.session import Session, session_of
 from ctr_pipeline.cli.status import status
 from ctr_pipeline.cli.stop import stop
 from ctr_pipeline.cli.train import train
+from ctr_pipeline.cli.tune import tune
 from ctr_pipeline.cli.worker import worker
 from ctr_pipeline.errors import Interrupted
 
@@ -63,6 +64,7 @@ app.command(rich_help_panel=options.STARTING_PANEL)(convert)
 app.add_typer(sample_app, name="sample", rich_help_panel=options.STARTING_PANEL)
 app.command(rich_help_panel=options.STAGES_PANEL)(analyze)
 app.command(rich_help_panel=options.STAGES_PANEL)(train)
+app.command(rich_help_panel=options.STAGES_PANEL)(tune)
 app.command(rich_help_panel=options.STAGES_PANEL)(evaluate)
 app.command(rich_help_panel=options.STAGES_PANEL)(predict)
 app.command(rich_help_panel=options.STAGES_PANEL)(export)
@@ -79,7 +81,7 @@ app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
 
 COMMANDS = (
     *("run", "check", "init", "sample", "profile", "drift", "convert", "analyze", "train"),
-    *("evaluate", "predict", "export", "status", "logs", "scale", "stop"),
+    *("tune", "evaluate", "predict", "export", "status", "logs", "scale", "stop"),
     *("master", "ps", "worker", "compare", "schema", "doctor"),
 )
 

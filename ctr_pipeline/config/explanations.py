@@ -264,7 +264,7 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _paths_by_key() -> dict[str, str]:
-    """Where each key belongs, its shallowest place; keys inside lists are left out."""
+    """Where each key belongs, its shallowest place; not those inside lists and of a search."""
     paths: dict[str, str] = {}
     level: list[tuple[KeyPath, type[BaseModel]]] = [((), Config)]
     while level:
@@ -272,7 +272,7 @@ def _paths_by_key() -> dict[str, str]:
         for path, section in level:
             for key, info in section.model_fields.items():
                 paths.setdefault(key, render_key_path((*path, key)))
-                if key != "features":
+                if key not in {"features", "tune"}:
                     below += [((*path, key), model) for model in models_in(info.annotation)]
         level = below
     return paths

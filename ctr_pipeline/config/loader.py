@@ -15,6 +15,7 @@ from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path,
 from ctr_pipeline.config.models import Config, FeatureEntry, ModelConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.config.search_space import check_search_space
 from ctr_pipeline.config.short_form import expand_short_form
 from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
 from ctr_pipeline.config.yaml_syntax import read_yaml_text, syntax_problem
@@ -123,10 +124,24 @@ def _finish(
     check_consistency(values, source)
     if check_model is not None:
         _check_model(values, check_model, source)
+    check_search_space(values, source, lambda changed: _messages(changed, check_model))
     if source.problems or config is None:
         ordered = sorted(source.problems, key=lambda found: found[0].line)
         raise ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))
     return LoadedConfig(config, text, path, tuple(overrides), source)
+
+
+def _messages(values: dict[str, Any], check_model: ModelCheck | None) -> list[str]:
+    """What is wrong with plain values, each problem as its key and message."""
+    source = Source("", values)
+    try:
+        Config.model_validate(values)
+    except ValidationError as error:
+        explain_errors(error.errors(include_url=False), values, source)
+    check_consistency(values, source)
+    if check_model is not None:
+        _check_model(values, check_model, source)
+    return [f"{problem.key}: {problem.message}" for _, problem in source.problems]
 
 
 def _apply_override(override: str, source: Source) -> None:

@@ -615,6 +615,71 @@ class RuntimeConfig(Section):
     )
 
 
+class SearchValues(Section):
+    """Values that one key may take in a search: those between two, or those of a list."""
+
+    low: float | None = Field(
+        default=None, exclude_if=is_none, description="Smallest value of a number."
+    )
+    high: float | None = Field(
+        default=None, exclude_if=is_none, description="Largest value, itself included."
+    )
+    log: bool = Field(
+        default=False,
+        description="Draw the logarithm evenly: for rates, whose order of magnitude matters.",
+    )
+    choices: tuple[Any, ...] | None = Field(
+        default=None,
+        min_length=1,
+        exclude_if=is_none,
+        description="The values themselves, of any kind; instead of low and high.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "SearchValues":
+        if self.choices is not None:
+            if self.low is not None or self.high is not None or self.log:
+                raise ValueError("choices stand alone; low, high and log belong to a range")
+            if any(value in self.choices[:index] for index, value in enumerate(self.choices)):
+                raise ValueError("a value is given twice in choices; keep one")
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError("needs low and high, or choices")
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"log needs a low above 0, found {self.low:g}")
+        return self
+
+
+class TuneConfig(Section):
+    """What `ctrpipe tune` searches, and how long."""
+
+    trials: int = Field(default=30, ge=1, le=10_000, description="Configs that are trained.")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="Of the search; the same one tries the same values."
+    )
+    metric: Literal["logloss", "auc"] = Field(
+        default="logloss", description="What is best on the validation rows."
+    )
+    startup_trials: int = Field(
+        default=8,
+        ge=1,
+        description="Trials drawn at random, and trained to their end, before the search learns "
+        "from them.",
+    )
+    pruner: Literal["median", "none"] = Field(
+        default="median",
+        description="median: a trial stops after an epoch in which its best value is worse than "
+        "the median of the others at that epoch; none: all are trained to their end.",
+    )
+    space: dict[str, SearchValues] = Field(
+        min_length=1,
+        description="Values by key, such as train.optimizer.learning_rate: {low: 1e-4, high: 1e-2, "
+        "log: true}; keys of model and train.",
+    )
+
+
 class Config(Section):
     """One file: the whole pipeline."""
 
@@ -632,6 +697,11 @@ class Config(Section):
     report: ReportConfig = Field(default=ReportConfig(), description="The report.")
     runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="Where it runs.")
     output: str = Field(default="runs/ctrpipe", min_length=1, description="The run folder.")
+    tune: TuneConfig | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="What ctrpipe tune searches; no other reads it.",
+    )
 
     @property
     def run_folder(self) -> Path:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         predict,
         run_pipeline,
         train,
+        tune,
     )
     from ctr_pipeline.pipeline.tables import measure_drift, profile_table
 
@@ -31,6 +32,7 @@ __all__ = [
     "profile_table",
     "run_pipeline",
     "train",
+    "tune",
 ]
 
 _MODULES = {

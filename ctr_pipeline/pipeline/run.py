@@ -34,6 +34,7 @@ from ctr_pipeline.statistics import Statistics
 if TYPE_CHECKING:
     from ctr_pipeline.evaluation.importance import ImportanceRow
     from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.pipeline.tuning_stage import TuneResult
     from ctr_pipeline.pipeline.unseen import FileScorer
     from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
     from ctr_pipeline.training.trainer import TrainingState
@@ -90,6 +91,31 @@ def train(
         with _trained(loaded, run, encoding, resume=resume, progress=progress, times=times):
             pass
         return RunResult(run.path, {}, times.seconds, run.paths(), _num_rows(analysis))
+
+
+def tune(
+    loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
+) -> "TuneResult":
+    """Trains variants of the config that `tune:` declares, on the same prepared rows.
+
+    What is best is decided on the validation rows; no trial opens the test rows.
+
+    Raises:
+        CtrPipelineError: Something the user can mend; trials that have ended are kept.
+        Interrupted: By Ctrl-C or SIGTERM; `resume` goes on with the trial that it stopped.
+    """
+    from ctr_pipeline.pipeline.tuning_stage import claim_search, require_search, run_search
+
+    section = require_search(loaded)
+    _check_splits(loaded)
+    progress = LoggedProgress(progress)
+    run = RunFolder(loaded.config.run_folder)
+    with run.locked(), _logged(run), interruption.handle_signals():
+        claim_search(loaded, run, resume=resume, overwrite=overwrite)
+        accept = same_rows_as_before(loaded.config, run)
+        _, encoding = _prepare(loaded, run, progress, StageTimes(), accept=accept)
+        progress.say("Starting TensorFlow")
+        return run_search(loaded, run, encoding, tune=section, resume=resume, progress=progress)
 
 
 def evaluate(

@@ -26,6 +26,7 @@ _FREE_KEYS = {
     "report",
     "runtime",
     "output",
+    "tune",
     "train.epochs",
     "train.early_stopping",
     "train.checkpoint_seconds",

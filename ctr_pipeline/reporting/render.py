@@ -47,6 +47,8 @@ from ctr_pipeline.reporting.headline import (
 )
 from ctr_pipeline.reporting.information_view import information_bars
 from ctr_pipeline.reporting.learning_view import auc_chart, loss_chart
+from ctr_pipeline.reporting.search_data import SearchData
+from ctr_pipeline.reporting.search_page import search_page
 from ctr_pipeline.reporting.table_pages import (
     DRIFT_SHOWN,
     drift_page,
@@ -97,6 +99,11 @@ def render_drift(data: DriftData) -> str:
 def render_comparison(data: ComparisonData) -> str:
     """One page about several runs, made as `render_report` makes its."""
     return _render("comparison.html.j2", comparison_page(data))
+
+
+def render_search(data: SearchData) -> str:
+    """One page about a search, made as `render_report` makes its."""
+    return _render("search.html.j2", search_page(data))
 
 
 def _render(template: str, values: dict[str, Any]) -> str:

@@ -102,6 +102,7 @@ class Trainer:
         valid: Validation rows.
         files: Where to write.
         progress: Who is told.
+        after_epoch: Told of each epoch; a text that it returns ends training, and says why.
         clock: Seconds, monotonic.
     """
 
@@ -116,6 +117,7 @@ class Trainer:
         valid: EncodedReader,
         files: TrainerFiles,
         progress: Progress,
+        after_epoch: Callable[[EpochRecord], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = TrainingState()
@@ -128,6 +130,7 @@ class Trainer:
         self._valid = valid
         self._files = files
         self._progress = progress
+        self._after_epoch = after_epoch
         self._clock = clock
         self._last_checkpoint = clock()
         # Rows are made by the thread that reads ahead, and must not be while they are saved.
@@ -261,7 +264,8 @@ class Trainer:
         decision = decide_stop(state.history, self._config.early_stopping, self._config.epochs)
         if decision.best_epoch == epoch:
             state.best_step = state.step
-        state.finished = decision.reason if decision.stop else ""
+        verdict = "" if self._after_epoch is None else self._after_epoch(record)
+        state.finished = decision.reason if decision.stop else verdict
         state.epoch_loss_sum, state.epoch_rows, state.epoch_seconds = 0.0, 0, 0.0
         save_history(self._files.history, state.history)
         events.scalars(

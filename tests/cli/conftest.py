@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ctr_pipeline.pipeline.results import CheckResult, PlanRow, PredictResult, RunResult
+from ctr_pipeline.pipeline.trial_proposals import TrialRecord
+from ctr_pipeline.pipeline.tuning_stage import TuneResult
 
 
 class FakePipeline(types.ModuleType):
@@ -51,6 +53,23 @@ class FakePipeline(types.ModuleType):
 
     def train(self, loaded, **keywords):
         return self._answer("train", self.result, loaded, **keywords)
+
+    def tune(self, loaded, **keywords):
+        found = [("complete", 0.45), ("complete", 0.44), ("pruned", 0.5)]
+        trials = tuple(
+            TrialRecord(
+                number=number,
+                values={"model.dropout": number * 0.0002, "model.hidden_units": [32, 16]},
+                state=state,
+                value=value,
+                best_epoch=1,
+                epochs=(value,),
+            )
+            for number, (state, value) in enumerate(found)
+        )
+        paths = {"best config": Path("runs/x/config.best.yaml")}
+        result = TuneResult(Path("runs/x"), "logloss", trials, trials[1], paths)
+        return self._answer("tune", result, loaded, **keywords)
 
     def export_model(self, loaded, **keywords):
         return self._answer("export", self.result, loaded, **keywords)

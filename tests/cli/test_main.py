@@ -14,6 +14,7 @@ TAKING_CONFIG = {
     "check": [],
     "analyze": [],
     "train": [],
+    "tune": [],
     "evaluate": [],
     "predict": ["--data", "new.csv", "--output", "p.parquet"],
     "export": [],
@@ -114,7 +115,7 @@ class TestCommands:
         assert (code, err) == (0, "")
         assert json.loads(out)["rows"][1]["num_ids"] == 1234
 
-    @pytest.mark.parametrize("command", ["run", "train"])
+    @pytest.mark.parametrize("command", ["run", "train", "tune"])
     def test_resume_and_overwrite_are_passed_on(self, capsys, pipeline, config, command):
         call(capsys, command, config, "--resume")
         call(capsys, command, config, "--overwrite")
@@ -127,6 +128,15 @@ class TestCommands:
         for text in ("train 8,000, test 1,000", "training 1 min 15 s", "0.7500", "0.4500", "1.010"):
             assert text in out
         assert "runs/x/report.html" in out
+
+    def test_tune_shows_the_best_trials_first(self, capsys, pipeline, config):
+        _, out, _ = call(capsys, "tune", config)
+        lines = [
+            line.split() for line in out.splitlines() if "complete" in line or "pruned" in line
+        ]
+        assert [line[1] for line in lines] == ["1", "0", "2"]
+        for text in ("3 trials", "0.44000", "0.0002", "[32, 16]", "model.dropout", "best config"):
+            assert text in out
 
     def test_check_shows_the_plan(self, capsys, pipeline, config):
         _, out, _ = call(capsys, "check", config)

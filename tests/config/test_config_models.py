@@ -135,7 +135,14 @@ KEYS = {
     "runtime.heartbeat_seconds": (0.5, 0),
     "runtime.lease_seconds": (10.0, 0),
     "output": ("runs/x", ""),
+    "tune.trials": (5, 0),
+    "tune.seed": (1, -1),
+    "tune.metric": ("auc", "loss"),
+    "tune.startup_trials": (3, 0),
+    "tune.pruner": ("none", "mean"),
+    "tune.space": ({"model.dropout": {"low": 0, "high": 0.5}}, {}),
 }
+SPACE = {"space": {"model.dropout": {"low": 0, "high": 0.5}}}
 
 # What else a key needs to be valid.
 COMPANIONS = {
@@ -148,6 +155,7 @@ COMPANIONS = {
     "runtime.grads_to_wait": {"update": "sync"},
     "runtime.max_staleness": {"update": "bounded"},
     "runtime.ledger.prefix": {"etcd": "http://127.0.0.1:2379"},
+    **{key: SPACE for key in KEYS if key.startswith("tune.") and key != "tune.space"},
 }
 
 CROSS = {"cross": ["x", "y"], "id": {"hash": {"buckets": 9}}}
@@ -161,7 +169,7 @@ def keys_of(section: type[BaseModel], prefix: str = "") -> list[str]:
         below = [model for model in models_in(info.annotation) if not hasattr(model, "kind")]
         if name == "features" and section is Config:
             keys += ["features", *keys_of(below[0], "features[0].")]
-        elif below:
+        elif below and f"{prefix}{name}" != "tune.space":
             keys += keys_of(below[0], f"{prefix}{name}.")
         else:
             keys.append(f"{prefix}{name}")

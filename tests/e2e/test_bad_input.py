@@ -17,6 +17,7 @@ from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
 from bad_input_partition_cases import PARTITION_CASES
 from bad_input_recordio_cases import RECORDIO_CASES
 from bad_input_table_cases import TABLE_CASES
+from bad_input_tune_cases import TUNE_CASES
 from bad_input_world import World, lines
 
 from ctr_pipeline.cli.main import main
@@ -34,6 +35,7 @@ ALL_CASES = (
     *DATABASE_CASES,
     *TABLE_CASES,
     *COMPARISON_CASES,
+    *TUNE_CASES,
 )
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb.", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}

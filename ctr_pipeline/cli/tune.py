@@ -1,0 +1,85 @@
+"""`ctrpipe tune`: the values of a declared range that are best on the validation rows."""
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ctr_pipeline.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    Overwrite,
+    Quiet,
+    Resume,
+    Verbose,
+)
+from ctr_pipeline.cli.session import resume_command, session_of
+
+if TYPE_CHECKING:
+    from ctr_pipeline.pipeline.tuning_stage import TuneResult
+
+_SHOWN = 20
+_COLOURS = {"complete": "green", "pruned": "yellow", "failed": "red"}
+
+
+def tune(
+    context: typer.Context,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search the values that tune: declares for those that are best on the validation rows.
+
+    Writes config.best.yaml, trials.csv and tune.html into the run folder; the test rows are not
+    looked at.
+
+    For example:
+
+    ctrpipe tune config.yaml --set tune.trials=50
+
+    ctrpipe tune config.yaml --resume
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    session.progress.say(f"Reading {config}")
+    loaded = session.load(config, overrides or ())
+    session.resume_command = resume_command("tune", config, overrides)
+    from ctr_pipeline.pipeline import tune as search
+
+    result = search(loaded, resume=resume, overwrite=overwrite, progress=session.progress)
+    session.show(result.to_payload(), lambda: print_search(result))
+
+
+def print_search(result: "TuneResult") -> None:
+    """The best trials, a line each, and where everything is."""
+    from ctr_pipeline.cli.tables import make_console, print_paths
+    from ctr_pipeline.pipeline.tuning_stage import ranked, value_text
+
+    console = make_console()
+    table = Table(title=f"{len(result.trials)} trials, the best first", title_justify="left")
+    name = "AUC" if result.metric == "auc" else result.metric
+    for column in ("trial", name, "epochs", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for key in result.best.values:
+        table.add_column(escape(key), overflow="fold")
+    for one in ranked(result.trials, result.metric)[:_SHOWN]:
+        table.add_row(
+            str(one.number),
+            "" if one.value is None else f"{one.value:.5f}",
+            str(len(one.epochs)),
+            f"{one.seconds:.1f}",
+            f"[{_COLOURS[one.state]}]{one.state}[/]",
+            *(escape(value_text(value)) for value in one.values.values()),
+            style="bold" if one.number == result.best.number else None,
+        )
+    console.print(table)
+    if len(result.trials) > _SHOWN:
+        console.print(f"and {len(result.trials) - _SHOWN} more in the table")
+    print_paths(console, result.paths)
