@@ -79,6 +79,20 @@ def test_loss_falls(make_rig):
     assert state.finished == "all 3 epochs are done"
 
 
+def test_a_listener_may_end_training(make_rig):
+    rig, told = make_rig(epochs=3), []
+
+    def judge(record):
+        told.append(record)
+        return "enough" if record.epoch == 1 else ""
+
+    rig.trainer._after_epoch = judge
+    state = rig.trainer.fit()
+    assert told == state.history
+    assert [record.epoch for record in told] == [0, 1]
+    assert state.finished == "enough"
+
+
 def test_history_is_what_scikit_learn_says(make_rig, compiled):
     rig = make_rig(epochs=1)
     (record,) = rig.trainer.fit().history
