@@ -207,14 +207,32 @@ class TextWriter:
             self._file.close()
 
 
-class LineWriter:
+class _RecordWriter:
+    """Holds the RecordIO writer of its rows, and is finished as that is."""
+
+    def __init__(self, file: IO[bytes], compressor: Compressor) -> None:
+        self._writer = RecordIOWriter(file, compressor=compressor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+
+class LineWriter(_RecordWriter):
     """Writes RecordIO with a delimited line a record; arguments as of `TextWriter`."""
 
     def __init__(
         self, file: IO[bytes], names: list[str] | None, delimiter: str, compressor: Compressor
     ) -> None:
+        super().__init__(file, compressor)
         self._delimiter = delimiter
-        self._writer = RecordIOWriter(file, compressor=compressor)
         if names is not None:
             self._writer.write_all(_records_of(_names_of(names, delimiter)))
 
@@ -222,19 +240,8 @@ class LineWriter:
         """Adds rows of texts."""
         self._writer.write_all(_records_of(lines_of(table, self._delimiter)))
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
-
-
-class ExampleWriter:
+class ExampleWriter(_RecordWriter):
     """Writes RecordIO with a `tf.train.Example` a record.
 
     Args:
@@ -242,24 +249,10 @@ class ExampleWriter:
         compressor: Of its chunks.
     """
 
-    def __init__(self, file: IO[bytes], compressor: Compressor) -> None:
-        self._writer = RecordIOWriter(file, compressor=compressor)
-
     def write(self, table: pa.Table) -> None:
         """Adds rows of columns as `example_columns` gives them."""
         for batch in table.combine_chunks().to_batches():
             self._writer.write_all(write_examples(batch))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
 
 
 class ParquetRowWriter:

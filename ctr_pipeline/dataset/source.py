@@ -195,17 +195,7 @@ def _inspect_tables(
     from ctr_pipeline.dataset.maxcompute.inspection import find_tables, head_of
 
     files, opened = find_tables(data, addresses, seed=seed)
-    first = next(iter(opened.values()))
-    return Source(
-        files=files,
-        format="table",
-        delimiter=None,
-        has_header=True,
-        column_names=first.column_names,
-        inferred_types=_parquet_types(first.schema),
-        head=head_of(opened, _HEAD_ROWS),
-        opened=opened,
-    )
+    return _source_of_tables("table", files, {**opened}, head_of(opened, _HEAD_ROWS))
 
 
 def _inspect_databases(
@@ -218,16 +208,26 @@ def _inspect_databases(
     from ctr_pipeline.dataset.databases.inspection import find_tables, head_of
 
     files, opened = find_tables(data, addresses, may_lack_label=may_lack_label)
+    return _source_of_tables("database", files, {**opened}, head_of(opened, _HEAD_ROWS))
+
+
+def _source_of_tables(
+    kind: Format,
+    files: Mapping[str, tuple[Place, ...]],
+    opened: Mapping[Place, TableSource | DatabaseSource],
+    head: pa.Table,
+) -> Source:
+    """Tables have names and types of their own, of which all of a source have the same."""
     first = next(iter(opened.values()))
     return Source(
         files=files,
-        format="database",
+        format=kind,
         delimiter=None,
         has_header=True,
         column_names=first.column_names,
         inferred_types=_parquet_types(first.schema),
-        head=head_of(opened, _HEAD_ROWS),
-        opened=opened,
+        head=head,
+        opened={**opened},
     )
 
 

@@ -183,7 +183,7 @@ def test_a_damaged_example_is_seen_wherever_it_ends():
         (example_of({"a": None}).SerializeToString(), True),
         (b"", False),
         (b"\x0a\x00", False),
-        (b"1\t2\t68fd1e64", False),
+        (b"1\t2\t0a1b2c3d", False),
         (b"label,price,city\n", False),
         (b"\n", False),
         (b"\n\n1,2", False),
