@@ -46,10 +46,10 @@ def build_step(value: exp.Expr, transform: Transform, position: int) -> exp.Expr
         case Clip(minimum=minimum, maximum=maximum):
             return _build_clip(value, prefix, low=minimum is not None, high=maximum is not None)
         case Standardize(clip=clip):
-            bounded = _build_clip(
+            # NULL is neither below nor above a bound, so missing values stay missing.
+            return _build_clip(
                 _build_scaling(value, prefix), prefix, low=clip is not None, high=clip is not None
             )
-            return exp.Coalesce(this=bounded, expressions=[_double("0.0")])
         case Normalize():
             return _build_scaling(value, prefix)
         case _:
@@ -146,8 +146,6 @@ def _apply_step(
     for name, outside in (("low", np.less), ("high", np.greater)):
         if name in numbers:
             values = np.where(outside(values, numbers[name]), numbers[name], values)
-    if isinstance(transform, Standardize):
-        return np.where(np.isnan(values), 0.0, values)
     return values
 
 

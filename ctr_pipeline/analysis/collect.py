@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
 from ctr_pipeline.analysis.sql import frequent_values_query
 from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import Vocabulary
+from ctr_pipeline.features import Standardize, Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
@@ -151,8 +151,18 @@ def fingerprint_of(
 ) -> str:
     """A name for the result of `plan` on data of this fingerprint, compared with rows so named."""
     parts = [STATISTICS_VERSION, plan.model_dump(mode="json"), data_fingerprint, *compared]
+    if any(isinstance(step, Standardize) for chain in _chains_of(plan) for step in chain):
+        # Earlier results counted missing values as 0 after it.
+        parts.append("missing after standardize")
     text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _chains_of(plan: StatisticsPlan) -> Iterator[Chain]:
+    """The chains after which something is measured."""
+    for column in plan.columns:
+        yield from column.moments
+        yield from (boundary.chain for boundary in column.boundaries)
 
 
 def _load_if_current(folder: Path, fingerprint: str, progress: Progress) -> Statistics | None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.features import (
+    Bucketize,
     Clip,
     ColumnType,
     FeatureSpec,
@@ -18,6 +19,8 @@ from ctr_pipeline.features import (
     Standardize,
     expression_key,
 )
+from ctr_pipeline.preprocessing.faces import NUMBER_FACES
+from ctr_pipeline.preprocessing.plan import plan_preprocessing
 
 NUMBERS = st.one_of(
     st.none(),
@@ -134,7 +137,6 @@ def reference_chain(x: np.ndarray, chain) -> np.ndarray:
             x = (x - (present.mean() if len(present) else 0.0)) / (deviation or 1.0)
             if transform.clip is not None:
                 x = np.clip(x, -transform.clip, transform.clip)
-            x = np.where(np.isnan(x), 0.0, x)
     return x
 
 
@@ -166,6 +168,30 @@ def test_after_a_chain_equal_numpy(collect, chain, values):
         assert moments.standard_deviation == pytest.approx(result.std(), rel=1e-9, abs=1e-9)
         assert moments.minimum == pytest.approx(result.min(), rel=1e-12, abs=1e-12)
         assert moments.maximum == pytest.approx(result.max(), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("chain", CHAINS[1:], ids=lambda chain: ",".join(t.name for t in chain))
+def test_the_kernels_of_training_give_the_values_that_were_measured(collect, tmp_path, chain):
+    rng = np.random.default_rng(3)
+    x = np.where(rng.random(500) < 0.3, np.nan, rng.lognormal(1, 1, 500))
+    x[:2] = np.inf, -np.inf
+    last, quantiles = Standardize(clip=None), Bucketize(quantiles=7)
+    spec = FeatureSpec(
+        column="x", column_type=ColumnType.NUMBER, number=(*chain, last), id=(*chain, quantiles)
+    )
+    statistics = collect({"x": x.tolist()}, specs=[spec], folder=tmp_path)
+    (planned,) = plan_preprocessing([spec], statistics, tmp_path).numbers
+    values = x
+    for step in planned.steps[:-1]:
+        values = NUMBER_FACES[step.kind].kernel(step, values)
+    values = values[np.isfinite(values)]
+    key = expression_key("x", chain)
+    moments = statistics.derived_moments[key]
+    assert moments.count == len(values)
+    assert moments.mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-12)
+    assert moments.standard_deviation == pytest.approx(values.std(), rel=1e-9)
+    cuts = np.quantile(values, np.arange(1, 7) / 7, method="inverted_cdf")
+    assert statistics.boundaries[key]["7"] == pytest.approx(np.unique(cuts), rel=1e-12, abs=1e-12)
 
 
 def test_log_keeps_the_precision_of_small_numbers(collect):
