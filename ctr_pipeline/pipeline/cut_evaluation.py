@@ -18,9 +18,9 @@ from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.dataset.parts import column_names
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, CutFacts
-from ctr_pipeline.errors import CheckpointError, CtrPipelineError, DataError
+from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.encoding_stage import encoded_fingerprint
-from ctr_pipeline.pipeline.job_control import ENDED_STATES, Job, read_status
+from ctr_pipeline.pipeline.job_control import ENDED_STATES, Job, find_state
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
@@ -42,12 +42,7 @@ def decide_beside(mode: str, job_state: str | None) -> bool:
 
 def find_job_state(run: RunFolder) -> str | None:
     """The state of the job in a folder; None: there is none yet, or it does not say."""
-    if not (run.job / "spec.json").exists():
-        return None
-    try:
-        return read_status(Job(run.path)).state
-    except CtrPipelineError:
-        return None
+    return find_state(Job(run.path)) if (run.job / "spec.json").exists() else None
 
 
 def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:

@@ -316,7 +316,8 @@ def await_log(
     path = job.logs / f"{member}.log"
     is_said = False
     while not path.is_file():
-        over = _is_over(job) if is_over is None else is_over()
+        # One that does not say may be about to begin.
+        over = find_state(job) in ENDED_STATES if is_over is None else is_over()
         if over or not _MEMBER.fullmatch(member):
             return find_log(job, member)
         if not is_said:
@@ -326,12 +327,12 @@ def await_log(
     return path
 
 
-def _is_over(job: Job) -> bool:
+def find_state(job: Job) -> str | None:
+    """The state of a job; None: it does not say."""
     try:
-        return read_status(job).state in ENDED_STATES
+        return read_status(job).state
     except CtrPipelineError:
-        # It may be about to begin.
-        return False
+        return None
 
 
 def _by_role_and_index(name: str) -> tuple[str, int]:
