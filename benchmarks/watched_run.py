@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -388,6 +388,30 @@ class WatchedRun:
             os.kill(pid, number)
         except (psutil.Error, ProcessLookupError) as error:
             raise MissedError(f"process {pid} was gone already") from error
+
+
+@contextlib.contextmanager
+def slowed(pid: int, fraction: float) -> Iterator[None]:
+    """A process stands still for a fraction of every tenth of a second, too short to be missed."""
+    over = threading.Event()
+
+    def slow() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while not over.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.1 * fraction)
+                os.kill(pid, signal.SIGCONT)
+                over.wait(0.1 * (1 - fraction))
+
+    thread = threading.Thread(target=slow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def wait_until_gone(pids: Sequence[int], timeout_seconds: float) -> bool:
