@@ -485,11 +485,16 @@ class EvaluationConfig(Section):
 class ReportConfig(Section):
     """What the report shows beyond the default."""
 
-    importance: bool = Field(
-        default=False, description="Permutation importance per feature; costs one pass each."
+    importance: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Permutation importance per feature; auto: where it scores at most a fifth as "
+        "many rows as were trained, and in this process.",
     )
     importance_rows: int = Field(
         default=20_000, ge=100, description="Test rows that importance is measured on, at most."
+    )
+    importance_repeats: int = Field(
+        default=3, ge=1, le=100, description="Shuffles of each feature; their spread is shown."
     )
 
 

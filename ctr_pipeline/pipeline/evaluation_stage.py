@@ -1,6 +1,7 @@
 """Trained parameters → metrics and predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import ReportConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import read_columns
@@ -20,6 +22,9 @@ from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.training_stage import TrainedModel
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.scoring import ScoredRows
+
+_SHARE_OF_TRAINING = 0.2
+"""Rows that importance may score unasked, over rows trained. To score one costs about a third."""
 
 SplitScorer = Callable[[str, Path], ScoredRows]
 """Logits and labels of a split: its name, and the folder of its encoded rows."""
@@ -69,6 +74,20 @@ def run_evaluation(
     return results
 
 
+def decide_importance(report: ReportConfig, *, is_local: bool, scored: int, trained: int) -> bool:
+    """Whether importance is measured.
+
+    Args:
+        report: What the config says.
+        is_local: Whether the parameters are in this process.
+        scored: Rows that it scores, over all features and shuffles.
+        trained: Rows that were trained, over all epochs.
+    """
+    if report.importance == "auto":
+        return is_local and scored <= _SHARE_OF_TRAINING * trained
+    return report.importance
+
+
 def run_importance(
     loaded: LoadedConfig,
     encoding: Encoding,
@@ -78,21 +97,42 @@ def run_importance(
     progress: Progress,
     times: StageTimes,
 ) -> tuple[ImportanceRow, ...]:
-    """What shuffling each feature costs, on the first rows of a split, costliest first."""
-    plan, limit = model.plan, loaded.config.report.importance_rows
-    with times.stage("importance"), EncodedReader(encoding.folders[split]) as reader:
-        rows = reader.read_range(0, min(limit, reader.meta.num_rows))
+    """What shuffling each feature costs, on the first rows of a split, costliest first.
+
+    Empty where the config leaves it out, and where these rows are of one class, which is said.
+    """
+    plan, config = model.plan, loaded.config
+    columns, repeats = plan.features, config.report.importance_repeats
+    with EncodedReader(encoding.folders[split]) as reader:
+        num_rows = min(config.report.importance_rows, reader.meta.num_rows)
+        if not decide_importance(
+            config.report,
+            is_local=config.runtime.mode == "local",
+            scored=num_rows * len(columns) * repeats,
+            trained=sum(record.num_rows for record in model.state.history),
+        ):
+            return ()
+        rows = reader.read_range(0, num_rows)
+    counted = rows.labels_B if rows.weights_B is None else rows.labels_B[rows.weights_B > 0]
+    if len(np.unique(counted)) < 2:
+        progress.say(
+            f"Importance is left out: the first {num_rows:,} {split} rows are of one class "
+            "(report.importance_rows)"
+        )
+        return ()
+    with times.stage("importance"):
         before = model.scorer.score(rows.ids_BF, rows.numbers_BN)
-        columns = plan.features
-        orders = shuffled_orders(rows.num_rows, loaded.config.train.seed)
+        orders = shuffled_orders(rows.num_rows, config.train.seed)
         found = []
         with progress.task("Importance", total=len(columns), unit="features") as task:
-            for column, order in zip(columns, orders, strict=False):
-                ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
+            for column in columns:
                 slots, floats = plan.places_of(column)
-                ids[:, slots] = ids[order][:, slots]
-                numbers[:, floats] = numbers[order][:, floats]
-                after = model.scorer.score(ids, numbers)
+                after = []
+                for order in islice(orders, repeats):
+                    ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
+                    ids[:, slots] = ids[order][:, slots]
+                    numbers[:, floats] = numbers[order][:, floats]
+                    after.append(model.scorer.score(ids, numbers))
                 found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))
                 task.advance(1)
     return tuple(sorted(found, key=lambda row: row.logloss_rise, reverse=True))

@@ -32,7 +32,6 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
 
 if TYPE_CHECKING:
-    from ctr_pipeline.evaluation.importance import ImportanceRow
     from ctr_pipeline.pipeline.training_stage import TrainedModel
     from ctr_pipeline.pipeline.tuning_stage import TuneResult
     from ctr_pipeline.pipeline.unseen import FileScorer
@@ -348,12 +347,14 @@ def _finish(
         predictions=run.predictions,
         times=times,
     )
-    importance: tuple[ImportanceRow, ...] = ()
-    if loaded.config.report.importance:
-        split = "test" if "test" in results else "valid"
-        importance = run_importance(
-            loaded, encoding, model, split=split, progress=progress, times=times
-        )
+    importance = run_importance(
+        loaded,
+        encoding,
+        model,
+        split="test" if "test" in results else "valid",
+        progress=progress,
+        times=times,
+    )
     metrics: dict[str, Any] = {split: result.to_metrics() for split, result in results.items()}
     # Before the export, which releases them.
     num_rows = model.rows.num_rows if model.rows is not None else 0

@@ -173,7 +173,7 @@ def roc_chart(curves: Sequence[tuple[str, Sequence[RocPoint]]], *, label: str) -
 
 
 def calibration_chart(bins: Sequence[CalibrationBin], *, label: str) -> Markup:
-    """Observed against predicted rate per bin, with 95 % intervals, beside the diagonal.
+    """Observed against predicted rate per bin, with a band of 95 % intervals, and the diagonal.
 
     Axes are square rooted, so that the many small rates of click data have room.
     """
@@ -212,7 +212,13 @@ def calibration_overlay(
         ),
     ]
     for css, name, bins in series:
-        if len(series) > 1 and bins:
+        if len(series) == 1:
+            # The intervals joined: pointwise, so one bin in twenty lies outside by chance.
+            low = [(x_at(root(b.mean_predicted)), y_at(root(b.interval.low))) for b in bins]
+            high = [(x_at(root(b.mean_predicted)), y_at(root(b.interval.high))) for b in bins]
+            band = path_of([*low, *reversed(high)])
+            parts.append(Markup('<path class="area" d="{}Z"/>').format(band))
+        elif bins:
             joined = [(x_at(root(b.mean_predicted)), y_at(root(b.observed_rate))) for b in bins]
             parts.append(Markup('<path class="line thin {}" d="{}"/>').format(css, path_of(joined)))
         for one in bins:

@@ -8,7 +8,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.features import ColumnType
+from ctr_pipeline.reporting.axes import Scale
 from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.charts import calibration_chart, roc_chart
 from ctr_pipeline.reporting.comparison_view import comparison_page
@@ -170,7 +172,13 @@ def _page(data: ReportData) -> dict[str, Any]:
             held_out_result.calibration_bins,
             label="Observed click rate against predicted probability",
         ),
+        "calibration_held": 0
+        if held_out_result is None
+        else sum(
+            one.interval.contains(one.mean_predicted) for one in held_out_result.calibration_bins
+        ),
         "importance": _importance_bars(data),
+        "importance_repeats": max([row.repeats for row in data.importance], default=1),
         "importance_shown": _IMPORTANCE_SHOWN,
         "timings": _timing_bars(data),
         "total_seconds": sum(timing.seconds for timing in data.timings),
@@ -242,16 +250,29 @@ def _roc(data: ReportData) -> Markup | None:
 
 def _importance_bars(data: ReportData) -> list[Bar]:
     rows = sorted(data.importance, key=lambda row: (-row.auc_drop, row.feature))
-    longest = max([row.auc_drop for row in rows], default=0.0) or 1.0
+    longest = max([row.auc_drop + (row.auc_drop_std or 0.0) for row in rows], default=0.0)
+    at = Scale(0.0, longest if longest > 0 else 1.0, 0.0, 100.0)
     return [
         Bar(
             name=shorten(row.feature, 60),
             value=f"{row.auc_drop:+.4f}".replace("-", "−"),
             detail=f"{row.logloss_rise:+.4f}".replace("-", "−"),
-            width=round(max(0.0, 100 * row.auc_drop / longest), 1),
+            width=max(0.0, at(row.auc_drop)),
+            **_spread(row, at),
         )
         for row in rows
     ]
+
+
+def _spread(row: ImportanceRow, at: Scale) -> dict[str, Any]:
+    """One standard deviation to both sides of a bar's end, as far as it is on the rail."""
+    if row.auc_drop_std is None:
+        return {}
+    ends = [max(0.0, at(row.auc_drop + sign * row.auc_drop_std)) for sign in (-1, 1)]
+    return {
+        "spread": (ends[0], round(ends[1] - ends[0], 1)),
+        "spread_text": f"± {row.auc_drop_std:.4f} over {row.repeats} shuffles",
+    }
 
 
 def _timing_bars(data: ReportData) -> list[Bar]:

@@ -113,6 +113,7 @@ KEYS = {
     "evaluation.calibration_bins": (10, 1),
     "report.importance": (True, "true"),
     "report.importance_rows": (1000, 1),
+    "report.importance_repeats": (5, 0),
     "export.model_version": (2, 0),
     "export.parity_rows": (10, 0),
     "runtime.mode": ("processes", "cluster"),

@@ -28,7 +28,7 @@ def test_a_used_feature_costs_and_an_unused_one_costs_nothing():
 
     logits = score(used, unused)
     shuffled = score(used[next(orders)], unused)
-    row = importance_of("used", labels, logits, shuffled)
+    row = importance_of("used", labels, logits, [shuffled])
     assert row.feature == "used"
     assert row.auc_drop == pytest.approx(
         roc_auc_score(labels, logits) - roc_auc_score(labels, shuffled)
@@ -37,5 +37,28 @@ def test_a_used_feature_costs_and_an_unused_one_costs_nothing():
         log_loss(labels, 1 / (1 + np.exp(-shuffled))) - log_loss(labels, 1 / (1 + np.exp(-logits)))
     )
     assert row.auc_drop > 0.1
-    idle = importance_of("unused", labels, logits, score(used, unused[next(orders)]))
+    assert (row.auc_drop_std, row.logloss_rise_std, row.repeats) == (None, None, 1)
+    idle = importance_of(
+        "unused", labels, logits, [score(used, unused[next(orders)]) for _ in range(3)]
+    )
     assert (idle.auc_drop, idle.logloss_rise) == (0.0, 0.0)
+    assert (idle.auc_drop_std, idle.logloss_rise_std, idle.repeats) == (0.0, 0.0, 3)
+
+
+def test_repeats_give_mean_and_sample_deviation():
+    random = np.random.default_rng(1)
+    labels = (random.random(300) < 0.4).astype(np.uint8)
+    logits = random.normal(size=300) + labels
+    shuffled = [random.permutation(logits) for _ in range(4)]
+    row = importance_of("x", labels, logits, shuffled)
+    drops = [roc_auc_score(labels, logits) - roc_auc_score(labels, one) for one in shuffled]
+    assert row.auc_drop == pytest.approx(np.mean(drops))
+    assert row.auc_drop_std == pytest.approx(np.std(drops, ddof=1))
+    losses = [log_loss(labels, 1 / (1 + np.exp(-one))) for one in shuffled]
+    assert row.logloss_rise_std == pytest.approx(np.std(losses, ddof=1))
+    assert row.repeats == 4
+
+
+def test_no_shuffle_is_refused():
+    with pytest.raises(ValueError, match="one shuffle or more"):
+        importance_of("x", np.array([0, 1]), np.zeros(2), [])

@@ -185,9 +185,9 @@ def test_importance_and_bootstrap_take_weights():
     labels, logits, weights = clicks(500)
     whole = np.rint(weights * 2).astype(np.int64)
     shuffled = np.random.default_rng(2).permutation(logits)
-    weighted = importance_of("x", labels, logits, shuffled, whole)
+    weighted = importance_of("x", labels, logits, [shuffled], whole)
     repeated = importance_of(
-        "x", np.repeat(labels, whole), np.repeat(logits, whole), np.repeat(shuffled, whole)
+        "x", np.repeat(labels, whole), np.repeat(logits, whole), [np.repeat(shuffled, whole)]
     )
     assert weighted.auc_drop == pytest.approx(repeated.auc_drop, abs=1e-12)
     assert weighted.logloss_rise == pytest.approx(repeated.logloss_rise, abs=1e-12)

@@ -361,6 +361,9 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
                 feature=name,
                 auc_drop=float(0.03 * 0.86**rank - 0.0008),
                 logloss_rise=float(0.02 * 0.86**rank - 0.0005),
+                auc_drop_std=0.0007,
+                logloss_rise_std=0.0005,
+                repeats=3,
             )
             for rank, name in enumerate(random.permutation([*numbers, *texts]).tolist())
         ),

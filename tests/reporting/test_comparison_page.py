@@ -180,9 +180,11 @@ def test_one_model_alone_is_drawn_as_in_the_report():
     bins = MEASURED.calibration_bins
     alone = calibration_chart(bins, label="x")
     assert "line thin" not in alone
+    assert alone.count('class="area"') == 1
     assert alone.count("whisker") == len(bins)
     both = calibration_overlay([("a", "one", bins), ("b", "two", bins)], label="x")
     assert both.count("line thin") == 2
+    assert 'class="area"' not in both
     assert both.count("<title>two: ") == len(bins)
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from fake_report import CONFIG, history, lifelike_report, number_column, text_column
 
+from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
+from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import (
     BadRowExample,
@@ -244,6 +246,40 @@ def test_values_of_sensitive_columns_are_nowhere():
     assert 'class="spark"' not in html
     assert "old" in html
     assert Page(html).text.count("are sensitive and are not shown") == 2
+
+
+def test_importance_shows_its_spread_where_it_was_measured():
+    def shown(**spread):
+        row = ImportanceRow(feature="I1", auc_drop=0.03, logloss_rise=0.02, **spread)
+        return render_report(lifelike_report(1, 1, importance=(row,)))
+
+    html = shown(auc_drop_std=0.01, logloss_rise_std=0.0, repeats=5)
+    assert_well_formed(html)
+    # The bar ends at 0.03 of 0.04, and the line reaches 0.01 to both sides of that.
+    assert 'title="± 0.0100 over 5 shuffles"' in html
+    assert '<span style="width:75.0%"></span>' in html
+    assert '<span class="spread" style="left:50.0%;width:50.0%"></span>' in html
+    assert "the mean of 5 shuffles" in Page(html).text
+    once = shown()
+    assert "shuffles" not in once
+    assert 'class="spread"' not in once
+    assert '<span style="width:100.0%"></span>' in once
+
+
+def test_calibration_says_how_many_intervals_hold_the_prediction():
+    data = lifelike_report(1, 1)
+    bins = tuple(
+        CalibrationBin(
+            num_rows=100,
+            mean_predicted=mean,
+            observed_rate=0.2,
+            interval=Interval(low=0.1, high=0.3),
+        )
+        for mean in (0.05, 0.1, 0.2, 0.4)
+    )
+    test = data.test.model_copy(update={"calibration_bins": bins})
+    text = Page(render_report(data.model_copy(update={"test": test}))).text
+    assert "the prediction lies inside 2 of 4 intervals" in " ".join(text.split())
 
 
 def test_a_report_with_nothing_optional_still_renders():
