@@ -3,9 +3,9 @@
 from ctr_pipeline.config.loader import (
     LoadedConfig,
     config_from_mapping,
-    entries_by_feature,
     load_config,
 )
+from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.config.schema import json_schema
@@ -13,9 +13,10 @@ from ctr_pipeline.config.schema import json_schema
 __all__ = [
     "Config",
     "LoadedConfig",
+    "MergedEntry",
     "config_from_mapping",
-    "entries_by_feature",
     "json_schema",
     "load_config",
+    "merge_entries",
     "resolved_yaml",
 ]

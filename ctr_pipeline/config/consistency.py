@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ctr_pipeline.config.explanations import nearest
 from ctr_pipeline.config.key_paths import KeyPath, value_at
-from ctr_pipeline.config.models import RuntimeConfig, SplitConfig, WorkersConfig
+from ctr_pipeline.config.models import ALL_COLUMNS, RuntimeConfig, SplitConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS
 
@@ -82,7 +82,11 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
         for key in ("columns", "cross"):
             path: KeyPath = ("features", index, key)
             # What still has dots was a bad range, which has been named already.
-            named += [(path, name) for name in _texts(value_at(entry, (key,))) if ".." not in name]
+            named += [
+                (path, name)
+                for name in _texts(value_at(entry, (key,)))
+                if ".." not in name and name != ALL_COLUMNS
+            ]
     for path, name in named:
         if name not in known:
             source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from ctr_pipeline.config.consistency import check_consistency
 from ctr_pipeline.config.explanations import describe, explain_errors
 from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
-from ctr_pipeline.config.models import Config, FeatureEntry, ModelConfig
+from ctr_pipeline.config.merging import merge_problems
+from ctr_pipeline.config.models import Config, ModelConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.config.search_space import check_search_space
@@ -98,11 +99,6 @@ def config_from_mapping(
     return _finish(source, overrides, check_model, text="", path=None)
 
 
-def entries_by_feature(entries: Sequence[FeatureEntry]) -> dict[str, FeatureEntry]:
-    """The entry that counts for each feature, the last that names it; in order of first naming."""
-    return {feature: entry for entry in entries for feature in entry.features}
-
-
 def _finish(
     source: Source,
     overrides: Sequence[str],
@@ -121,6 +117,9 @@ def _finish(
         config = Config.model_validate(values)
     except ValidationError as error:
         explain_errors(error.errors(include_url=False), values, source)
+    if config is not None and config.features != "auto":
+        for index, message in merge_problems(config.features):
+            source.add(("features", index), message)
     check_consistency(values, source)
     if check_model is not None:
         _check_model(values, check_model, source)

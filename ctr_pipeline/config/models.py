@@ -146,11 +146,23 @@ def _one_transform(item: Any) -> Any:
     return item
 
 
+_CROSS_NEEDS = "a cross needs id: {hash: {buckets: N}}, and nothing else in it"
+_SEQUENCE_NEEDS = "a sequence needs one id transform of texts: vocabulary or hash"
+ALL_COLUMNS = "*"
+"""As the columns of an entry: every column that the config does not keep out."""
+
+
 class FeatureEntry(Section):
-    """What becomes of one column, of several alike, or of several crossed."""
+    """What becomes of one column, of several alike, or of several crossed.
+
+    Entries that name the same feature are merged key by key (`config.merging`), so one may say less
+    than a feature needs.
+    """
 
     columns: str | tuple[str, ...] = Field(
-        default=(), description="One column, a list, or a range such as I1..I13."
+        default=(),
+        description="One column, a list, a range such as I1..I13, or '*': all, of which the "
+        "statistics decide what no entry says; `auto` in place of an entry is short for that.",
     )
     cross: tuple[str, ...] | None = Field(
         default=None,
@@ -218,8 +230,8 @@ class FeatureEntry(Section):
             raise ValueError("cross needs two or more different columns")
         if self.number is not None or self.type != "auto":
             raise ValueError("a cross has an id alone; leave number and type out")
-        if self.id is None or len(self.id) != 1 or not isinstance(self.id[0], Hash):
-            raise ValueError("a cross needs id: {hash: {buckets: N}}, and nothing else in it")
+        if self.id is not None and (len(self.id) != 1 or not isinstance(self.id[0], Hash)):
+            raise ValueError(_CROSS_NEEDS)
         return self
 
     @model_validator(mode="after")
@@ -228,8 +240,10 @@ class FeatureEntry(Section):
             return self
         if self.cross is not None or self.number is not None or self.type != "auto":
             raise ValueError("a sequence has columns and an id alone; leave the other keys out")
-        if self.id is None or len(self.id) != 1 or self.id[0].kind is not TransformKind.TEXT_TO_ID:
-            raise ValueError("a sequence needs one id transform of texts: vocabulary or hash")
+        if self.id is not None and (
+            len(self.id) != 1 or self.id[0].kind is not TransformKind.TEXT_TO_ID
+        ):
+            raise ValueError(_SEQUENCE_NEEDS)
         return self
 
     @model_validator(mode="after")
@@ -246,6 +260,20 @@ class FeatureEntry(Section):
                     "vector holds nothing else: log, standardize, normalize, clip, fill"
                 )
         return self
+
+    @property
+    def lacking(self) -> str | None:
+        """What all entries of a feature together must still say, a sentence; None if nothing."""
+        if self.id is not None:
+            return None
+        if self.cross is not None:
+            return _CROSS_NEEDS
+        return None if self.sequence is None else _SEQUENCE_NEEDS
+
+    @property
+    def names_all(self) -> bool:
+        """Whether it is about every column."""
+        return self.columns in (ALL_COLUMNS, (ALL_COLUMNS,))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -693,7 +721,9 @@ class Config(Section):
     )
     data: DataConfig = Field(description="Where the rows are and how they are read.")
     features: Literal["auto"] | tuple[FeatureEntry, ...] = Field(
-        default="auto", description="auto, or what becomes of each column; later entries win."
+        default="auto",
+        description="auto, or what becomes of each column. Entries of one column are merged key by "
+        "key, later ones win; with `auto` among them, the statistics decide what they leave open.",
     )
     model: ModelConfig = Field(default=ModelConfig(), description="The architecture.")
     train: TrainConfig = Field(default=TrainConfig(), description="Training.")
@@ -707,6 +737,13 @@ class Config(Section):
         exclude_if=is_none,
         description="What ctrpipe tune searches; no other reads it.",
     )
+
+    @field_validator("features", mode="before")
+    @classmethod
+    def _auto_as_entry(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple({"columns": ALL_COLUMNS} if item == "auto" else item for item in value)
 
     @property
     def run_folder(self) -> Path:

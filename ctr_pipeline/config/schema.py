@@ -23,6 +23,9 @@ def json_schema() -> dict[str, Any]:
             "anyOf": [item, {"type": "array", "items": item, "minItems": 1}, {"type": "null"}],
             "default": None,
         }
+    for shape in schema["properties"]["features"]["anyOf"]:
+        if shape["type"] == "array":
+            shape["items"] = {"anyOf": [shape["items"], {"const": "auto"}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ctrpipe config",

@@ -10,7 +10,8 @@
 
 A file is in short form if an action stands at its top level. It becomes the values of the full
 form, each with the place where it was given, so that errors name the user's own lines. Every
-section of the full form but `features` may stand beside the actions.
+section of the full form may stand beside the actions; `features` only as `auto`, which decides
+what the actions leave open.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctr_pipeline.config.key_paths import KeyPath, value_at
+from ctr_pipeline.config.models import ALL_COLUMNS
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.yaml_source import Place, Source
 
@@ -82,10 +84,11 @@ def expand_short_form(source: Source) -> None:
     values = source.values
     if not is_short_form(values):
         return
-    if "features" in values:
+    if values.get("features", "auto") != "auto":
         source.add(
             ("features",),
-            "the short form names columns by action, so it has no 'features'; keep one of the two",
+            "the short form names columns by action, so its 'features' can only be auto, for all "
+            "other columns; keep one of the two",
         )
         return
     entries, places = _entries_of(_take_actions(source), source)
@@ -95,6 +98,9 @@ def expand_short_form(source: Source) -> None:
     _take_data(source)
     _take_model(source)
     _take_resources(source)
+    if "features" in values:
+        entries.insert(0, {"columns": ALL_COLUMNS})
+        places.insert(0, source.place_of(("features",)))
     values["features"] = entries
     for index, place in enumerate(places):
         source.places["features", index] = place

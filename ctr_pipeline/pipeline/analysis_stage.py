@@ -11,18 +11,17 @@ from ctr_pipeline import durable
 from ctr_pipeline.analysis import (
     ColumnDecision,
     collect_statistics,
-    decide_features,
     plan_statistics,
 )
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
-from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
+from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, sequences_in
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.table_statistics import collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -124,29 +123,16 @@ def _decide(
     *,
     progress: Progress,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
-    if not columns.automatic:
-        return tuple(columns.explicit[name] for name in columns.names), ()
-    types = {name: columns.types[name] for name in columns.automatic}
-    plain = tuple(
-        FeatureSpec(column=name, column_type=kind, sensitive=name in columns.sensitive)
-        for name, kind in types.items()
-    )
-    profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
-    decided, decisions = decide_features(
-        types,
-        profile,
-        label=loaded.config.data.label,
-        exclude=set(columns.carried),
-        sequences=sequences_in(loaded, source.head, types),
-    )
-    automatic = {
-        spec.column: spec.model_copy(update={"sensitive": spec.column in columns.sensitive})
-        for spec in decided
-    }
-    chosen = columns.explicit | automatic
-    features = tuple(chosen[name] for name in columns.names if name in chosen)
-    unused = tuple(decision for decision in decisions if not decision.used)
-    left_out = (*unused, *columns.unfit)
+    profile = None
+    if columns.automatic:
+        plain = tuple(
+            FeatureSpec(
+                column=name, column_type=columns.types[name], sensitive=name in columns.sensitive
+            )
+            for name in columns.automatic
+        )
+        profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
+    features, left_out = complete_features(loaded, columns, source.head, profile)
     if not features:
         reasons = "; ".join(f"{decision.column}: {decision.reason}" for decision in left_out[:3])
         raise ConfigError(
@@ -160,12 +146,8 @@ def _refuse_empty_columns(
 ) -> None:
     """Raises ConfigError if the config asks for features of columns without any value."""
     problems = []
-    if loaded.config.features == "auto":
-        return
-    entries = entries_by_feature(loaded.config.features)
     for name, spec in columns.explicit.items():
-        key = f"features[{loaded.config.features.index(entries[name])}]"
-        key += ".columns" if spec.cross is None else ".cross"
+        key = columns.entries[name].key + (".columns" if spec.cross is None else ".cross")
         for part in spec.parts:
             known = statistics.column(part.column)
             if known.num_missing == known.count:
@@ -182,15 +164,12 @@ def _refuse_empty_vocabularies(
     loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
 ) -> None:
     """Raises ConfigError if a `min_count` of the config leaves no value at all."""
-    if loaded.config.features == "auto":
-        return
     problems = []
-    for column in columns.explicit:
+    for column, spec in columns.explicit.items():
         vocabulary = statistics.vocabularies.get(column)
-        if vocabulary is None or vocabulary.size > 0:
+        if spec.id is None or vocabulary is None or vocabulary.size > 0:
             continue
-        entry = entries_by_feature(loaded.config.features)[column]
-        key = f"features[{loaded.config.features.index(entry)}].id"
+        key = columns.entries[column].key_of("id")
         message = (
             f"no value of column '{column}' occurs {vocabulary.min_count} times in the training "
             f"rows, so its vocabulary is empty; lower min_count, or use hash"

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ctr_pipeline.analysis import ColumnDecision
-from ctr_pipeline.config.loader import LoadedConfig, entries_by_feature
+from ctr_pipeline.analysis import ColumnDecision, decide_features
+from ctr_pipeline.analysis.decide import MIN_COUNT
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.dataset.inference import infer_sequence
 from ctr_pipeline.errors import ConfigError, ConfigProblem
-from ctr_pipeline.features import ColumnType, FeatureSpec, ListSpec, SequenceSpec
+from ctr_pipeline.features import ColumnType, FeatureSpec, ListSpec, SequenceSpec, Vocabulary
 from ctr_pipeline.preprocessing.chains import check_chain
+from ctr_pipeline.statistics import Statistics
 
+TAKEN_OUT = "the config gives it neither number nor id"
 UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
 
 _ROWS_OF_SEQUENCES = 2000
@@ -26,15 +30,18 @@ class FeatureColumns:
     Attributes:
         names: The features, in their order.
         types: How each column that a feature reads is read.
-        explicit: Features whose chains the config gives.
-        automatic: Columns whose transforms the statistics decide.
+        entries: What the config says about each feature.
+        explicit: Features whose chains the config gives; of those that are automatic as well, one.
+        automatic: Columns whose transforms the statistics decide, as far as `explicit` has none.
         sensitive: Columns whose values are never shown.
         carried: Key columns and the column of GAUC; read as text, not features.
-        unfit: Columns that would be automatic, but whose type fits no feature.
+        unfit: Columns that would be automatic, but whose type fits no feature, or that the config
+            takes out.
     """
 
     names: tuple[str, ...]
     types: dict[str, ColumnType]
+    entries: dict[str, MergedEntry]
     explicit: dict[str, FeatureSpec]
     automatic: tuple[str, ...]
     sensitive: frozenset[str]
@@ -55,12 +62,11 @@ def sequences_in(
 
     A column that the config calls categorical is none.
     """
-    features = loaded.config.features
-    entries = {} if features == "auto" else entries_by_feature(features)
+    entries = merge_entries(loaded.config.features, list(names))
     found = {}
     for name in names:
         values = head.column(name)
-        is_asked = name in entries and entries[name].type != "auto"
+        is_asked = name in entries and entries[name].entry.type != "auto"
         if pa.types.is_string(values.type) and not is_asked:
             sequence = infer_sequence(values.slice(0, _ROWS_OF_SEQUENCES))
             if sequence is not None:
@@ -93,69 +99,131 @@ def choose_columns(
     ):
         _require(loaded, names, key, [column] if column is not None else [], problems)
 
-    order: list[str] = []
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}
     automatic: list[str] = []
-    unfit: list[str] = []
+    unfit: dict[str, str] = {}
     sensitive: set[str] = set()
-    if config.features == "auto":
-        kept_out = {config.data.label, config.data.weight, *config.data.key_columns}
-        wanted = [name for name in names if name not in kept_out]
-        automatic = [name for name in wanted if name in inferred]
-        unfit = [name for name in wanted if name not in inferred]
-        types = {name: inferred[name] for name in automatic}
-        order = automatic
-        if not automatic:
-            message = "no column can serve as a feature: there is none, or no type fits"
-            problems.append(loaded.problem_at("features", message))
-    else:
-        entries = entries_by_feature(config.features)
-        order = list(entries)
-        for column, entry in entries.items():
-            key = f"features[{config.features.index(entry)}]"
-            if entry.cross is not None:
-                continue
-            _require(loaded, names, f"{key}.columns", [column], problems)
-            if entry.sensitive:
-                sensitive.add(column)
-            if entry.number is None and entry.id is None and entry.vector is None:
+    kept_out = {config.data.label, config.data.weight, *config.data.key_columns}
+    entries = merge_entries(config.features, [name for name in names if name not in kept_out])
+    for column, merged in entries.items():
+        entry = merged.entry
+        if entry.cross is not None:
+            continue
+        _require(loaded, names, f"{merged.key}.columns", [column], problems)
+        if entry.sensitive:
+            sensitive.add(column)
+        chains = {key for key in ("number", "id") if key in merged.given}
+        has_chain = entry.number is not None or entry.id is not None
+        is_list = entry.vector is not None or entry.sequence is not None
+        if not has_chain and not is_list:
+            if merged.decided and chains == {"number", "id"}:
+                unfit[column] = TAKEN_OUT
+            elif column not in inferred and not merged.is_named:
+                unfit[column] = UNFIT
+            else:
                 automatic.append(column)
                 types[column] = _type_of_entry(entry, inferred.get(column, ColumnType.TEXT))
-                continue
-            spec = spec_of(column, entry)
-            types[column] = spec.column_type
-            explicit[column] = spec
-            problems += [loaded.problem_at(key, message) for message in check_chain(spec)]
-        specs, crossed_sensitive = _crosses(loaded, names, entries, types, problems)
-        explicit |= specs
-        sensitive |= crossed_sensitive
-        for part in (part for spec in specs.values() for part in spec.parts):
-            types.setdefault(part.column, part.column_type)
+            continue
+        spec = spec_of(column, entry)
+        types[column] = spec.column_type
+        explicit[column] = spec
+        if merged.decided and not is_list and chains != {"number", "id"}:
+            automatic.append(column)
+        problems += [loaded.problem_at(merged.key, message) for message in check_chain(spec)]
+    specs, crossed_sensitive = _crosses(loaded, names, entries, types, problems)
+    explicit |= specs
+    sensitive |= crossed_sensitive
+    for part in (part for spec in specs.values() for part in spec.parts):
+        types.setdefault(part.column, part.column_type)
+    if not explicit and not automatic and not problems:
+        message = "no column can serve as a feature: there is none, or no type fits"
+        problems.append(loaded.problem_at("features", message))
     if problems:
         raise ConfigError(problems)
     return FeatureColumns(
-        tuple(order),
+        tuple(name for name in entries if name not in unfit),
         types,
+        entries,
         explicit,
         tuple(automatic),
         frozenset(sensitive),
         tuple(carried),
-        tuple(ColumnDecision(name, used=False, reason=UNFIT) for name in unfit),
+        tuple(ColumnDecision(name, used=False, reason=reason) for name, reason in unfit.items()),
+    )
+
+
+def complete_features(
+    loaded: LoadedConfig, columns: FeatureColumns, head: pa.Table, profile: Statistics | None
+) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
+    """All features, and the columns without one.
+
+    Args:
+        loaded: The config.
+        columns: What it says.
+        head: Of the data.
+        profile: Of the automatic columns; None if there are none.
+    """
+    if profile is None:
+        return tuple(columns.explicit[name] for name in columns.names), columns.unfit
+    types = {name: columns.types[name] for name in columns.automatic}
+    decided, decisions = decide_features(
+        types,
+        profile,
+        label=loaded.config.data.label,
+        exclude=set(columns.carried),
+        sequences=sequences_in(loaded, head, types),
+    )
+    chosen = dict(columns.explicit)
+    unused = {one.column: one for one in decisions if not one.used and one.column not in chosen}
+    for spec in decided:
+        merged = columns.entries[spec.column]
+        combined = _combine(spec, merged, columns.explicit.get(spec.column))
+        if combined is None:
+            unused[spec.column] = ColumnDecision(
+                spec.column, used=False, reason="the config takes away all that would be decided"
+            )
+            continue
+        is_sensitive = spec.column in columns.sensitive
+        chosen[spec.column] = combined.model_copy(update={"sensitive": is_sensitive})
+    features = tuple(chosen[name] for name in columns.names if name in chosen)
+    return features, (*unused.values(), *columns.unfit)
+
+
+def _combine(
+    decided: FeatureSpec, merged: MergedEntry, explicit: FeatureSpec | None
+) -> FeatureSpec | None:
+    """A feature of what was decided and what the config says, which wins key by key."""
+    kept = [key for key in ("number", "id") if key not in merged.given]
+    if len(kept) == 2:
+        return decided
+    if decided.sequence is not None:
+        # Its one chain reads elements, and one of the config would read whole texts.
+        return decided if explicit is None and "id" in kept else explicit
+    base = explicit or decided.model_copy(update={"number": None, "id": None})
+    spec = base.model_copy(update={key: getattr(decided, key) for key in kept})
+    if spec.number is None and spec.id is None:
+        return None
+    given = " and ".join(sorted(set(merged.given) & {"number", "id"}))
+    return spec.model_copy(
+        update={"reason": f"{given} as the config says; the rest decided: {decided.reason}"}
     )
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
     """The feature that an entry with chains describes."""
+    ids = entry.id
+    if entry.sequence is not None and ids is None:
+        ids = (Vocabulary(min_count=MIN_COUNT),)
     reads_text = entry.vector is not None or all(
-        chain[0].kind.takes_text for chain in (entry.number, entry.id) if chain is not None
+        chain[0].kind.takes_text for chain in (entry.number, ids) if chain is not None
     )
     number = entry.number or () if entry.vector is not None else entry.number
     return FeatureSpec(
         column=column,
         column_type=ColumnType.TEXT if reads_text else ColumnType.NUMBER,
         number=number,
-        id=entry.id,
+        id=ids,
         sensitive=entry.sensitive,
         reason="as the config says",
         sequence=entry.sequence,
@@ -166,17 +234,17 @@ def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
 def _crosses(
     loaded: LoadedConfig,
     names: Sequence[str],
-    entries: Mapping[str, FeatureEntry],
+    entries: Mapping[str, MergedEntry],
     types: Mapping[str, ColumnType],
     problems: list[ConfigProblem],
 ) -> tuple[dict[str, FeatureSpec], set[str]]:
     """Crosses by name, and the columns of those whose values are never shown."""
     specs: dict[str, FeatureSpec] = {}
     sensitive: set[str] = set()
-    for name, entry in entries.items():
-        if entry.cross is None or loaded.config.features == "auto":
+    for name, merged in entries.items():
+        entry, key = merged.entry, merged.key
+        if entry.cross is None:
             continue
-        key = f"features[{loaded.config.features.index(entry)}]"
         _require(loaded, names, f"{key}.cross", entry.cross, problems)
         if name in names:
             message = f"'{name}' is a column of the data; give the cross another name"
@@ -193,7 +261,7 @@ def _crosses(
 def _cross_of(
     name: str,
     entry: FeatureEntry,
-    entries: Mapping[str, FeatureEntry],
+    entries: Mapping[str, MergedEntry],
     types: Mapping[str, ColumnType],
 ) -> tuple[FeatureSpec, list[str]]:
     """The feature that a cross describes, and what is wrong with its columns.
@@ -202,14 +270,14 @@ def _cross_of(
     """
     parts, problems = [], []
     for column in entry.cross or ():
-        entry_of = entries.get(column)
+        entry_of = entries[column].entry if column in entries else None
         if entry_of is not None and (entry_of.sequence is not None or entry_of.vector is not None):
             kind_of_list = "sequence" if entry_of.sequence is not None else "vector"
             problems.append(
                 f"'{column}' is a {kind_of_list}, and a row of it has no one value to cross"
             )
         kind = types.get(column, ColumnType.TEXT)
-        chain = entries[column].id if kind is ColumnType.NUMBER else None
+        chain = entry_of.id if entry_of is not None and kind is ColumnType.NUMBER else None
         if kind is ColumnType.NUMBER and chain is None:
             problems.append(
                 f"'{column}' is read as a number and has no id to be crossed by; give its own "

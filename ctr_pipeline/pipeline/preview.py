@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from ctr_pipeline.analysis import (
     ColumnDecision,
     collect_statistics,
-    decide_features,
     plan_statistics,
 )
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.merging import merge_entries
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.parts import write_part
@@ -25,7 +25,7 @@ from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import load_features
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, sequences_in
+from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
@@ -96,16 +96,31 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
 def place_of_feature(loaded: LoadedConfig, feature: str) -> str:
     """Where a config decides on a feature: `config.yaml:14, features[2]`.
 
-    The last entry that names a feature counts; earlier ones that name it, too, are told.
+    Where several entries name it, each key is told apart, with the entries it wins over; what the
+    statistics decide stands where `auto` does.
     """
-    entries = loaded.config.features
-    if entries == "auto":
+    features = loaded.config.features
+    if features == "auto":
         return f"{loaded.place_of('features')}, features: auto"
-    keys = [f"features[{i}]" for i, entry in enumerate(entries) if feature in entry.features]
-    if not keys:
+    crosses = {name for entry in features if entry.cross is not None for name in entry.features}
+    merged = merge_entries(features, () if feature in crosses else (feature,)).get(feature)
+    if merged is None:
         return ""
-    *earlier, last = (f"{loaded.place_of(key)}, {key}" for key in keys)
-    return last + (f", which wins over {' and '.join(earlier)}" if earlier else "")
+
+    def place(index: int) -> str:
+        word = ", auto" if features[index].names_all else ""
+        return f"{loaded.place_of(f'features[{index}]')}, features[{index}]{word}"
+
+    if len(merged.named_by) == 1:
+        return place(merged.named_by[0])
+    told = []
+    for key, index in merged.given.items():
+        over = [place(other) for other in merged.overruled.get(key, ())]
+        told.append(f"{key}: {place(index)}" + (f", over {' and '.join(over)}" if over else ""))
+    if merged.decided:
+        auto = next(index for index in merged.named_by if features[index].names_all)
+        told.append(f"the rest: {place(auto)}")
+    return "; ".join(told)
 
 
 def checkpoint_bytes(config: Config, num_rows: int) -> int | None:
@@ -173,23 +188,14 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         file = folder / "head.arrow"
         label = loaded.config.data.label
         write_part(_head(source, columns, label), file, label)
-        explicit = columns.explicit
-        features = tuple(explicit[name] for name in columns.names if name in explicit)
-        left_out = tuple[ColumnDecision, ...]()
+        profile = None
         if columns.automatic:
-            types = {name: columns.types[name] for name in columns.automatic}
-            plain = [FeatureSpec(column=name, column_type=kind) for name, kind in types.items()]
-            decided, decisions = decide_features(
-                types,
-                _collect(loaded, plain, file, folder / "profile"),
-                label=loaded.config.data.label,
-                exclude=set(columns.carried),
-                sequences=sequences_in(loaded, source.head, types),
-            )
-            chosen = columns.explicit | {spec.column: spec for spec in decided}
-            features = tuple(chosen[name] for name in columns.names if name in chosen)
-            unused = tuple(decision for decision in decisions if not decision.used)
-            left_out = (*unused, *columns.unfit)
+            plain = [
+                FeatureSpec(column=name, column_type=columns.types[name])
+                for name in columns.automatic
+            ]
+            profile = _collect(loaded, plain, file, folder / "profile")
+        features, left_out = complete_features(loaded, columns, source.head, profile)
         statistics = _collect(loaded, features, file, folder)
         return Preview(source, features, left_out, plan_preprocessing(features, statistics, folder))
 

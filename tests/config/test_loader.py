@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ctr_pipeline.config import config_from_mapping, entries_by_feature, load_config
+from ctr_pipeline.config import config_from_mapping, load_config, merge_entries
 from ctr_pipeline.config.models import Config, ModelConfig
 from ctr_pipeline.errors import ConfigError
 
@@ -175,7 +175,7 @@ def test_custom_model_options_stay_as_written():
     assert config_from_mapping(mapping).config.model.options == {"sizes": [1, [2]]}
 
 
-def test_later_entry_of_a_column_counts():
+def test_later_keys_of_a_column_count():
     loaded = config_from_mapping(
         {
             "data": {"train": "a"},
@@ -185,10 +185,49 @@ def test_later_entry_of_a_column_counts():
             ],
         }
     ).config
-    chosen = entries_by_feature(loaded.features)
+    chosen = {name: merged.entry for name, merged in merge_entries(loaded.features).items()}
     assert list(chosen) == ["I1", "I2", "I3", "C1"]
     assert chosen["I2"].sensitive
+    assert chosen["I2"].number == chosen["I1"].number
     assert not chosen["I3"].sensitive
+
+
+def test_entries_that_contradict_each_other_are_refused(write):
+    path = write(
+        """\
+data: {train: rows.csv}
+features:
+  - {columns: [a, b], number: log}
+  - {columns: b, sequence: {}, id: {hash: {buckets: 9}}}
+  - {columns: c, sequence: {max_length: 5}}
+"""
+    )
+    first, second = problems(load_config, path).splitlines()
+    assert first.startswith("c.yaml:4: features[1]: 'b', together with features[0]: a sequence has")
+    assert "null takes" in first
+    assert second.startswith("c.yaml:5: features[2]: a sequence needs one id transform")
+    # What auto decides makes it whole.
+    config_from_mapping(
+        {"data": {"train": "a"}, "features": ["auto", {"columns": "c", "sequence": {}}]}
+    )
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        ["auto", {"columns": "a", "number": "log"}],
+        [{"columns": ["a", "b"], "sensitive": True}, {"columns": "a", "id": "vocabulary"}],
+        [{"columns": "a", "sequence": {}, "id": "vocabulary"}, {"columns": "a", "sequence": None}],
+        [{"columns": "*", "type": "categorical"}, {"columns": "a", "number": None}],
+    ],
+)
+def test_what_is_written_back_merges_alike(features):
+    loaded = config_from_mapping({"data": {"train": "a"}, "features": features})
+    again = config_from_mapping(yaml.safe_load(loaded.resolved_yaml()))
+    assert merge_entries(again.config.features, "abc") == merge_entries(
+        loaded.config.features, "abc"
+    )
+    assert again.resolved_yaml() == loaded.resolved_yaml()
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file(write):

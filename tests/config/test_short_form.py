@@ -106,6 +106,12 @@ def test_sections_and_overrides_of_the_full_form_work_beside_it(tmp_path):
     assert load_config(path).place_of("data.train").endswith("c.yaml:1")
 
 
+def test_auto_decides_what_the_actions_leave_open():
+    first, second = loaded(hash=["C1"], features="auto").features
+    assert first.names_all
+    assert second.columns == ("C1",)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -121,7 +127,7 @@ def test_sections_and_overrides_of_the_full_form_work_beside_it(tmp_path):
         ("hash: {buckets: 3}\n", "c.yaml:1: hash: expected columns"),
         ("hash: [1, 2]\n", "c.yaml:1: hash: expected columns"),
         ("hash: [C3..C1]\n", "c.yaml:1: hash"),
-        ("hash: [a]\nfeatures: auto\n", "c.yaml:2: features: the short form names"),
+        ("hash: [a]\nfeatures: []\n", "c.yaml:2: features: the short form names"),
         ("hash: [a]\nresources: 4\n", "c.yaml:2: resources: expected {parameter_servers"),
         ("hash: [a]\nresources: {cpus: 4}\n", "c.yaml:2: resources: expected"),
         (

@@ -4,6 +4,26 @@ from bad_input_cases import Case, entry
 
 FEATURE_CASES = (
     Case(
+        "entries_that_contradict_each_other",
+        lambda w: w.config(
+            features=[
+                {"columns": ["price", "city"], "number": "count_encode"},
+                {"columns": "city", "sequence": {}, "id": "vocabulary"},
+            ]
+        ),
+        ("features[1]", "'city', together with features[0]", "null takes an earlier"),
+    ),
+    Case(
+        "all_columns_taken_out",
+        lambda w: w.config(features=["auto", {"columns": "*", "number": None, "id": None}]),
+        ("features", "no column can serve as a feature"),
+    ),
+    Case(
+        "auto_misspelt",
+        lambda w: w.config(features=["atuo", {"columns": "city", "id": "vocabulary"}]),
+        ("features[0]", "an entry such as", "'atuo'"),
+    ),
+    Case(
         "dates_that_are_none",
         entry(columns="city", id={"datetime": {"parts": ["hour"]}}),
         ("features", "'city'", "tells a time in the format 'iso'", "epoch_seconds"),

@@ -1,10 +1,12 @@
+import pyarrow as pa
 import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.features import ColumnType
-from ctr_pipeline.pipeline.columns import choose_columns
+from ctr_pipeline.features import Bucketize, ColumnType, Log, Standardize, Vocabulary
+from ctr_pipeline.pipeline.columns import TAKEN_OUT, choose_columns, complete_features
+from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 NAMES = ["click", "price", "city", "user", "zip"]
@@ -68,10 +70,110 @@ def test_carried_columns_are_named_once():
     assert columns.carried == ("user", "zip")
 
 
-def test_last_entry_wins():
-    columns = choose([{"columns": ["price", "zip"], "number": ["log"]}, {"columns": "zip"}])
-    assert list(columns.explicit) == ["price"]
-    assert columns.automatic == ("zip",)
+def test_entries_of_a_feature_are_merged_and_later_keys_win():
+    columns = choose(
+        [
+            {"columns": ["price", "zip"], "number": ["log"], "sensitive": True},
+            {"columns": "zip", "id": [{"bucketize": {"quantiles": 4}}]},
+            {"columns": "zip", "number": "standardize"},
+        ]
+    )
+    price, zip_code = columns.explicit["price"], columns.explicit["zip"]
+    assert (price.number, price.id) == ((Log(),), None)
+    assert zip_code.number == (Standardize(),)
+    assert zip_code.id == (Bucketize(quantiles=4),)
+    assert zip_code.sensitive
+    assert columns.entries["zip"].given == {"number": 2, "sensitive": 0, "id": 1}
+    assert columns.entries["zip"].overruled == {"number": (0,)}
+
+
+def test_null_takes_the_key_of_an_earlier_entry_away():
+    both = {"columns": "zip", "number": ["log"], "id": [{"bucketize": {"quantiles": 4}}]}
+    spec = choose([both, {"columns": "zip", "number": None}]).explicit["zip"]
+    assert (spec.number, spec.id) == (None, (Bucketize(quantiles=4),))
+    # Without any chain the statistics decide.
+    bare = choose([both, {"columns": "zip", "number": None, "id": None}])
+    assert (bare.automatic, bare.explicit) == (("zip",), {})
+
+
+def test_auto_among_entries_decides_what_they_leave_open():
+    columns = choose(
+        [
+            "auto",
+            {"columns": "price", "number": "log"},
+            {"columns": "zip", "id": "vocabulary"},
+            {"columns": "city", "number": None, "id": None},
+            {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
+        ],
+    )
+    assert columns.names == ("price", "user", "zip", "city × user")
+    assert columns.automatic == ("price", "user", "zip")
+    # zip looks like numbers; the chain that is given reads texts, so all of the column is text.
+    assert columns.types == {"price": NUMBER, "zip": TEXT, "user": TEXT, "city": TEXT}
+    assert set(columns.explicit) == {"price", "zip", "city × user"}
+    assert [(one.column, one.reason) for one in columns.unfit] == [("city", TAKEN_OUT)]
+
+
+def test_auto_leaves_open_keys_and_weights_as_it_does_alone():
+    data = {"key_columns": ["user"], "weight": "zip"}
+    assert choose(["auto"], data=data).names == choose("auto", data=data).names == ("price", "city")
+    named = choose(["auto", {"columns": "user", "id": "vocabulary"}], data=data)
+    assert named.names == ("price", "city", "user")
+
+
+def test_a_key_of_all_columns_is_a_key_of_each():
+    columns = choose([{"columns": "*", "sensitive": True}, {"columns": "zip", "sensitive": False}])
+    assert columns.sensitive == {"price", "city", "user"}
+
+
+def profile_of(columns):
+    """Statistics in which every automatic column is worth having."""
+    known = {}
+    for name in columns.automatic:
+        kind = columns.types[name]
+        moments = Moments(
+            count=9, mean=1.0, standard_deviation=1.0, minimum=0.0, maximum=2.0, skew=0.0
+        )
+        known[name] = ColumnStatistics(
+            column=name,
+            column_type=kind,
+            count=9,
+            num_missing=0,
+            num_distinct=5,
+            moments=moments if kind is NUMBER else None,
+            quantiles={"0.5": 1.0, "0.95": 2.0},
+        )
+    return Statistics(fingerprint="", num_rows=9, label_rate=0.5, columns=known)
+
+
+def complete(features):
+    loaded = config_from_mapping(
+        {"data": {"train": "rows.csv", "label": "click"}, "features": features}
+    )
+    columns = choose_columns(loaded, NAMES, INFERRED)
+    head = pa.table(
+        {name: pa.array(["a", "b"] if INFERRED[name] is TEXT else [1.0, 2.0]) for name in NAMES}
+    )
+    return complete_features(loaded, columns, head, profile_of(columns))
+
+
+def test_given_keys_win_over_decided_ones():
+    features, left_out = complete(
+        [
+            "auto",
+            {"columns": "price", "number": "log"},
+            {"columns": "zip", "id": None, "sensitive": True},
+            {"columns": "user", "id": None},
+        ]
+    )
+    price, city, zip_code = features
+    assert price.number == (Log(),)
+    assert price.id == (Bucketize(quantiles=30),)
+    assert city.id == (Vocabulary(min_count=2),)
+    assert (zip_code.number, zip_code.id, zip_code.sensitive) == ((Standardize(),), None, True)
+    (unused,) = left_out
+    assert unused.column == "user"
+    assert "takes away" in unused.reason
 
 
 def test_every_missing_column_is_named_at_once_with_the_nearest():

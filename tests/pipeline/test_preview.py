@@ -53,10 +53,7 @@ def test_every_decision_has_its_place(settings, tmp_path):
     line = text.splitlines().index(features[0]) + 1
     rows = check_config(load_config(path), progress=SilentProgress()).rows
     first, second = f"{path}:{line}, features[0]", f"{path}:{line + 1}, features[1]"
-    assert {row.feature: row.place for row in rows} == {
-        "price": first,
-        "city": f"{second}, which wins over {first}",
-    }
+    assert {row.feature: row.place for row in rows} == {"price": first, "city": f"id: {second}"}
     override = ["features[1].columns=price"]
     rows = check_config(load_config(path, override), progress=SilentProgress()).rows
     assert {row.feature: row.place for row in rows}["city"] == first
@@ -64,6 +61,30 @@ def test_every_decision_has_its_place(settings, tmp_path):
     line = path.read_text().splitlines().index("features: auto") + 1
     for row in check_config(load_config(path), progress=SilentProgress()).rows:
         assert row.place == f"{path}:{line}, features: auto"
+
+
+def test_every_key_has_its_place(settings, tmp_path):
+    path = tmp_path / "c.yaml"
+    features = [
+        "- auto",
+        "- {columns: price, number: log}",
+        "- {columns: [price], number: standardize}",
+    ]
+    text = yaml.safe_dump(settings) + "features:\n" + "\n".join(features) + "\n"
+    path.write_text(text)
+    rows = check_config(load_config(path), progress=SilentProgress()).rows
+    line = text.splitlines().index(features[0]) + 1
+    auto = f"{path}:{line}, features[0], auto"
+    log, scaled = (f"{path}:{line + index}, features[{index}]" for index in (1, 2))
+    assert {row.feature: row.place for row in rows} == {
+        "price": f"number: {scaled}, over {log}; the rest: {auto}",
+        "city": auto,
+    }
+    price, city = rows
+    assert price.number == "standardize"
+    assert price.id.startswith("bucketize")
+    assert price.reason.startswith("number as the config says; the rest decided: number with")
+    assert city.id.startswith("vocabulary")
 
 
 def test_explicit_plan_and_its_sizes(settings):
