@@ -255,6 +255,7 @@ def window_of(number: int, total: int) -> tuple[float, float]:
 def _strike(fault: Fault, chaos: Disturbance) -> _Turn:
     """Has a fault do what it does; what goes wrong is one of the problems."""
     num_strikes, num_problems = len(chaos.strikes), len(chaos.problems)
+    chaos.since = time.time()
     try:
         fault.strike(chaos)
         if len(chaos.strikes) == num_strikes:
@@ -293,6 +294,11 @@ def _judge_turn(
         outcome.problems.append(
             f"{outcome.stall_seconds:.1f} s without progress, {limit:.0f} allowed"
         )
+    if fault.most_repeated_seconds is not None and strikes and chaos.run.training_seconds():
+        speed = chaos.run.moments[-1].trained / chaos.run.training_seconds()
+        seconds, most = outcome.repeated / speed / len(strikes), fault.most_repeated_seconds
+        if seconds > most:
+            outcome.problems.append(f"{seconds:.1f} s of work repeated a blow, {most:.0f} allowed")
 
 
 def _judge_end(
@@ -414,15 +420,38 @@ def show_outcome(outcome: Outcome) -> None:
         print(f"    WRONG: {problem}", file=sys.stderr, flush=True)
 
 
+def judge_against_undisturbed(outcomes: Sequence[Outcome], faults: Sequence[Fault]) -> None:
+    """What only a table of several runs can tell: natural error of the AUC, and goodput.
+
+    Goodput is that of the undisturbed run with the same seed, which ran in the same hour.
+    """
+    undisturbed = {one.seed: one for one in outcomes if one.fault == "undisturbed"}
+    aucs = [one.auc for one in undisturbed.values() if one.auc is not None]
+    if not aucs:
+        return
+    middle, room = natural_error(aucs)
+    least = {fault.name: fault.least_goodput for fault in faults}
+    for one in outcomes:
+        if one.auc is not None and abs(one.auc - middle) > room:
+            one.problems.append(f"AUC {one.auc:.4f} is beyond {middle:.4f} ± {room:.4f}")
+        allowed = least.get(one.fault)
+        if allowed is not None and one.seed in undisturbed and one.training_seconds:
+            goodput = undisturbed[one.seed].training_seconds / one.training_seconds
+            if goodput < allowed:
+                one.problems.append(f"goodput {goodput:.0%}, {allowed:.0%} wanted")
+
+
 def tabulate(outcomes: Sequence[Outcome], what: Mapping[str, str]) -> list[list[str]]:
     """A row for each fault: mean and range over repeats."""
     rows = []
     undisturbed = [one.training_seconds for one in outcomes if one.fault == "undisturbed"]
+    alone = {fault.name for fault in ALL_FAULTS if fault.is_alone}
     for name in dict.fromkeys(one.fault for one in outcomes):
         same = [one for one in outcomes if one.fault == name]
         aucs = [one.auc for one in same if one.auc is not None]
         goodput = ""
-        if undisturbed and all(one.training_seconds for one in same) and aucs:
+        # The time of a run that several faults share is none of them's.
+        if name in alone and undisturbed and all(one.training_seconds for one in same) and aucs:
             mean = statistics.fmean(one.training_seconds for one in same)
             goodput = f"{statistics.fmean(undisturbed) / mean:.0%}"
         failed = sum(bool(one.problems) for one in same)
@@ -525,18 +554,13 @@ def main() -> int:
                 # Time may end before the last of them does.
                 _write(arguments.json, machine, size, outcomes)
     _write(arguments.json, machine, size, outcomes)
-    aucs = [one.auc for one in outcomes if one.fault == "undisturbed" and one.auc is not None]
-    if aucs:
-        middle, room = natural_error(aucs)
-        for one in outcomes:
-            if one.auc is not None and abs(one.auc - middle) > room:
-                one.problems.append(f"AUC {one.auc:.4f} is beyond {middle:.4f} ± {room:.4f}")
+    judge_against_undisturbed(outcomes, ALL_FAULTS)
     num_seeds = len({one.seed for one in outcomes})
     print(f"\n{size.rows:,} sample rows, {size.epochs} epochs, {num_seeds} seeds\n")
     print_machine(machine)
     what = {fault.name: fault.what for fault in ALL_FAULTS}
-    header = ["fault", "s without progress", "records repeated", "restarts", "goodput", "test AUC",
-              "as it should be"]  # fmt: skip
+    header = ["fault", "s without progress", "records repeated", "restarts", "goodput",
+              "test AUC of the run", "as it should be"]  # fmt: skip
     print_table(header, tabulate(outcomes, what))
     for one in outcomes:
         for problem in one.problems:

@@ -55,6 +55,8 @@ class Disturbance:
         resumed: The run was started again with `--resume`.
         window: Fractions of the job that the next fault has for itself, where it shares the run
             with others; None: where it likes.
+        since: Unix time at which the present fault's part of the run began: an event before it
+            was another's.
     """
 
     run: WatchedRun
@@ -64,6 +66,7 @@ class Disturbance:
     problems: list[str] = field(default_factory=list)
     resumed: bool = False
     window: tuple[float, float] | None = None
+    since: float = 0.0
 
     def wait_for_moment(self, low: float = 0.15, high: float = 0.6) -> None:
         """Waits for a random place between two fractions of the job, in the middle of steps."""
@@ -125,11 +128,12 @@ class Disturbance:
             self.problems.append(otherwise)
 
     def wait_for_event(self, *words: str, timeout_seconds: float = 60.0) -> None:
-        """Waits until the event log tells of something, with all of these words in one event."""
+        """Waits until the event log tells of something new, all of these words in one event."""
 
         def told() -> bool:
             return any(
-                all(word in f"{event.what} {event.done}" for word in words)
+                event.time >= self.since
+                and all(word in f"{event.what} {event.done}" for word in words)
                 for event in self.run.now.events
             )
 
@@ -159,6 +163,9 @@ class Fault:
         runtime: Keys of `runtime:` that it needs.
         config: Other sections that it needs, merged by key.
         most_stall_seconds: Longest pause without progress that is allowed; None: any that ends.
+        most_repeated_seconds: Work computed again that is allowed for each blow, in seconds of the
+            whole run's speed; None: any.
+        least_goodput: Of the speed of the undisturbed run with the same seed; None: any.
         ends: Exit code of the run; None: whatever.
         needs_root: It cannot be done by others.
         surroundings: Something that has to be there before the run starts, such as an etcd.
@@ -174,6 +181,8 @@ class Fault:
     runtime: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     most_stall_seconds: float | None = None
+    most_repeated_seconds: float | None = None
+    least_goodput: float | None = None
     ends: int | None = 0
     needs_root: bool = False
     surroundings: Callable[[Path], contextlib.AbstractContextManager[Mapping[str, Any]]] | None = (
@@ -354,8 +363,7 @@ def kill_server_between_acknowledgements(chaos: Disturbance) -> None:
     """One server has applied a push that the other has not when that one dies."""
     chaos.wait_for_moment()
     member = chaos.signal("ps", 1, STOP)
-    # Long enough for every worker to have pushed to the other and to wait for this one.
-    time.sleep(chaos.dice.uniform(0.3, 0.8))
+    _wait_for_half_acknowledged_pushes(chaos)
     chaos.run.send(member.pid, KILL)
     chaos.strike("SIGKILL to it, with pushes half acknowledged")
     chaos.wait_until_replaced(member)
@@ -365,12 +373,33 @@ def kill_worker_between_acknowledgements(chaos: Disturbance) -> None:
     """A worker dies when one server has applied its push and the other has not."""
     chaos.wait_for_moment()
     server = chaos.signal("ps", 1, STOP)
-    time.sleep(chaos.dice.uniform(0.3, 0.8))
+    _wait_for_half_acknowledged_pushes(chaos)
     worker = chaos.run.member_view("worker", 0)
     chaos.run.send(worker.pid, KILL)
     chaos.strike("SIGKILL to worker 0, with its push half acknowledged")
     chaos.run.send(server.pid, GO_ON)
     chaos.wait_until_replaced(worker)
+
+
+def _wait_for_half_acknowledged_pushes(chaos: Disturbance) -> None:
+    """With one server stopped, until the workers stand still.
+
+    A worker's next batch has its rows by then, so that it computes and pushes it to both servers:
+    what it stands still for is the answer of the one that is stopped. Only a worker that was asking
+    for the rows of its first batch stands still with nothing pushed.
+
+    Raises:
+        MissedError: Records were counted all the time.
+    """
+    give_up = time.monotonic() + 3.0
+    trained, since = chaos.run.now.records.trained, time.monotonic()
+    while time.monotonic() < since + 0.4:
+        if time.monotonic() > give_up:
+            raise MissedError("the workers do not wait for the server that stands still")
+        if chaos.run.now.records.trained != trained:
+            trained, since = chaos.run.now.records.trained, time.monotonic()
+        time.sleep(0.02)
+    time.sleep(chaos.dice.uniform(0.0, 0.5))
 
 
 def slow_down_server(chaos: Disturbance) -> None:
@@ -734,18 +763,31 @@ def _slowed(chaos: Disturbance, role: Role, index: int, *, fraction: float) -> I
 _THREE_WORKERS = {"workers": {"min": 1, "max": 3}}
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("worker_killed", "worker `kill -9`", kill_worker, most_stall_seconds=2.0, is_core=True),
-    Fault("all_workers_killed", "all workers `kill -9`", kill_all_workers),
+    Fault(
+        "worker_killed",
+        "worker `kill -9`",
+        kill_worker,
+        most_stall_seconds=2.0,
+        most_repeated_seconds=1.0,
+        is_core=True,
+    ),
+    Fault(
+        "all_workers_killed", "all workers `kill -9`", kill_all_workers, most_repeated_seconds=1.0
+    ),
     Fault(
         "worker_killed_every_20s",
         "a worker `kill -9` every 20 s",
         kill_workers_again_and_again,
+        most_stall_seconds=2.0,
+        most_repeated_seconds=1.0,
+        least_goodput=0.75,
         is_alone=True,
     ),
     Fault(
         "worker_hung",
         "worker SIGSTOP for good",
         suspend_worker,
+        most_stall_seconds=2.0,
     ),
     Fault(
         "worker_zombie",
@@ -772,24 +814,36 @@ FAULTS: tuple[Fault, ...] = (
     Fault("worker_slow", "slow worker", slow_down_worker, runtime=_THREE_WORKERS),
     Fault("ps_killed", "PS `kill -9`", kill_server, most_stall_seconds=10.0, is_core=True),
     Fault("all_ps_killed", "all PS `kill -9`", kill_all_servers, most_stall_seconds=10.0),
-    Fault("ps_hung", "PS SIGSTOP for good", suspend_server),
+    Fault("ps_hung", "PS SIGSTOP for good", suspend_server, most_stall_seconds=10.0),
     Fault(
         "ps_killed_between_acks",
         "PS `kill -9` between two PS's acknowledgements",
         kill_server_between_acknowledgements,
-        most_stall_seconds=12.0,
+        most_stall_seconds=10.0,
         is_core=True,
     ),
     Fault(
         "worker_killed_between_acks",
         "worker `kill -9` between two PS's acknowledgements",
         kill_worker_between_acknowledgements,
+        most_stall_seconds=2.0,
+        most_repeated_seconds=1.0,
     ),
     Fault("ps_slow", "slow PS", slow_down_server),
     Fault("master_killed", "master `kill -9`", kill_master, most_stall_seconds=5.0, is_core=True),
     Fault("master_suspended", "master SIGSTOP for 8 s", suspend_master),
-    Fault("master_and_worker_killed", "master and a worker `kill -9`", kill_master_and_worker),
-    Fault("master_and_ps_killed", "master and a PS `kill -9`", kill_master_and_server),
+    Fault(
+        "master_and_worker_killed",
+        "master and a worker `kill -9`",
+        kill_master_and_worker,
+        most_stall_seconds=5.0,
+    ),
+    Fault(
+        "master_and_ps_killed",
+        "master and a PS `kill -9`",
+        kill_master_and_server,
+        most_stall_seconds=5.0,
+    ),
     Fault(
         "everything_killed", "everything `kill -9`, then --resume", kill_everything, is_core=True
     ),

@@ -108,6 +108,8 @@ class WatchedRun:
         self.moments: list[Moment] = []
         self.view: JobView | None = None
         self.restarts: dict[tuple[Role, int], int] = {}
+        # A run that is resumed counts from nought again.
+        self._earlier_restarts: dict[tuple[Role, int], int] = {}
         self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def __enter__(self) -> "WatchedRun":
@@ -162,6 +164,7 @@ class WatchedRun:
 
     def start(self, command: str = "run", *arguments: str) -> None:
         """Starts `ctrpipe COMMAND config.yaml ARGUMENTS`."""
+        self._earlier_restarts = dict(self.restarts)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._program, command, str(self.config_path), *arguments],
@@ -247,7 +250,8 @@ class WatchedRun:
         self.view = view
         for member in view.members:
             place = (member.role, member.index)
-            self.restarts[place] = max(member.restarts, self.restarts.get(place, 0))
+            restarts = self._earlier_restarts.get(place, 0) + member.restarts
+            self.restarts[place] = max(restarts, self.restarts.get(place, 0))
         self._note(
             Moment(
                 time.monotonic(),

@@ -16,6 +16,7 @@ from chaos import (
     FULL,
     QUICK,
     Outcome,
+    judge_against_undisturbed,
     load_outcomes,
     make_config,
     natural_error,
@@ -255,3 +256,49 @@ def test_the_table_counts_what_is_as_it_should_be():
     assert row[0] == "PS killed"
     assert row[1].startswith("3.0 ±")
     assert row[-1] == "1 of 2"
+
+
+def test_outcomes_are_judged_by_the_undisturbed_run_of_their_seed():
+    def outcome(fault, seed, auc, seconds):
+        return Outcome(fault, seed, auc=auc, training_seconds=seconds)
+
+    found = [
+        outcome("undisturbed", 0, 0.75, 100.0),
+        outcome("undisturbed", 1, 0.7502, 50.0),
+        outcome("worker_killed_every_20s", 0, 0.75, 130.0),
+        outcome("worker_killed_every_20s", 1, 0.75, 70.0),
+        outcome("ps_killed", 1, 0.745, 500.0),
+    ]
+    judge_against_undisturbed(found, FAULTS)
+    assert [len(one.problems) for one in found] == [0, 0, 0, 1, 1]
+    assert found[3].problems == ["goodput 71%, 75% wanted"]
+    assert "beyond" in found[4].problems[0]
+
+
+def test_an_event_of_an_earlier_fault_is_not_taken_for_a_new_one(run):
+    event = SimpleNamespace(time=100.0, what="a checkpoint is damaged", done="")
+    training(run)
+    run.view.events = [event]
+    chaos = Disturbance(run, random.Random(0), since=99.0)
+    chaos.wait_for_event("checkpoint", timeout_seconds=0.0)
+    assert chaos.problems == []
+    chaos.since = 101.0
+    chaos.wait_for_event("checkpoint", timeout_seconds=0.0)
+    assert len(chaos.problems) == 1
+
+
+def test_restarts_are_counted_through_a_resumption(run):
+    def look(restarts):
+        member = SimpleNamespace(role="ps", index=0, restarts=restarts)
+        records = SimpleNamespace(trained=0, repeated=0)
+        view = SimpleNamespace(
+            members=[member], state="training", records=records, samples_per_second=0.0
+        )
+        run._look(SimpleNamespace(ask=lambda *_: view))
+
+    look(2)
+    run._program = (sys.executable, "-c", "")
+    run.start()
+    look(1)
+    run.wait(60.0)
+    assert run.restarts["ps", 0] == 3
