@@ -470,6 +470,8 @@ class FeatureSpec(BaseModel):
             None if the whole text does.
         vector: How the text is cut into numbers, each of which goes through the `number` chain,
             which may be empty; None if the column is no vector.
+        table: The embedding table that its ids are of, if another feature has ids of it or may;
+            None: one of its own, of its own name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -482,11 +484,22 @@ class FeatureSpec(BaseModel):
     cross: tuple["FeatureSpec", ...] | None = Field(default=None, exclude_if=is_none)
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
     vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
+    table: str | None = Field(default=None, exclude_if=is_none)
 
     @property
     def parts(self) -> tuple["FeatureSpec", ...]:
         """The columns of the data that it reads, each as a feature of its own."""
         return self.cross or (self,)
+
+
+def features_by_table(features: Sequence[FeatureSpec]) -> dict[str, tuple[FeatureSpec, ...]]:
+    """The features with ids, by the name of the embedding table that their ids are of."""
+    tables: dict[str, tuple[FeatureSpec, ...]] = {}
+    for feature in features:
+        if feature.id is not None:
+            name = feature.table or feature.column
+            tables[name] = (*tables.get(name, ()), feature)
+    return tables
 
 
 def cross_name(columns: Sequence[str]) -> str:

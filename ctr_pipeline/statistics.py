@@ -267,6 +267,8 @@ class VocabularyStatistics(_Frozen):
         size: Values kept.
         num_excluded_values: Distinct values left out.
         num_excluded_rows: Rows that hold a value left out; of a sequence, elements left out.
+        columns: The columns whose values were counted together, `column` among them, where there
+            are several; None: `column` alone. The values left out are those of `column`.
     """
 
     column: str
@@ -276,6 +278,7 @@ class VocabularyStatistics(_Frozen):
     size: int
     num_excluded_values: int
     num_excluded_rows: int
+    columns: tuple[str, ...] | None = Field(default=None, exclude_if=is_none)
 
 
 class Statistics(_Frozen):

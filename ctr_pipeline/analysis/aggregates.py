@@ -21,6 +21,7 @@ from ctr_pipeline.features import (
     TargetEncode,
     VectorSpec,
     Vocabulary,
+    features_by_table,
     is_none,
 )
 
@@ -58,6 +59,8 @@ class ColumnPlan(_Frozen):
             so often.
         sequence: How texts are cut into the elements that values are, or None.
         vector: How texts are cut into the numbers that values are, or None.
+        table: The embedding table whose columns have one vocabulary together, that which is wanted;
+            None if the vocabulary is of this column alone.
     """
 
     column: str
@@ -69,6 +72,7 @@ class ColumnPlan(_Frozen):
     table_min_count: int | None = None
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
     vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
+    table: str | None = Field(default=None, exclude_if=is_none)
 
     @property
     def value_type(self) -> ColumnType:
@@ -106,15 +110,35 @@ def plan_statistics(
     for feature in features:
         for part in feature.parts:
             by_column.setdefault(part.column, []).append(part)
+    tables = _shared_vocabularies(features)
     return StatisticsPlan(
         label=label,
         columns=tuple(
-            _plan_column(column, specs, profile=profile) for column, specs in by_column.items()
+            _plan_column(column, specs, profile=profile, table=tables.get(column))
+            for column, specs in by_column.items()
         ),
     )
 
 
-def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) -> ColumnPlan:
+def _shared_vocabularies(features: Sequence[FeatureSpec]) -> dict[str, str]:
+    """The embedding table of each column whose vocabulary is that of other columns as well."""
+    tables: dict[str, str] = {}
+    for table, sharing in features_by_table(features).items():
+        wanted = [spec for spec in sharing if spec.cross is None and _vocabulary_of(spec)]
+        if len(wanted) > 1:
+            if len({_without_oov(one) for spec in wanted for one in _vocabulary_of(spec)}) > 1:
+                raise ValueError(f"table '{table}': two different vocabularies are wanted")
+            tables |= {spec.column: table for spec in wanted}
+    return tables
+
+
+def _vocabulary_of(spec: FeatureSpec) -> list[Vocabulary]:
+    return [step for step in spec.id or () if isinstance(step, Vocabulary)]
+
+
+def _plan_column(
+    column: str, specs: Sequence[FeatureSpec], *, profile: bool, table: str | None
+) -> ColumnPlan:
     types = {spec.column_type for spec in specs}
     if len(types) > 1:
         raise ValueError(
@@ -156,6 +180,7 @@ def _plan_column(column: str, specs: Sequence[FeatureSpec], *, profile: bool) ->
         table_min_count=min(table_min_counts, default=None),
         sequence=next((spec.sequence for spec in specs if spec.sequence is not None), None),
         vector=vector,
+        table=table,
     )
 
 

@@ -8,18 +8,16 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
+from ctr_pipeline.analysis.shared_vocabularies import collect_shared_vocabularies, counts_file
 from ctr_pipeline.analysis.sql import frequent_values_query
-from ctr_pipeline.durable import durable_write, explain_os_error, sync_folder
+from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_values
+from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import Standardize, Vocabulary
+from ctr_pipeline.features import ColumnType, Standardize, Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
@@ -33,15 +31,7 @@ from ctr_pipeline.statistics import (
 )
 
 STATISTICS_FILE = "statistics.json"
-VOCABULARY_FOLDER = "vocabularies"
 _STAGING_FOLDER = ".statistics.tmp"
-_VOCABULARY_SCHEMA = pa.schema(
-    [
-        pa.field("value", pa.string(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("label_sum", pa.int64(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -102,6 +92,7 @@ def collect_statistics(
         folder,
         data_fingerprint=data_fingerprint,
         progress=progress,
+        memory_limit_gb=memory_limit_gb,
         compared=tuple(others or ()),
     )
 
@@ -113,6 +104,7 @@ def collect_statistics_with(
     *,
     data_fingerprint: str,
     progress: Progress,
+    memory_limit_gb: float = 1.0,
     compared: Sequence[str] = (),
 ) -> Statistics:
     """As `collect_statistics`, by any engine: all give the same statistics of the same rows.
@@ -123,6 +115,7 @@ def collect_statistics_with(
         folder: The run folder; `statistics.json` and `vocabularies/` go there.
         data_fingerprint: Changes when the training rows do.
         progress: Told of each column done.
+        memory_limit_gb: Memory of what is computed here whatever the engine, in 10^9 bytes.
         compared: Names of the other rows that the engine compares them with.
 
     Raises:
@@ -142,6 +135,11 @@ def collect_statistics_with(
             statistics = _compute(
                 plan, engine, labels, staging, fingerprint=fingerprint, progress=progress
             )
+        shared = collect_shared_vocabularies(
+            plan, statistics.columns, staging, memory_limit_gb=memory_limit_gb
+        )
+        vocabularies = statistics.vocabularies | shared
+        statistics = statistics.model_copy(update={"vocabularies": vocabularies})
         _publish(statistics, staging, folder)
     return statistics
 
@@ -219,22 +217,22 @@ def _compute(
     fingerprint: str,
     progress: Progress,
 ) -> Statistics:
-    vocabularies = [column.column for column in plan.columns if column.vocabulary is not None]
-    files = {
-        column: f"{VOCABULARY_FOLDER}/{number:04d}.parquet"
-        for number, column in enumerate(vocabularies)
-    }
+    files = vocabulary_files(plan)
     tables = [column.column for column in plan.columns if column.table_min_count is not None]
     table_files = {
         column: f"{VOCABULARY_FOLDER}/{number:04d}-counts.parquet"
         for number, column in enumerate(tables)
     }
 
+    all_values = frequent_values_query(ColumnType.TEXT, 1, None)
+
     def measure(session: Session, column: ColumnPlan) -> _Found:
         with session.value_counts(column):
             measured = measure_column(session.rows, column, labels.num_rows)
             vocabulary = None
-            if column.vocabulary is not None:
+            if column.vocabulary is not None and column.table is not None:
+                write_values(counts_file(staging, plan, column), session.batches(all_values))
+            elif column.vocabulary is not None:
                 file = files[column.column]
                 vocabulary = _write_vocabulary(
                     session, column.vocabulary, measured.statistics, staging, file
@@ -315,20 +313,7 @@ def _write_vocabulary(
     file: str,
 ) -> VocabularyStatistics:
     query = frequent_values_query(statistics.column_type, vocabulary.min_count, vocabulary.max_size)
-    size = num_kept_rows = 0
-    with (
-        durable_write(staging / file) as target,
-        # Values occur once, so a dictionary of them would only cost.
-        pq.ParquetWriter(
-            target, _VOCABULARY_SCHEMA, compression="lz4", use_dictionary=False
-        ) as writer,
-    ):
-        for batch in session.batches(query):
-            values, counts, label_sums = batch.columns
-            columns = [values.cast(pa.string()), counts, label_sums]
-            writer.write_batch(pa.record_batch(columns, schema=_VOCABULARY_SCHEMA))
-            size += batch.num_rows
-            num_kept_rows += pc.sum(counts).as_py()
+    size, num_kept_rows = write_values(staging / file, session.batches(query))
     return VocabularyStatistics(
         column=statistics.column,
         min_count=vocabulary.min_count,

@@ -437,7 +437,10 @@ def _merged_vocabulary(
 
 
 def _names_all(vocabulary: VocabularyStatistics | None) -> bool:
-    return vocabulary is not None and vocabulary.num_excluded_values == 0
+    if vocabulary is None or vocabulary.columns is not None:
+        # What several columns have together does not tell of one of them.
+        return False
+    return vocabulary.num_excluded_values == 0
 
 
 def _read_vocabulary(file: Path) -> _Values:

@@ -444,6 +444,28 @@ def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int
     return Query(query if max_size is None else query.limit(max_size))
 
 
+@cache
+def kept_values_query(min_count: int, max_size: int | None) -> Query:
+    """How many texts of `part_counts` are among the frequent values, and their rows."""
+    part, kept = exp.to_identifier("part"), exp.to_identifier("kept")
+    frequent = frequent_values_query(ColumnType.TEXT, min_count, max_size).tree
+    if not isinstance(frequent, exp.Select):
+        raise TypeError("the query of frequent values is a selection")
+    return Query(
+        exp.select(
+            _as(exp.Count(this=exp.Star()), "num_values"),
+            _as(_sum(exp.column("num_rows", table=part)), "num_rows"),
+        )
+        .from_(exp.alias_(exp.to_table(PART_COUNTS), "part", table=True))
+        .join(
+            frequent.select(_value(), append=False).subquery(kept),
+            on=exp.EQ(
+                this=exp.column("value", table=part), expression=exp.column("value", table=kept)
+            ),
+        )
+    )
+
+
 def _most_frequent_first() -> tuple[exp.Expr, exp.Expr]:
     return exp.Ordered(this=exp.column("num_rows"), desc=True), _value()
 

@@ -152,6 +152,25 @@ ALL_COLUMNS = "*"
 """As the columns of an entry: every column that the config does not keep out."""
 
 
+class EmbeddingEntry(Section):
+    """What the embeddings of some features have of their own."""
+
+    share: str | None = Field(
+        default=None,
+        min_length=1,
+        exclude_if=is_none,
+        description="Name of the table that the ids are of: that of another feature, or a new name "
+        "that two or more entries give. Their `id` must be the same, and a vocabulary is then one "
+        "of the values of all of them.",
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "EmbeddingEntry":
+        if not self.model_fields_set:
+            raise ValueError("says nothing; leave the key out instead")
+        return self
+
+
 class FeatureEntry(Section):
     """What becomes of one column, of several alike, or of several crossed.
 
@@ -193,6 +212,11 @@ class FeatureEntry(Section):
     )
     id: tuple[AnyTransform, ...] | None = Field(
         default=None, description="Chain of transforms that ends in an embedded field."
+    )
+    embedding: EmbeddingEntry | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="What the embeddings of these ids have of their own, such as {share: NAME}.",
     )
     type: Literal["auto", "numeric", "categorical"] = Field(
         default="auto",

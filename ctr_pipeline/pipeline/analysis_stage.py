@@ -234,7 +234,15 @@ def _collect(
     """
     config = loaded.config
     plan = plan_statistics(features, config.data.label)
-    there = collect_table_statistics(plan, config.data, source, ingested, folder, progress=progress)
+    there = collect_table_statistics(
+        plan,
+        config.data,
+        source,
+        ingested,
+        folder,
+        memory_limit_gb=config.runtime.memory_limit_gb,
+        progress=progress,
+    )
     if there is not None:
         return _with_weighted_rate(there, ingested, folder)
     others = {name: split.files for name, split in ingested.splits.items() if name != "train"}

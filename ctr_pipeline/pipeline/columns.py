@@ -13,8 +13,16 @@ from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.dataset.inference import infer_sequence
 from ctr_pipeline.errors import ConfigError, ConfigProblem
-from ctr_pipeline.features import ColumnType, FeatureSpec, ListSpec, SequenceSpec, Vocabulary
+from ctr_pipeline.features import (
+    ColumnType,
+    FeatureSpec,
+    ListSpec,
+    SequenceSpec,
+    Vocabulary,
+    features_by_table,
+)
 from ctr_pipeline.preprocessing.chains import check_chain
+from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.statistics import Statistics
 
 TAKEN_OUT = "the config gives it neither number nor id"
@@ -136,6 +144,7 @@ def choose_columns(
     sensitive |= crossed_sensitive
     for part in (part for spec in specs.values() for part in spec.parts):
         types.setdefault(part.column, part.column_type)
+    problems += _shares(loaded, entries, explicit, automatic)
     if not explicit and not automatic and not problems:
         message = "no column can serve as a feature: there is none, or no type fits"
         problems.append(loaded.problem_at("features", message))
@@ -228,7 +237,42 @@ def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
         reason="as the config says",
         sequence=entry.sequence,
         vector=entry.vector,
+        table=_table_of(entry),
     )
+
+
+def _table_of(entry: FeatureEntry) -> str | None:
+    """The table that an entry says it shares."""
+    return None if entry.embedding is None else entry.embedding.share
+
+
+def _shares(
+    loaded: LoadedConfig,
+    entries: Mapping[str, MergedEntry],
+    explicit: Mapping[str, FeatureSpec],
+    automatic: Collection[str],
+) -> list[ConfigProblem]:
+    """What is wrong with tables that features share."""
+
+    def problem_of(feature: str, message: str, near: Sequence[str] = ()) -> ConfigProblem:
+        key = f"{entries[feature].key_of('embedding')}.share"
+        return loaded.problem_at(key, message, near[0] if near else None)
+
+    specs = {name: spec for name, spec in explicit.items() if spec.id is not None}
+    problems = [
+        problem_of(name, "a table is shared by ids that the config decides; give an `id`")
+        for name, merged in entries.items()
+        if name not in specs and _table_of(merged.entry) is not None
+    ]
+    undecided = [name for name in automatic if name not in specs]
+    for found in share_problems(tuple(explicit.values()), undecided):
+        near: list[str] = []
+        if found.is_unknown:
+            table = explicit[found.feature].table or ""
+            known = {*features_by_table(tuple(specs.values()))} - {table, found.feature}
+            near = difflib.get_close_matches(table, sorted(known), n=1)
+        problems.append(problem_of(found.feature, found.message, near))
+    return problems
 
 
 def _crosses(
@@ -291,6 +335,7 @@ def _cross_of(
         sensitive=entry.sensitive,
         reason="as the config says",
         cross=tuple(parts),
+        table=_table_of(entry),
     )
     return spec, problems
 

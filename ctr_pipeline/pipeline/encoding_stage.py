@@ -93,7 +93,7 @@ def run_encoding(
         threads = num_threads(loaded.config.runtime)
         encoder = ColumnEncoder(plan, run.path, threads=threads)
         folders = {split: run.encoded / split for split in analysis.ingested.splits}
-        num_ids = [field.num_ids for field in plan.fields]
+        num_ids = [table.num_ids for table in plan.tables]
         counts = _load_counts(run, num_ids, plan.slot_tables, fingerprint)
         for split, folder in folders.items():
             meta = load_meta(folder)

@@ -78,7 +78,7 @@ def run_export(
                 missing_values=config.data.missing_values,
             ),
             warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
-            slot_tables=model.plan.slot_tables if model.plan.sequences else None,
+            slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
             slots=slots_of(model.plan),
         )
     with times.stage("parity"):
@@ -143,6 +143,7 @@ def _describe(feature: FeatureSpec) -> dict[str, Any]:
         "id": _chain(feature.id),
         "reason": feature.reason,
         **({"cross": [part.column for part in feature.cross]} if feature.cross is not None else {}),
+        **({"table": feature.table} if feature.table is not None else {}),
         **({"vector": feature.vector.model_dump()} if feature.vector is not None else {}),
     }
 

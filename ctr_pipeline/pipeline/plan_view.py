@@ -39,11 +39,18 @@ def describe_plan(
     for field in plan.fields if plan is not None else ():
         fitted[field.column] += field.num_ids
     rows = []
+    # The first feature of a table has the bytes of its rows.
+    counted: set[str] = set()
     for feature in features:
         num_ids = None
         if feature.id is not None:
             num_ids = fitted[feature.column] or ids_without_statistics(feature.id[-1])
         has_field = feature.id is not None
+        table = feature.table or feature.column
+        is_counted_elsewhere = has_field and table in counted
+        if has_field:
+            counted.add(table)
+        max_bytes = None if num_ids is None else num_ids * row_bytes
         rows.append(
             PlanRow(
                 feature=feature.column,
@@ -53,7 +60,7 @@ def describe_plan(
                 statistics=", ".join(statistics_used(feature)),
                 num_ids=num_ids,
                 dimension=config.model.embedding_dim if has_field else 0,
-                max_bytes=None if num_ids is None else num_ids * row_bytes,
+                max_bytes=0 if is_counted_elsewhere else max_bytes,
                 reason=feature.reason,
             )
         )
@@ -73,6 +80,11 @@ def _number_text(feature: FeatureSpec) -> str:
 
 
 def _id_text(feature: FeatureSpec) -> str:
+    text = _ids_made_text(feature)
+    return text if feature.table is None else f"{text} → table '{feature.table}'"
+
+
+def _ids_made_text(feature: FeatureSpec) -> str:
     if feature.sequence is not None:
         return f"{_sequence_text(feature.sequence)} → {chain_text(feature.id)}"
     if feature.cross is None:

@@ -77,7 +77,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         for row in describe_plan(config, features, plan)
     )
     max_bytes = sum(row.max_bytes or 0 for row in rows)
-    disk_bytes = checkpoint_bytes(config, sum(row.num_ids or 0 for row in rows))
+    disk_bytes = checkpoint_bytes(config, sum(table.num_ids for table in plan.tables))
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),

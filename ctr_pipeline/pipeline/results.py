@@ -47,7 +47,8 @@ class PlanRow:
         statistics: Statistics it needs, as text.
         num_ids: Ids of the field; None if it has none or that is not known before the analysis.
         dimension: Length of the embedding, and 1 for the linear weight; 0 without a field.
-        max_bytes: Memory of its rows with optimizer state if every id occurs; None if unknown.
+        max_bytes: Memory of its rows with optimizer state if every id occurs; None if unknown, 0 if
+            an earlier feature shares the rows.
         reason: Who decided.
         place: Where the config says so, by key where several entries do, and what that wins over.
     """

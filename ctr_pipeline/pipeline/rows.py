@@ -95,11 +95,11 @@ def build_store(
     train: TrainConfig,
     threads: int,
 ) -> EmbeddingStore | None:
-    """An empty store with a table a field; None if there are no fields."""
+    """An empty store with the plan's tables; None if there are no fields."""
     if not plan.fields:
         return None
     store = EmbeddingStore(
-        [TableSpec(field.name, field.num_ids) for field in plan.fields],
+        [TableSpec(table.name, table.num_ids) for table in plan.tables],
         segment_specs(model, train),
         seed=train.seed,
         threads=threads,

@@ -20,6 +20,7 @@ def collect_table_statistics(
     ingested: IngestedRows,
     folder: Path,
     *,
+    memory_limit_gb: float,
     progress: Progress,
 ) -> Statistics | None:
     """Statistics of the training rows by MaxCompute, if they are in tables of it.
@@ -30,6 +31,7 @@ def collect_table_statistics(
         source: Where they are.
         ingested: The same rows, read; both must have as many, with as many clicks.
         folder: The run folder.
+        memory_limit_gb: Memory of what is computed here, in 10^9 bytes.
         progress: Is told of each column, and why MaxCompute is not asked.
 
     Returns:
@@ -71,4 +73,5 @@ def collect_table_statistics(
         folder,
         data_fingerprint=ingested.fingerprint,
         progress=progress,
+        memory_limit_gb=memory_limit_gb,
     )

@@ -242,6 +242,7 @@ class FieldPlan(_Frozen):
             an element of a sequence.
         first: Makes a number of a text column, before the step; None: the step takes the column.
         sequence: How a text is cut into elements; None if it is one value.
+        table: The embedding table that ids are of; None: that of the field's own name.
     """
 
     name: str
@@ -252,6 +253,12 @@ class FieldPlan(_Frozen):
     step: IdStep
     first: TextStep | None = None
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
+    table: str | None = Field(default=None, exclude_if=is_none)
+
+    @property
+    def table_name(self) -> str:
+        """The name of the embedding table that ids are of."""
+        return self.table or self.name
 
     @property
     def num_slots(self) -> int:
@@ -281,6 +288,19 @@ class FieldPlan(_Frozen):
     def vocabulary_file(self) -> str | None:
         """Path of the vocabulary below the run folder, if the field has one."""
         return self.step.file if isinstance(self.step, FittedVocabulary) else None
+
+
+class TablePlan(_Frozen):
+    """One embedding table.
+
+    Attributes:
+        name: Unique; that of its field, or of what several fields share.
+        num_ids: Ids are in [0, num_ids); of several fields, those of the one that has most: a
+            sequence has a padding id after all others.
+    """
+
+    name: str
+    num_ids: int
 
 
 class PreprocessingPlan(_Frozen):
@@ -335,10 +355,25 @@ class PreprocessingPlan(_Frozen):
 
     @property
     def slot_tables(self) -> tuple[int, ...]:
-        """The table of each slot's ids: field f has table f."""
+        """The table of each slot's ids; where no fields share one, field f has table f."""
+        places = {table.name: place for place, table in enumerate(self.tables)}
         return tuple(
-            place for place, field in enumerate(self.fields) for _ in range(field.num_slots)
+            places[field.table_name] for field in self.fields for _ in range(field.num_slots)
         )
+
+    @property
+    def tables(self) -> tuple[TablePlan, ...]:
+        """The embedding tables, in the order of their first fields."""
+        num_ids: dict[str, int] = {}
+        for field in self.fields:
+            name = field.table_name
+            num_ids[name] = max(num_ids.get(name, 0), field.num_ids)
+        return tuple(TablePlan(name=name, num_ids=size) for name, size in num_ids.items())
+
+    @property
+    def has_table_a_slot(self) -> bool:
+        """Whether slot s has table s, for every one."""
+        return not self.sequences and len(self.tables) == len(self.fields)
 
     @property
     def inputs(self) -> dict[str, ColumnType]:

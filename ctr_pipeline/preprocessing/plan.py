@@ -67,6 +67,7 @@ from ctr_pipeline.preprocessing.intervals import (
     log_round_level,
     round_level,
 )
+from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.statistics import Moments, Statistics, VocabularyStatistics
 
 DEFAULT_FOLDS = 5
@@ -89,6 +90,9 @@ def plan_preprocessing(
             those of these features.
     """
     problems = [problem for spec in features for problem in check_chain(spec)]
+    problems += [
+        f"feature '{problem.feature}': {problem.message}" for problem in share_problems(features)
+    ]
     names = [spec.column for spec in features]
     problems += [
         f"feature '{name}': named more than once. Keep one entry for the column"
@@ -118,15 +122,38 @@ def plan_preprocessing(
             numbers += [one] if spec.vector is None else _places(one, spec.vector.length)
         if spec.id is not None:
             if spec.cross is not None:
-                fields.append(_cross(spec, spec.cross, spec.id, statistics, folder))
+                made = [_cross(spec, spec.cross, spec.id, statistics, folder)]
             else:
-                fields += fit.fields(spec, spec.id)
+                made = fit.fields(spec, spec.id)
+            fields += [_with_table(spec, field) for field in made]
     names = [field.name for field in fields]
     for name in sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two fields are called '{name}'. Rename the column of one of them")
+    _require_apart(features, fields)
     # Sequences last, so that the slots of ordinary fields are the first ones.
     fields.sort(key=lambda field: field.sequence is not None)
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
+
+
+def _with_table(spec: FeatureSpec, field: FieldPlan) -> FieldPlan:
+    """The field with the table that its feature shares: of several, each one of its own."""
+    if spec.table is None or spec.table == spec.column:
+        return field
+    return field.model_copy(update={"table": spec.table + field.name.removeprefix(spec.column)})
+
+
+def _require_apart(features: Sequence[FeatureSpec], fields: Sequence[FieldPlan]) -> None:
+    """Raises PreprocessingError if a shared table has the name of another feature's field."""
+    tables = {spec.column: spec.table or spec.column for spec in features}
+    found: dict[str, str] = {}
+    for field in fields:
+        wanted = tables[field.column]
+        if found.setdefault(field.table_name, wanted) != wanted:
+            raise PreprocessingError(
+                f"its table '{field.table_name}' would also be that of another feature",
+                place=f"feature '{field.column}'",
+                remedy="Give embedding.share another name",
+            )
 
 
 class _Fit:

@@ -54,6 +54,11 @@ def entry(**values: object) -> Callable[[World], None]:
     return lambda world: world.config(features=[values])
 
 
+def entries(*features: dict[str, object]) -> Callable[[World], None]:
+    """The config has these features."""
+    return lambda world: world.config(features=list(features))
+
+
 def row(number: int, content: str) -> Callable[[World], None]:
     """The data has this row."""
     return lambda world: world.spoil_row(number, content)

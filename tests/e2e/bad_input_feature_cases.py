@@ -1,6 +1,8 @@
 """Mistakes in transforms."""
 
-from bad_input_cases import Case, entry
+from bad_input_cases import Case, entries, entry
+
+CITY = {"columns": "city", "id": "vocabulary"}
 
 FEATURE_CASES = (
     Case(
@@ -132,5 +134,83 @@ FEATURE_CASES = (
         "count_after_a_vocabulary",
         entry(columns="city", id=["vocabulary", "count_encode"]),
         ("nothing can follow it; count_encode does",),
+    ),
+    Case(
+        "share_of_an_unknown_table",
+        entries(CITY, {"columns": "user", "id": "vocabulary", "embedding": {"share": "citty"}}),
+        ("c.yaml", "features[1].embedding.share", "no other feature", "'citty'", "city"),
+    ),
+    Case(
+        "share_of_nobody",
+        entry(columns="city", id="vocabulary", embedding={"share": "places"}),
+        ("features[0].embedding.share", "no other feature has a table 'places'"),
+    ),
+    Case(
+        "share_of_another_vocabulary",
+        entries(
+            CITY,
+            {
+                "columns": "user",
+                "id": {"vocabulary": {"min_count": 1}},
+                "embedding": {"share": "city"},
+            },
+        ),
+        ("features[1].embedding.share", "its `id` is not that of 'city'", "same options"),
+    ),
+    Case(
+        "share_of_another_hash",
+        entries(
+            {"columns": "city", "id": {"hash": {"buckets": 10}}},
+            {
+                "columns": "user",
+                "sequence": {},
+                "id": {"hash": {"buckets": 20}},
+                "embedding": {"share": "city"},
+            },
+        ),
+        ("features[1].embedding.share", "its `id` is not that of 'city'"),
+    ),
+    Case(
+        "share_with_a_cross",
+        entries(
+            {"columns": "city", "id": {"hash": {"buckets": 10}}},
+            {
+                "cross": ["city", "user"],
+                "id": {"hash": {"buckets": 10}},
+                "embedding": {"share": "city"},
+            },
+        ),
+        ("features[1].embedding.share", "'city × user' is a cross and 'city' is not"),
+    ),
+    Case(
+        "share_of_quantiles",
+        entries(
+            {"columns": ["price", "user"], "id": {"bucketize": {"quantiles": 4}}}
+            | {"embedding": {"share": "amounts"}},
+        ),
+        ("features[0].embedding.share", "'bucketize' is fitted to each column"),
+    ),
+    Case(
+        "share_of_an_automatic_feature",
+        entries(
+            {"columns": "city"},
+            {"columns": "user", "id": "vocabulary", "embedding": {"share": "city"}},
+        ),
+        ("features[1].embedding.share", "'city' are chosen by the statistics", "same `id`"),
+    ),
+    Case(
+        "share_without_an_id",
+        entry(columns="price", number="log", embedding={"share": "city"}),
+        ("features[0].embedding.share", "a table is shared by ids", "give an `id`"),
+    ),
+    Case(
+        "share_nothing",
+        entry(columns="city", id="vocabulary", embedding={}),
+        ("features[0].embedding", "says nothing"),
+    ),
+    Case(
+        "share_misspelled",
+        entry(columns="city", id="vocabulary", embedding={"shared": "city"}),
+        ("features[0].embedding", "unknown key", "share"),
     ),
 )

@@ -1,0 +1,68 @@
+"""Files of values with their counts: vocabularies, and what they are made from."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ctr_pipeline.analysis.aggregates import StatisticsPlan
+from ctr_pipeline.durable import durable_write
+
+VOCABULARY_FOLDER = "vocabularies"
+_SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("label_sum", pa.int64(), nullable=False),
+    ]
+)
+_COUNTS_SCHEMA = pa.schema(
+    [("value", pa.string()), ("num_rows", pa.int64()), ("num_clicks", pa.int64())]
+)
+
+
+def vocabulary_files(plan: StatisticsPlan) -> dict[str, str]:
+    """The file of each column that has a vocabulary of its own, below the run folder."""
+    columns = [column.column for column in plan.columns if column.vocabulary is not None]
+    return {
+        column: f"{VOCABULARY_FOLDER}/{number:04d}.parquet" for number, column in enumerate(columns)
+    }
+
+
+def write_values(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    """Writes values with their rows and clicks, durably.
+
+    Args:
+        path: The Parquet file.
+        batches: Value, rows, clicks, in the order of the file; a value occurs once.
+
+    Returns:
+        Values and rows written.
+    """
+    size = num_rows = 0
+    with (
+        durable_write(path) as target,
+        # Values occur once, so a dictionary of them would only cost.
+        pq.ParquetWriter(target, _SCHEMA, compression="lz4", use_dictionary=False) as writer,
+    ):
+        for batch in batches:
+            values, counts, label_sums = batch.columns
+            columns = [values.cast(pa.string()), counts, label_sums]
+            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            size += batch.num_rows
+            num_rows += pc.sum(counts).as_py()
+    return size, num_rows
+
+
+def read_counts(paths: Iterable[Path]) -> pa.RecordBatchReader:
+    """The values of some files, one file after another, as queries on `part_counts` take them."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    yield pa.record_batch(batch.columns, schema=_COUNTS_SCHEMA)
+
+    return pa.RecordBatchReader.from_batches(_COUNTS_SCHEMA, batches())
