@@ -70,7 +70,7 @@ def config_of(data, *, epochs=2, mode="processes", train=None, **runtime):
     }
 
 
-def finish(run, command="train", *arguments):
+def finish(run, command="run", *arguments):
     run.start(command, *arguments)
     code = run.wait(PATIENCE_SECONDS)
     assert code == 0, run.tail(40)
@@ -135,20 +135,17 @@ def test_members_know_weights_and_sampling(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("update", "num_servers", "command", "more"),
-    [
-        ("async", 1, "train", {}),
-        ("sync", 1, "train", {}),
-        ("async", 3, "train", {}),
-        ("sync", 3, "run", {"tls": "auto"}),
-    ],
+    ("update", "num_servers", "more"),
+    [("async", 1, {}), ("sync", 1, {}), ("async", 3, {}), ("sync", 3, {"tls": "auto"})],
 )
-def test_members_train_what_one_process_trains(
-    data, alone, tmp_path, update, num_servers, command, more
-):
+def test_members_train_what_one_process_trains(data, alone, tmp_path, update, num_servers, more):
     config = config_of(data, update=update, parameter_servers=num_servers, **more)
     with WatchedRun(tmp_path, config) as run:
-        finish(run, command)
+        run.start("run")
+        run.wait_for("running steps", run.is_training, PATIENCE_SECONDS)
+        lines = [" ".join(process.cmdline()) for process in run.processes()]
+        secrets = secrets_of(run.output)
+        assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
         assert run.processes() == []
     ours, theirs = run.metrics(), alone.metrics()
     for split in ("valid", "test"):
@@ -174,6 +171,26 @@ def test_members_train_what_one_process_trains(
     least = 500 * 4 * ours["training"]["dense_parameters"]
     assert sum(one["bytes_received"] for one in servers) > least
     assert ours["runtime"]["records"]["repeated"] == 0
+
+    # What lets a member in is in files of the job alone.
+    assert len(lines) >= num_servers + 3
+    written = [path.read_text("utf-8", "replace") for path in logs_of(run)]
+    assert len(written) >= num_servers + 4
+    for secret in secrets:
+        assert not any(secret in text for text in (*lines, *written))
+
+
+def logs_of(run):
+    """The terminal's, and those of members."""
+    return [run.log, run.output / "run.log", *(run.output / "logs").glob("*.log")]
+
+
+def secrets_of(folder):
+    """The job's token, and the first line of its private key if it has one."""
+    token = (folder / "job" / "token").read_text().strip()
+    keys = [path.read_text().splitlines()[1] for path in (folder / "job").rglob("*.key")]
+    assert len(keys) == (1 if token.startswith("tls-") else 0)
+    return [token, *keys]
 
 
 def test_what_a_job_trained_serves_every_other_command(data, tmp_path):
@@ -300,7 +317,7 @@ def long_alone(data, tmp_path_factory):
     """Epochs of one process over the same rows."""
     config = config_of(data, epochs=LONG, mode="local")
     with WatchedRun(tmp_path_factory.mktemp("long"), config) as run:
-        finish(run)
+        finish(run, "train")
     return load_history(run.output / "history.csv")
 
 

@@ -1,4 +1,4 @@
-"""Runs `coordination.scaling` on a live job: `runtime.workers: auto`."""
+"""Runs `coordination.scaling` on a live job: `runtime.workers: auto`, hot servers of any."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,14 +36,15 @@ class Autoscaler:
     Where a person asks for another number meanwhile, that is the most from then on.
 
     Args:
-        bounds: Of the number of workers.
+        bounds: Of the number of workers; None: people choose it, and only servers near their limit
+            are told of.
         clock: Seconds.
         rules: When a worker is worth it; None: as `ScalingRules` says by itself.
     """
 
     def __init__(
         self,
-        bounds: WorkerBounds,
+        bounds: WorkerBounds | None,
         clock: Callable[[], float],
         rules: ScalingRules | None = None,
     ) -> None:
@@ -59,13 +60,17 @@ class Autoscaler:
     def look(self, status: JobStatus) -> ScalingStep | None:
         """Takes in how the job is; None: nothing is to be changed."""
         now = self._clock()
-        if self._asked not in {None, status.target_workers}:
+        if self._bounds is not None and self._asked not in {None, status.target_workers}:
             self._bounds = WorkerBounds(self._bounds.least, status.target_workers)
         self._asked = status.target_workers
         if status.phase != "training" or status.generation != self._generation:
             self._generation = status.generation
             self._log.interrupt()
-            if status.trained == 0 and status.target_workers > self._bounds.least:
+            if (
+                self._bounds is not None
+                and status.trained == 0
+                and status.target_workers > self._bounds.least
+            ):
                 # A new job begins with as few as may be and grows.
                 return self._step(self._bounds.least, "a job begins with the fewest", (), ())
             return None
@@ -86,12 +91,14 @@ class Autoscaler:
         )
         decision = decide_workers(
             self._log.samples,
-            self._bounds,
+            self._bounds or WorkerBounds(status.target_workers, status.target_workers),
             status.target_workers,
             rules=self._rules,
             replaced_at=self._replaced_at,
         )
         hot = tuple(server for server in decision.hot_servers if self._is_news(server, now))
+        if self._bounds is None:
+            return self._step(None, decision.reason, hot, ()) if hot else None
         self._replaced_at.update(dict.fromkeys(decision.stragglers, now))
         wanted = decision.workers if decision.workers != status.target_workers else None
         if wanted is None and not hot and not decision.stragglers:

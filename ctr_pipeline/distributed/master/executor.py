@@ -87,7 +87,7 @@ class JobExecutor:
         cuts: Takes and restores cuts.
         recorder: What people look at.
         decide_epoch: Metrics of an epoch and whether to stop.
-        autoscaler: Chooses the number of workers; None: people do.
+        autoscaler: Chooses the number of workers, or only tells of hot servers; None: neither.
         clock: Seconds, never backwards.
         wall_clock: Unix time, seconds.
         events: Of the masters before this one, oldest first.

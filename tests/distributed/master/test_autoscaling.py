@@ -125,9 +125,10 @@ def test_nothing_is_measured_outside_of_training():
     assert simulate(job) == []
 
 
-def test_a_hot_server_is_told_once():
+@pytest.mark.parametrize("bounds", [WorkerBounds(1, 1), None])
+def test_a_hot_server_is_told_once(bounds):
     job = Simulated(lambda workers: 100.0, target=1, trained=1)
-    scaler = Autoscaler(WorkerBounds(1, 1), lambda: job.now, RULES)
+    scaler = Autoscaler(bounds, lambda: job.now, RULES)
     told = []
     for _ in range(120):
         told += [step.hot_servers for step in job.run(scaler, 1)]
@@ -141,6 +142,15 @@ def test_a_worker_far_behind_is_replaced_once():
     scaler = Autoscaler(WorkerBounds(4, 4), lambda: job.now, RULES)
     stragglers = [step.stragglers for step in job.run(scaler, 300) if step.stragglers]
     assert stragglers == [(3,)]
+
+
+def test_where_people_choose_the_number_nothing_is_changed():
+    job = Simulated(lambda workers: 100.0 / workers, target=4)
+    job.speeds = {0: 110.0, 1: 120.0, 2: 115.0, 3: 10.0}
+    scaler = Autoscaler(None, lambda: job.now, RULES)
+    assert job.run(scaler, 100) == []
+    job.target = 7
+    assert job.run(scaler, 100) == []
 
 
 @pytest.mark.parametrize("most", [1, 3])
