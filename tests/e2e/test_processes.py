@@ -109,14 +109,22 @@ def assert_all_counted(view, epochs):
     assert view.dropped_tasks == ()
 
 
-def test_members_know_weights_and_sampling(data, tmp_path):
-    """Uneven weights and a third of the negatives: members end as one process does."""
+def test_members_know_weights_and_sampling_and_stop_early(data, tmp_path):
+    """Uneven weights, a third of the negatives, the best of some epochs: all as in one process."""
     lines = data.read_text().splitlines()
     weighted = [f"{line}\t{(number * 7) % 5 / 4}" for number, line in enumerate(lines)]
     (tmp_path / "rows.tsv").write_text("\n".join(weighted) + "\n")
     found = {}
     for mode in ("local", "processes"):
-        config = config_of(tmp_path / "rows.tsv", mode=mode)
+        # Learns by heart in a few epochs.
+        fast = {"name": "adam", "learning_rate": 0.01}
+        vector = {"optimizer": fast, "reduction": "mean", "initial_range": 0.02}
+        eager = {
+            "early_stopping": {"metric": "logloss", "tolerance": 0.5, "patience": 1},
+            "optimizer": fast,
+            "embeddings": {"vector": vector},
+        }
+        config = config_of(tmp_path / "rows.tsv", mode=mode, epochs=12, train=eager)
         config["data"] |= {
             "columns": ["label", "I1..I13", "C1..C26", "times"],
             "weight": "times",
@@ -130,8 +138,13 @@ def test_members_know_weights_and_sampling(data, tmp_path):
     for split in ("valid", "test"):
         for name in ("auc", "logloss", "calibration", "weight_sum"):
             assert ours[split][name] == pytest.approx(theirs[split][name], abs=1e-6), (split, name)
-    assert 0.8 < ours["test"]["calibration"] < 1.25
     assert_same_epochs(our_epochs, their_epochs)
+    # The epoch before the last one was the best: its model was tested, in both.
+    assert len(our_epochs) < 12
+    for name in ("epochs", "best_epoch", "stopped_because"):
+        assert ours["training"][name] == theirs["training"][name], name
+    assert ours["training"]["best_epoch"] == len(our_epochs) - 1
+    assert 0.7 < ours["test"]["calibration"] < 1.4
 
 
 @pytest.mark.parametrize(
