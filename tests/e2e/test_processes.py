@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -158,6 +160,8 @@ def test_members_train_what_one_process_trains(data, alone, tmp_path, update, nu
         run.wait_for("running steps", run.is_training, PATIENCE_SECONDS)
         lines = [" ".join(process.cmdline()) for process in run.processes()]
         secrets = secrets_of(run.output)
+        if more:
+            knock_without_certificate(run)
         assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
         assert run.processes() == []
     ours, theirs = run.metrics(), alone.metrics()
@@ -191,6 +195,23 @@ def test_members_train_what_one_process_trains(data, alone, tmp_path, update, nu
     assert len(written) >= num_servers + 4
     for secret in secrets:
         assert not any(secret in text for text in (*lines, *written))
+    master_log = (run.output / "logs" / "master-0.log").read_text()
+    assert ("Handshake failed" in master_log) == bool(more)
+
+
+def knock_without_certificate(run):
+    """A stranger at the master's door, who hears nothing but the end of the connection."""
+    endpoint = json.loads((run.output / "job" / "endpoint.json").read_text())
+    host, _, port = endpoint["address"].rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        contextlib.suppress(ssl.SSLError, ConnectionError),
+        socket.create_connection((host, int(port)), timeout=30) as connection,
+        context.wrap_socket(connection) as stranger,
+    ):
+        assert stranger.recv(100) == b""
 
 
 def logs_of(run):

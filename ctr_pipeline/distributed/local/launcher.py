@@ -151,6 +151,9 @@ class LocalLauncher:
         self._commands = commands
         self._logs_folder = logs_folder
         self._environment = dict(os.environ if environment is None else environment)
+        if access.tls is not None and self._environment.get("GRPC_VERBOSITY", "NONE") == "NONE":
+            # Only in its own log, and at this level, does gRPC tell of a certificate it refused.
+            self._environment["GRPC_VERBOSITY"] = "INFO"
         self._clock = clock
         self._processes: dict[_Key, _Process] = {}
         self._logs: dict[_Key, LogFile] = {}
