@@ -429,6 +429,28 @@ def test_a_stopped_run_is_resumed_with_other_members(data, long_alone, tmp_path)
             run.call("train", str(run.config_path), "--resume", timeout_seconds=120)
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="never more workers than cores")
+def test_the_number_of_workers_is_found_while_it_trains(data, tmp_path):
+    # Epochs of some seconds: speeds are measured within one.
+    config = config_of(data, epochs=1000, train={"batch_size": 8}, workers="auto")
+    with WatchedRun(tmp_path, config) as run:
+        run.start("train")
+        run.wait_for("running steps", run.is_training, PATIENCE_SECONDS)
+        run.wait_for("the fewest", lambda: run.now.workers_wanted == 1, PATIENCE_SECONDS)
+        run.wait_for("one more", lambda: run.now.workers_wanted == 2, PATIENCE_SECONDS)
+        run.wait_for(
+            "both at work",
+            lambda: sum(one.role == "worker" and one.leases > 0 for one in run.now.members) == 2,
+            PATIENCE_SECONDS,
+        )
+        run.call("stop", str(run.output))
+        assert run.wait(PATIENCE_SECONDS) == 143, run.tail(40)
+        assert run.processes() == []
+    said = (run.output / "logs" / "master-0.log").read_text()
+    assert "a job begins with the fewest" in said
+    assert "2 workers are wanted: 1 are worth it" in said
+
+
 BROKEN = """
 import keras
 
