@@ -98,6 +98,10 @@ _WAIT_SECONDS = 0.2
 _RESTORE_RETRY_SECONDS = 1.0
 _MAX_RESTORE_FAILURES = 5
 _MAX_CUT_FAILURES = 5
+# A worker that is slower than half of the others for so long is told of; one that has come back to
+# this fraction of them keeps up, and is told of again if it falls behind again.
+_BEHIND_SECONDS = 5.0
+_KEEPS_UP = 0.75
 _OVER: frozenset[Phase] = frozenset({"finished", "stopped", "failed"})
 
 
@@ -1177,7 +1181,16 @@ class Job:
             if other.incarnation and (speed := other.speed_of(kind)) is not None
         }
         own = speeds.pop(member.index, None)
-        if own is None or member.is_slow or not is_straggler(own, list(speeds.values())):
+        others = list(speeds.values())
+        if own is None or not is_straggler(own, others, fraction=_KEEPS_UP):
+            member.behind_since, member.is_slow = None, False
+            return
+        if not is_straggler(own, others):
+            return
+        if member.behind_since is None:
+            # The first batches of a process, while others start, are no measure.
+            member.behind_since = self._clock.seconds
+        if member.is_slow or self._clock.seconds - member.behind_since < _BEHIND_SECONDS:
             return
         member.is_slow = True
         self._actions.append(

@@ -45,6 +45,7 @@ class MemberState:
             clock; None: there is none.
         stats: That it said of itself last.
         speeds: Of a worker: records per second, by kind of task that it has reported work of.
+        behind_since: When it fell behind the others, on the job's clock; None: it keeps up.
         is_slow: It was announced as a straggler.
     """
 
@@ -71,6 +72,7 @@ class MemberState:
     coming_since: float | None = None
     stats: MemberStats = field(default_factory=MemberStats)
     speeds: dict[TaskKind, MovingAverage] = field(default_factory=dict)
+    behind_since: float | None = None
     is_slow: bool = False
 
     @property
@@ -128,7 +130,7 @@ class MemberState:
         self.host, self.pid = request.host, request.pid
         self.hear(now)
         self.idle_since = now
-        self.stop_asked_at = self.coming_since = None
+        self.stop_asked_at = self.coming_since = self.behind_since = None
         self.told_to_leave = self.is_slow = False
         self.stats, self.speeds = MemberStats(), {}
 
