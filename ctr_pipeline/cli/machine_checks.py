@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.machine import affinity_cores, cgroup_quota, decide_cores, processor_flags
 from ctr_pipeline.progress import Progress
 
 PACKAGES = ("tensorflow", "keras", "numba", "numpy", "pyarrow", "duckdb", "pydantic", "pandas")
@@ -57,12 +58,12 @@ def check_machine(progress: Progress) -> list[Finding]:
     findings = [
         judge_python(sys.version_info[:2], platform.python_version()),
         judge_packages(_probe_packages()),
-        judge_cores(len(os.sched_getaffinity(0)), cgroup_cores(Path("/sys/fs/cgroup"))),
+        judge_cores(affinity_cores(), cgroup_quota()),
         judge_memory(_probe_memory(), limit),
         judge_disk(folder, shutil.disk_usage(folder).free),
         judge_folder("folder", folder),
         judge_folder("temporary", Path(tempfile.gettempdir())),
-        judge_processor(_probe_processor_flags()),
+        judge_processor(processor_flags()),
     ]
     with progress.task("MaxCompute", total=None):
         findings.append(_probe_maxcompute())
@@ -97,9 +98,7 @@ def judge_cores(available: int, quota: float | None) -> Finding:
     if usable < 2:
         remedy = "Give it two cores: input and training then overlap"
         return Finding("cores", Verdict.SLOW, found, remedy)
-    if quota is not None and quota < available:
-        remedy = f"Set runtime.threads to {max(1, int(quota))}, so that threads do not wait"
-        return Finding("cores", Verdict.SLOW, found, remedy)
+    found += f"; threads by default: {decide_cores(available, quota)}"
     return Finding("cores", Verdict.WORKS, found)
 
 
@@ -171,15 +170,6 @@ def cgroup_limit(root: Path) -> int | None:
     return None
 
 
-def cgroup_cores(root: Path) -> float | None:
-    """The share of cores that this container may use; None if there is no limit."""
-    parts = _read(root / "cpu.max").split()
-    if len(parts) == 2 and parts[0].isdigit():
-        return int(parts[0]) / int(parts[1])
-    quota, period = (_read(root / f"cpu/cpu.cfs_{name}_us") for name in ("quota", "period"))
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
@@ -214,13 +204,6 @@ def _probe_memory() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
-
-
-def _probe_processor_flags() -> frozenset[str]:
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
 
 
 def _probe_numba() -> Finding:

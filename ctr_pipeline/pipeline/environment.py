@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from ctr_pipeline.pipeline.resources import available_cores
+from ctr_pipeline.machine import available_cores
 
 _LIBRARIES = ("tensorflow", "keras", "numpy", "numba", "pyarrow", "duckdb", "pandas")
 

@@ -1,13 +1,17 @@
-"""Cores and memory that this process may use."""
+"""Threads that a run may use."""
 
-import math
-import os
-from pathlib import Path
+import logging
 
 from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.machine import (
+    ThreadShares,
+    affinity_cores,
+    available_cores,
+    cgroup_quota,
+    decide_threads,
+)
 
-_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
-_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_LOGGER = logging.getLogger(__name__)
 
 
 def num_threads(runtime: RuntimeConfig) -> int:
@@ -15,22 +19,29 @@ def num_threads(runtime: RuntimeConfig) -> int:
     return runtime.threads or available_cores()
 
 
-def available_cores() -> int:
-    """Cores this process may run on, at least 1; a cgroup's share of a core is rounded up."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = _cgroup_cores()
-    return max(1, min(cores or 1, math.ceil(quota)) if quota else cores or 1)
+def thread_shares(runtime: RuntimeConfig) -> ThreadShares:
+    """The same, divided among the libraries."""
+    return decide_threads(num_threads(runtime))
 
 
-def _cgroup_cores() -> float | None:
-    try:
-        if _CGROUP_V2.exists():
-            quota, period = _CGROUP_V2.read_text(encoding="ascii").split()
-        else:
-            quota = (_CGROUP_V1 / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (_CGROUP_V1 / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        if quota in {"max", "-1"} or int(period) <= 0:
-            return None
-        return int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
+def bound_libraries(runtime: RuntimeConfig) -> None:
+    """Bounds the pools that stand before any stage; says in the log how cores are shared.
+
+    Arrow makes as many threads as the machine has cores, whatever the process may use of them.
+    TensorFlow and the pools of stages are bounded where they are made.
+    """
+    import pyarrow as pa
+
+    shares = thread_shares(runtime)
+    pa.set_cpu_count(shares.arrow)
+    quota = cgroup_quota()
+    _LOGGER.info(
+        "Threads: %d (cores here %d, of the container %s, runtime.threads %s); TensorFlow %d, "
+        "embedding rows %d",
+        shares.total,
+        affinity_cores(),
+        "unbounded" if quota is None else f"{quota:g}",
+        runtime.threads or "not set",
+        shares.tensorflow,
+        shares.rows,
+    )

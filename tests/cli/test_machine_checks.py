@@ -7,7 +7,6 @@ from ctr_pipeline.cli import machine_checks
 from ctr_pipeline.cli.machine_checks import (
     Finding,
     Verdict,
-    cgroup_cores,
     cgroup_limit,
     judge_cores,
     judge_disk,
@@ -29,7 +28,8 @@ from ctr_pipeline.dataset.maxcompute import client
         (judge_packages({"keras": "3.15"}), "works", ""),
         (judge_packages({"keras": None}), "fails", "pip install keras"),
         (judge_cores(8, None), "works", ""),
-        (judge_cores(8, 2.5), "slow", "runtime.threads to 2"),
+        (judge_cores(8, 2.5), "works", ""),
+        (judge_cores(8, 1.5), "slow", "two cores"),
         (judge_cores(1, None), "slow", "two cores"),
         (judge_memory(8 * 10**9, None), "works", ""),
         (judge_memory(8 * 10**9, 10**9), "slow", "memory_limit_gb"),
@@ -42,6 +42,10 @@ def test_verdict_comes_with_a_remedy(finding, verdict, remedy):
     assert bool(finding.remedy) == (verdict != "works")
 
 
+def test_cores_of_a_container_say_what_is_used():
+    assert "8, the container may use 2.5; threads by default: 3" in judge_cores(8, 2.5).found
+
+
 def test_folder_and_disk(tmp_path):
     assert judge_folder("folder", tmp_path).verdict is Verdict.WORKS
     assert judge_folder("folder", tmp_path / "absent").verdict is Verdict.FAILS
@@ -50,23 +54,14 @@ def test_folder_and_disk(tmp_path):
 
 def test_container_limits_of_both_versions(tmp_path):
     assert cgroup_limit(tmp_path) is None
-    assert cgroup_cores(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "cpu.max").write_text("max 100000\n")
     assert cgroup_limit(tmp_path) is None
-    assert cgroup_cores(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
     assert cgroup_limit(tmp_path) == 1_000_000
-    assert cgroup_cores(tmp_path) == 1.5
     old = tmp_path / "old"
-    (old / "cpu").mkdir(parents=True)
-    (old / "memory").mkdir()
-    (old / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    (old / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (old / "memory").mkdir(parents=True)
     (old / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
     assert cgroup_limit(old) is None
-    assert cgroup_cores(old) is None
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("works", 0), ("slow", 0), ("fails", 1)])

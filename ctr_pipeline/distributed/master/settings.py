@@ -1,7 +1,6 @@
 """From the job's spec and the user's config to what the job machine is told."""
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
 from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.machine import available_cores
 
 _BATCHES_PER_SCORE_TASK = 16
 _LEAST_ROWS_PER_SCORE_TASK = 16_384
@@ -98,7 +98,7 @@ def bound_workers(runtime: RuntimeConfig) -> WorkerBounds:
     """How many workers there may be; where it is to be found out, one for each core at most."""
     if isinstance(runtime.workers, WorkersConfig):
         return WorkerBounds(runtime.workers.min, runtime.workers.max)
-    return WorkerBounds(1, os.cpu_count() or 1)
+    return WorkerBounds(1, available_cores())
 
 
 def _require_train(spec: JobSpec) -> SplitShape:

@@ -1,7 +1,6 @@
 """A parameter server as a process."""
 
 import logging
-import os
 import secrets
 import signal
 import socket
@@ -30,6 +29,7 @@ from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushR
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.machine import available_cores
 
 _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
@@ -176,9 +176,8 @@ def _talk(session: PsSession, over: threading.Event, terminated: threading.Event
 
 
 def row_threads(spec: JobSpec) -> int:
-    """That work on rows: cores of this machine, divided as if all servers were here."""
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(_MOST_ROW_THREADS, cores // spec.num_parameter_servers))
+    """That work on rows: cores for this process, divided as if all servers were here."""
+    return max(1, min(_MOST_ROW_THREADS, available_cores() // spec.num_parameter_servers))
 
 
 def _reachable(address: str) -> str:

@@ -87,7 +87,7 @@ def test_people_may_take_their_time_to_start_members(spec):
 
 
 def test_auto_is_bounded_by_the_cores(spec, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    monkeypatch.setattr("ctr_pipeline.distributed.master.settings.available_cores", lambda: 6)
     found = plan(spec, workers="auto")
     assert (found.min_workers, found.max_workers) == (1, 6)
 
