@@ -6,7 +6,11 @@ compiled into kernels of other files: whoever changes it deletes the `__pycache_
 """
 
 import logging
+import os
+import stat
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -26,12 +30,45 @@ def inlined(function: Callable[..., Any]) -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles `function` lazily, nogil, exact in its floating point (never fastmath).
 
-    The machine code is kept in `__pycache__`, else in the user's cache folder. Where neither can
-    be written it is compiled anew in each process.
+    The machine code is kept in `NUMBA_CACHE_DIR` if that is set, else in `__pycache__`, else in the
+    user's cache folder, else, as where the package is installed read-only and the user has no home,
+    in a folder of the user's own among the temporary files. Where none of them can be written it is
+    compiled anew in each process, which takes seconds a kernel.
     """
     try:
-        return numba.njit(nogil=True, cache=True)(function)
+        return _cached(function)
     except RuntimeError:
         # Numba's way of saying that no cache folder is writable.
-        _LOGGER.warning("kernel %s is not cached: no writable folder", function.__qualname__)
-        return numba.njit(nogil=True)(function)
+        folder = private_folder(Path(tempfile.gettempdir()))
+    if folder is not None:
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder)
+        try:
+            return _cached(function)
+        except RuntimeError:
+            _LOGGER.debug("kernel %s cannot be kept in %s either", function.__qualname__, folder)
+        finally:
+            numba.config.CACHE_DIR = before
+    _LOGGER.warning("kernel %s is not cached: no writable folder", function.__qualname__)
+    return numba.njit(nogil=True)(function)
+
+
+def _cached(function: Callable[..., Any]) -> Any:
+    return numba.njit(nogil=True, cache=True)(function)
+
+
+def private_folder(parent: Path) -> Path | None:
+    """A folder in `parent` that this user alone can write; None if there cannot be one.
+
+    Cached machine code is loaded without question, so a folder that others can write, or made
+    under our name, must not be used.
+    """
+    user = os.getuid()
+    folder = parent / f"ctrpipe-kernels-{user}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == user
+    return folder if is_ours and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None

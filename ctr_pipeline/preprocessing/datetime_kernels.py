@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, fixed_format
+from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import TextBuffers, TextColumn
 
 NO_TIME = -(2**62)
@@ -137,7 +138,7 @@ def _is_null(text: TextBuffers, n: int) -> bool:
     return bool(len(text.validity) > 0 and (text.validity[bit >> 3] >> (bit & 7)) & 1 == 0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _iso_seconds(data: np.ndarray, start: int, length: int) -> int:
     if length != 10 and length < _ISO_MINUTES:
         return NO_TIME
@@ -184,7 +185,7 @@ def _iso_seconds(data: np.ndarray, start: int, length: int) -> int:
     return NO_TIME if seconds == NO_TIME else _bounded(seconds - 60 * offset)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse_iso(text: TextBuffers, seconds: np.ndarray) -> None:
     for n in range(len(seconds)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
@@ -192,7 +193,7 @@ def _parse_iso(text: TextBuffers, seconds: np.ndarray) -> None:
         seconds[n] = NO_TIME if is_null else _iso_seconds(text.data, start, end - start)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse_epoch(text: TextBuffers, divisor: int, seconds: np.ndarray) -> None:
     for n in range(len(seconds)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
@@ -219,7 +220,7 @@ def _digits_of_epoch(data: np.ndarray, first: int, end: int) -> int:
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse_fixed(
     text: TextBuffers, components: np.ndarray, literals: np.ndarray, seconds: np.ndarray
 ) -> None:

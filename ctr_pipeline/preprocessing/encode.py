@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from ctr_pipeline.embeddings import compilation
 from ctr_pipeline.features import ColumnType, VectorSpec
 from ctr_pipeline.preprocessing.arrow_values import (
     NumberColumn,
@@ -229,7 +229,7 @@ class _Spreading:
             _spread(np.concatenate(self._words), self._positions_CN, self._words_NC)
 
 
-@njit(cache=True, nogil=True)
+@compilation.kernel
 def _spread(words: np.ndarray, positions_CN: np.ndarray, words_NC: np.ndarray) -> None:
     num_columns, num_rows = positions_CN.shape
     # Some rows at a time, so that they stay in a core's cache while their columns are filled.

@@ -16,6 +16,8 @@ into one.
 import numpy as np
 from numba import njit
 
+from ctr_pipeline.embeddings.compilation import kernel
+
 _K0 = np.uint64(0xC3A5C85C97CB3127)
 _K1 = np.uint64(0xB492B66FBE98F273)
 _K2 = np.uint64(0x9AE16A3B2F90404F)
@@ -92,7 +94,7 @@ def _hash_len_16(u: np.uint64, v: np.uint64, mul: np.uint64) -> np.uint64:
     return b * mul
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_len_0_to_16(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
     if length >= _U8:
         mul = _K2 + length * _U2
@@ -115,7 +117,7 @@ def _hash_len_0_to_16(data: np.ndarray, start: np.uint64, length: np.uint64) -> 
     return _K2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_len_17_to_32(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
     mul = _K2 + length * _U2
     a = _fetch64(data, start) * _K1
@@ -125,7 +127,7 @@ def _hash_len_17_to_32(data: np.ndarray, start: np.uint64, length: np.uint64) ->
     return _hash_len_16(_rotate(a + b, 43) + _rotate(c, 30) + d, a + _rotate(b + _K2, 18) + c, mul)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_len_33_to_64(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
     mul = _K2 + length * _U2
     a = _fetch64(data, start) * _K2
@@ -157,7 +159,7 @@ def _weak_hash_len_32(
     return a + z, b + c
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_len_above_64(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
     x = _SEED * _K2 + _fetch64(data, start)
     y = _SEED * _K1 + _U113
@@ -199,7 +201,7 @@ def _hash_len_above_64(data: np.ndarray, start: np.uint64, length: np.uint64) ->
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fingerprint64(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
     """Fingerprint of `length` bytes of `data` from `start`.
 

@@ -6,8 +6,8 @@ is in TensorFlow.
 """
 
 import numpy as np
-from numba import njit
 
+from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import (
     SMALLEST_NORMAL_FLOAT32,
     flush_scalar,
@@ -61,7 +61,7 @@ def finish_numbers(values: np.ndarray) -> np.ndarray:
     return flush_subnormal(clamped, SMALLEST_NORMAL_FLOAT32).astype(np.float32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _interval_ids(
     values: np.ndarray, thresholds: np.ndarray, ids: np.ndarray, missing_id: int, out: np.ndarray
 ) -> None:
@@ -105,7 +105,7 @@ def interval_ids(
     return result
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rounded_ids(
     values: np.ndarray, num_buckets: int, default_value: int, missing_id: int, out: np.ndarray
 ) -> None:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.fitted import FittedTargetEncode, PreprocessingPlan, TextStep
 from ctr_pipeline.preprocessing.value_tables import ValueTable, open_value_table, smoothed_rates
@@ -169,7 +169,7 @@ def _mix(numbers: np.ndarray) -> np.ndarray:
     return np.asarray(bits ^ (bits >> np.uint64(31)), np.uint64)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _count_before(ids: np.ndarray, labels: np.ndarray, counts_V: Counts, before: Counts) -> None:
     for n in range(len(ids)):
         value = ids[n]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.preprocessing.arrow_values import TextBuffers, TextColumn, text_column
 from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
@@ -52,14 +53,14 @@ def _start_and_length(text: TextBuffers, n: int) -> tuple[np.uint64, np.uint64]:
     return start, length
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fingerprints(text: TextBuffers, fingerprints: np.ndarray) -> None:
     for n in range(len(text.offsets) - 1):
         start, length = _start_and_length(text, n)
         fingerprints[n] = fingerprint64(text.data, start, length)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_ids(text: TextBuffers, num_bins: np.uint64, missing_id: int, ids: np.ndarray) -> None:
     for n in range(len(text.offsets) - 1):
         start, length = _start_and_length(text, n)
@@ -74,7 +75,7 @@ def _first_slot(key: np.int64, shift: np.uint64) -> np.int64:
     return np.int64((np.uint64(key) * _SPREAD) >> shift)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_slots(keys: np.ndarray, ids: np.ndarray, slots: np.ndarray, shift: np.uint64) -> None:
     mask = len(slots) - 1
     for n in range(len(keys)):
@@ -85,7 +86,7 @@ def _fill_slots(keys: np.ndarray, ids: np.ndarray, slots: np.ndarray, shift: np.
         slots[slot, 1] = ids[n]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _lookup_ids(
     text: TextBuffers,
     vocabulary: KeySlots,
