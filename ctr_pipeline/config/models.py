@@ -518,6 +518,12 @@ class TrainConfig(Section):
         default=30.0, gt=0, description="Seconds between checkpoints; each epoch's end is one too."
     )
     keep_checkpoints: int = Field(default=2, ge=1, description="Checkpoints kept, beside the best.")
+    precision: Literal["float32", "bfloat16", "auto"] = Field(
+        default="float32",
+        description="What gradients of the dense part are computed in. bfloat16 needs a processor "
+        "with AMX or AVX512-BF16; auto: bfloat16 where it has one, else float32. Parameters, loss, "
+        "scores and the export are float32 in any case.",
+    )
     deterministic: bool = Field(
         default=False, description="Same bits on every run of the same machine, at some cost."
     )
@@ -596,7 +602,8 @@ class RuntimeConfig(Section):
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="Threads of TensorFlow and of kernels; null: the cores here.",
+        description="Threads of all libraries together; null: the cores that affinity and the "
+        "container allow.",
     )
     memory_limit_gb: float = Field(
         default=1.0, gt=0, description="Memory DuckDB may use before it spills to disk."

@@ -30,6 +30,7 @@ _REFUSED: Mapping[str, str] = {
     "features": _ROWS,
     "train.seed": "the best of several seeds is luck with the validation rows",
     "train.deterministic": _NO_MODEL,
+    "train.precision": _NO_MODEL,
     "train.checkpoint_seconds": _NO_MODEL,
     "train.keep_checkpoints": _NO_MODEL,
     "name": _NO_MODEL,

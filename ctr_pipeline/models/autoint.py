@@ -44,4 +44,4 @@ def build_autoint(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
             )(fields_BFK)
         flat = keras.layers.Flatten(name="flat_attention")(fields_BFK)
         parts.append(LogitHead(fields_seed, name="attention_logit")(flat))
-    return keras.layers.Add(name="logit")(parts)
+    return keras.layers.Add(dtype="float32", name="logit")(parts)

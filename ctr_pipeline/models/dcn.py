@@ -36,4 +36,4 @@ def build_dcn(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
         crossed_BK = Cross("vector", cross_seed, name=f"cross_{index}")(inputs.flat_BK, crossed_BK)
     deep_B = LogitHead(deep_seed, name="deep_logit")(deep_BK)
     crossed_B = LogitHead(crossed_seed, name="cross_logit")(crossed_BK)
-    return keras.layers.Add(name="logit")([linear_B, deep_B, crossed_B])
+    return keras.layers.Add(dtype="float32", name="logit")([linear_B, deep_B, crossed_B])

@@ -34,4 +34,4 @@ def build_deepfm(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     parts = [linear_B, LogitHead(head_seed, name="deep_logit")(deep_BK)]
     if inputs.signature.num_fields:
         parts.append(FactorizationMachine(name="pairs")(inputs.embeddings_BFD))
-    return keras.layers.Add(name="logit")(parts)
+    return keras.layers.Add(dtype="float32", name="logit")(parts)

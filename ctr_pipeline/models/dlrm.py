@@ -53,6 +53,6 @@ def build_dlrm(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
         parts.append(inputs.flat_BK)
     x_BK = parts[0] if len(parts) == 1 else keras.layers.Concatenate(name="top_input")(parts)
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(x_BK)
-    return keras.layers.Add(name="logit")(
+    return keras.layers.Add(dtype="float32", name="logit")(
         [linear_B, LogitHead(head_seed, name="deep_logit")(deep_BK)]
     )

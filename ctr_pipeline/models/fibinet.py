@@ -48,6 +48,6 @@ def build_fibinet(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
             parts.append(inputs.numbers_BN)
         deep_input = keras.layers.Concatenate(name="interactions")(parts)
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(deep_input)
-    return keras.layers.Add(name="logit")(
+    return keras.layers.Add(dtype="float32", name="logit")(
         [linear_B, LogitHead(head_seed, name="deep_logit")(deep_BK)]
     )

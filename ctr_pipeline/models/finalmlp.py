@@ -39,4 +39,4 @@ def build_finalmlp(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
         gated_BK = FeatureGate(name=f"gate_{index}")(inputs.flat_BK)
         streams.append(MLP(units, config.dropout, stream_seed, name=f"mlp_{index}")(gated_BK))
     fused_B = BilinearFusion(config.fusion_heads, fusion_seed, name="fusion")(*streams)
-    return keras.layers.Add(name="logit")([linear_B, fused_B])
+    return keras.layers.Add(dtype="float32", name="logit")([linear_B, fused_B])

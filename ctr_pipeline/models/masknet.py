@@ -54,6 +54,6 @@ def build_masknet(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
         outputs = [block(x_BX, guide_BK) for block in blocks]
         x_BX = outputs[0] if len(outputs) == 1 else keras.layers.Concatenate(name="blocks")(outputs)
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(x_BX)
-    return keras.layers.Add(name="logit")(
+    return keras.layers.Add(dtype="float32", name="logit")(
         [linear_B, LogitHead(head_seed, name="deep_logit")(deep_BK)]
     )

@@ -1,7 +1,8 @@
 """Every model's builder by its YAML name, and the model around it."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import keras
 
@@ -37,7 +38,13 @@ MODEL_BUILDERS: dict[str, Callable[[ModelInputs, ModelConfig, int], Any]] = {
 """Every builder: (inputs, config, seed) -> logits (batch,)."""
 
 
-def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) -> keras.Model:
+def build_model(
+    config: ModelConfig,
+    signature: ModelSignature,
+    *,
+    seed: int,
+    precision: Literal["float32", "bfloat16"] = "float32",
+) -> keras.Model:
     """Builds the model that the config names.
 
     The logit of all but `custom` is b + Σ_f linear_BF + numbers · w_n + the architecture's own
@@ -47,6 +54,10 @@ def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) ->
         config: The `model:` section.
         signature: Sizes of the inputs.
         seed: Of initial weights and dropout; equal seeds give equal models.
+        precision: What layers compute in; variables, inputs and logits are float32 in either case.
+            With bfloat16, products of matrices have Keras's policy `mixed_bfloat16`, after
+            Micikevicius et al. 2018, "Mixed Precision Training" (arXiv:1710.03740); since bfloat16
+            reaches as far as float32, no loss is scaled (Kalamkar et al. 2019, arXiv:1905.12322).
 
     Returns:
         A model from the inputs {"embeddings": (batch, fields, dim), "linear": (batch, fields),
@@ -61,7 +72,8 @@ def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) ->
     if problems:
         raise ValueError("; ".join(problems))
     inputs = build_inputs(signature)
-    logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
+    with _computing_in(precision):
+        logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
     try:
         model = keras.Model(inputs.as_dict(), logit_B, name=config.name)
     except ValueError as error:
@@ -74,6 +86,20 @@ def build_model(config: ModelConfig, signature: ModelSignature, *, seed: int) ->
         ) from error
     _check_state(model, config)
     return model
+
+
+@contextmanager
+def _computing_in(precision: str) -> Iterator[None]:
+    """Layers that are made inside, and name no type of their own, compute in this."""
+    if precision == "float32":
+        yield
+        return
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _check_state(model: keras.Model, config: ModelConfig) -> None:

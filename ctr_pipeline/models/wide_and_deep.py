@@ -30,4 +30,4 @@ def build_wide_and_deep(inputs: ModelInputs, config: ModelConfig, seed: int) -> 
     mlp_seed, head_seed = derive_seeds(seed, 2)
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(inputs.flat_BK)
     deep_B = LogitHead(head_seed, name="deep_logit")(deep_BK)
-    return keras.layers.Add(name="logit")([linear_B, deep_B])
+    return keras.layers.Add(dtype="float32", name="logit")([linear_B, deep_B])

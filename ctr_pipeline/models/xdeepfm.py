@@ -34,4 +34,4 @@ def build_xdeepfm(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
             inputs.embeddings_BFD
         )
         parts.append(LogitHead(maps_seed, name="interaction_logit")(pooled_BP))
-    return keras.layers.Add(name="logit")(parts)
+    return keras.layers.Add(dtype="float32", name="logit")(parts)

@@ -5,6 +5,7 @@ from ctr_pipeline.dataset.sampling import sampling_of
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.names import WITHOUT_XLA
 from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.pipeline.precision import precision_of
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.statistics import load_statistics
@@ -13,7 +14,7 @@ from ctr_pipeline.training.slots import PooledField, Slots
 
 
 def compile_model(
-    config: Config, run: RunFolder, plan: PreprocessingPlan, *, threads: int
+    config: Config, run: RunFolder, plan: PreprocessingPlan, *, threads: int, trains: bool
 ) -> CompiledModel:
     """Builds the model that a config names; its initial values are a function of the seed.
 
@@ -22,6 +23,8 @@ def compile_model(
         run: Where the statistics are.
         plan: Fitted transforms: what the model's inputs are.
         threads: Of TensorFlow.
+        trains: Whether gradients will be asked for, in the precision of the config; scores are
+            float32 in any case, so whoever only scores needs no processor for another one.
     """
     configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
     signature = ModelSignature(
@@ -31,8 +34,13 @@ def compile_model(
         base_rate=load_statistics(run.statistics).base_rate,
     )
     sampling = sampling_of(config)
+    seed, precision = config.train.seed, precision_of(config.train)
+    training_model = None
+    if trains and precision != "float32":
+        training_model = build_model(config.model, signature, seed=seed, precision=precision)
     return CompiledModel(
-        build_model(config.model, signature, seed=config.train.seed),
+        build_model(config.model, signature, seed=seed),
+        training_model=training_model,
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
         slots=slots_of(plan),

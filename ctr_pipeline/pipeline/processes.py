@@ -99,7 +99,7 @@ def _prepare(
     from ctr_pipeline.pipeline.dense_model import compile_model
 
     compiled = compile_model(
-        loaded.config, run, encoding.plan, threads=num_threads(loaded.config.runtime)
+        loaded.config, run, encoding.plan, threads=num_threads(loaded.config.runtime), trains=False
     )
     spec = prepare_spec(loaded, run, encoding, num_dense=compiled.num_parameters)
     if resume:

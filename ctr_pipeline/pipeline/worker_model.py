@@ -17,7 +17,9 @@ def build_worker_model(loaded: LoadedConfig) -> WorkerModel:
     """
     config, run = loaded.config, RunFolder(loaded.config.run_folder)
     plan = load_plan(run.preprocessing)
-    compiled = compile_model(config, run, plan, threads=threads_of_worker(config.runtime))
+    compiled = compile_model(
+        config, run, plan, threads=threads_of_worker(config.runtime), trains=True
+    )
     compiled.warm_up(
         num_fields=plan.num_slots,
         embedding_dim=config.model.embedding_dim,

@@ -54,6 +54,8 @@ class CompiledModel:
         slots: How slots become fields; None if each field is one slot.
         training_offset: Added to the logits that are trained, and to no others: the log of how
             many times higher the odds are among the rows trained on than among all rows.
+        training_model: The same model in another precision, whose gradients are computed; of the
+            variables it has the shapes alone. Logits are those of `model`. None: one is both.
         use_xla: Compile with XLA, which fuses what stands between products of matrices; without
             it TensorFlow's own kernels run, which multiply many small matrices faster.
     """
@@ -65,13 +67,17 @@ class CompiledModel:
         batch_size: int,
         slots: Slots | None = None,
         training_offset: float = 0.0,
+        training_model: keras.Model | None = None,
         use_xla: bool = True,
     ) -> None:
         self.batch_size = batch_size
         self._slots = slots
         self._training_offset = training_offset
         self._model = model
-        self._shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+        self._training_model = model if training_model is None else training_model
+        self._shapes = _shapes_of(model)
+        if _shapes_of(self._training_model) != self._shapes:
+            raise ValueError("the model that is trained has other variables")
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._num_seeds = len(model.non_trainable_variables)
         self._gradients = tf.function(self._compute_gradients, jit_compile=use_xla)
@@ -226,7 +232,8 @@ class CompiledModel:
         self, parameters_P: Any, seeds: Any, inputs: dict[str, Any], *, training: bool
     ) -> Any:
         states = [seeds[index] for index in range(self._num_seeds)]
-        logits_B, _ = self._model.stateless_call(
+        model = self._training_model if training else self._model
+        logits_B, _ = model.stateless_call(
             self._split(parameters_P), states, inputs, training=training
         )
         return logits_B
@@ -264,6 +271,10 @@ class CompiledModel:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
         inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._slots)
         return self._call(parameters_P, seeds, inputs, training=False)
+
+
+def _shapes_of(model: keras.Model) -> list[tuple[int, ...]]:
+    return [tuple(variable.shape) for variable in model.trainable_variables]
 
 
 def _innermost_reason(error: Exception) -> str:

@@ -108,6 +108,7 @@ KEYS = {
     "train.early_stopping.patience": (5, 0),
     "train.checkpoint_seconds": (5.0, 0),
     "train.keep_checkpoints": (5, 0),
+    "train.precision": ("auto", "float16"),
     "train.deterministic": (True, "on"),
     "evaluation.gauc_column": ("user", 3),
     "evaluation.calibration_bins": (10, 1),

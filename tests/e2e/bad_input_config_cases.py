@@ -8,6 +8,12 @@ from bad_input_cases import RUN, Case, entry, nothing, setting, text
 from bad_input_world import HEADER, World, lines
 
 
+def _bfloat16_on_an_old_processor(world: World) -> None:
+    """The config wants what this processor is said not to have."""
+    world.config(train__precision="bfloat16")
+    world.monkeypatch.setattr("ctr_pipeline.pipeline.precision.processor_flags", frozenset)
+
+
 def _huge_config(world: World) -> None:
     world.write("c.yaml", "name: " + "x" * 10_000_000)
 
@@ -119,6 +125,11 @@ CONFIG_CASES = (
     ),
     Case("feature_of_text", setting(features=["price"]), ("features[0]", "columns: I1..I13")),
     Case("train_is_a_number", setting(data__train=3), ("data.train", "text or a list of texts")),
+    Case(
+        "bfloat16_on_a_processor_without",
+        _bfloat16_on_an_old_processor,
+        ("c.yaml", "train.precision", "AMX or AVX512-BF16", "auto"),
+    ),
     Case("data_null", setting(data__train=None), ("data.train", "found nothing")),
     Case(
         "boolean_as_number", setting(train__epochs=True), ("train.epochs", "whole number", "true")

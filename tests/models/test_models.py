@@ -392,6 +392,22 @@ def test_seed_decides_initial_weights(name: str) -> None:
     assert all(not np.array_equal(a, b) for a, b in kernels)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_bfloat16_is_what_products_are_computed_in_and_nothing_else(name: str) -> None:
+    signature = ModelSignature(4, 3, 3, base_rate=0.2)
+    plain = make_model(name)
+    mixed = build_model(small_config(name), signature, seed=5, precision="bfloat16")
+    assert keras.config.dtype_policy().name == "float32"
+    assert {variable.dtype for variable in mixed.trainable_variables} == {"float32"}
+    assert "bfloat16" in {layer.compute_dtype for layer in mixed.layers}
+    mixed.set_weights(plain.get_weights())
+    exact, rounded = plain(make_batch()).numpy(), mixed(make_batch()).numpy()
+    assert rounded.dtype == np.float32
+    assert not np.array_equal(exact, rounded)
+    # Eight bits of each factor.
+    np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.05)
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no feature"):
         build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)

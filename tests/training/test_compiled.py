@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import pytest
-from training_problem import BATCH_SIZE, DIM, NUM_IDS, draw_rows, new_model
+from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, draw_rows, new_model
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
@@ -221,6 +221,42 @@ def test_xla_changes_rounding_alone(compiled, batch):
     assert fused.loss_sum == pytest.approx(unfused.loss_sum, rel=1e-5)
     np.testing.assert_allclose(fused.parameters_P, unfused.parameters_P, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(fused.rows_BFW, unfused.rows_BFW, rtol=1e-3, atol=1e-5)
+
+
+def model_in(precision, hidden_units=(6,)):
+    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=hidden_units, dropout=0.2)
+    signature = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
+    return build_model(config, signature, seed=0, precision=precision)
+
+
+def test_another_precision_changes_gradients_alone(compiled, batch):
+    mixed = CompiledModel(
+        model_in("float32"), training_model=model_in("bfloat16"), batch_size=BATCH_SIZE
+    )
+    parameters_P = parameters_of(compiled)
+    assert np.array_equal(mixed.initial_parameters(), compiled.initial_parameters())
+    exact, rounded = (gradients(one, batch, parameters_P, seed=3) for one in (compiled, mixed))
+    assert rounded.loss_sum == pytest.approx(exact.loss_sum, rel=0.01)
+    for left, right in (
+        (exact.parameters_P, rounded.parameters_P),
+        (exact.rows_BFW, rounded.rows_BFW),
+    ):
+        assert right.dtype == np.float32
+        assert not np.array_equal(left, right)
+        cosine = np.vdot(left, right) / np.linalg.norm(left) / np.linalg.norm(right)
+        assert cosine > 0.999
+    scores = [
+        logits_of(one, parameters_P, batch["rows_BFW"], batch["numbers_BN"])
+        for one in (compiled, mixed)
+    ]
+    assert np.array_equal(*scores)
+    assert {layer.compute_dtype for layer in mixed.assign(parameters_P).layers} == {"float32"}
+
+
+def test_a_training_model_of_other_shapes_is_refused():
+    other = model_in("bfloat16", hidden_units=(7,))
+    with pytest.raises(ValueError, match="other variables"):
+        CompiledModel(model_in("float32"), training_model=other, batch_size=BATCH_SIZE)
 
 
 def test_a_failure_of_the_users_own_code_is_told_as_such():

@@ -22,7 +22,8 @@ class BilinearFusion(keras.layers.Layer):
     """
 
     def __init__(self, heads: int = 1, seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        # Its result is a part of the logit, of which bfloat16 would keep three digits.
+        super().__init__(**{"dtype": "float32", **kwargs})
         self.heads = heads
         self.seed = seed
 

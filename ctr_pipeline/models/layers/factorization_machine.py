@@ -18,6 +18,10 @@ class FactorizationMachine(keras.layers.Layer):
     (arXiv:1703.04247). The layer has no weights.
     """
 
+    def __init__(self, **kwargs: Any) -> None:
+        # Its result is a part of the logit, of which bfloat16 would keep three digits.
+        super().__init__(**{"dtype": "float32", **kwargs})
+
     def call(self, embeddings_BFD: Any) -> Any:
         """Sums the inner products of all pairs of fields.
 

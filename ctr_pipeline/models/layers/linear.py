@@ -26,7 +26,8 @@ class Linear(keras.layers.Layer):
         self, initial_bias: float = 0.0, name: str = "linear_logit", **kwargs: Any
     ) -> None:
         # Keras's automatic name would be "linear", which is an input's.
-        super().__init__(name=name, **kwargs)
+        # Its result is a part of the logit, of which bfloat16 would keep three digits.
+        super().__init__(name=name, **{"dtype": "float32", **kwargs})
         self.initial_bias = initial_bias
 
     def build(self, linear_BF_shape: tuple[Any, ...], numbers_BN_shape: tuple[Any, ...]) -> None:

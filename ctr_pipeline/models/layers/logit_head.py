@@ -21,7 +21,8 @@ class LogitHead(keras.layers.Layer):
     """
 
     def __init__(self, seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        # Its result is a part of the logit, of which bfloat16 would keep three digits.
+        super().__init__(**{"dtype": "float32", **kwargs})
         self.seed = seed
 
     def build(self, input_shape: tuple[Any, ...]) -> None:
