@@ -66,5 +66,6 @@ bench: $(STAMP) ## Every benchmark in its quick form; see benchmarks/README.md f
 	$(BIN)/python benchmarks/startup.py --quick
 	$(BIN)/python benchmarks/store_speed.py
 	$(BIN)/python benchmarks/train_speed.py --quick
+	$(BIN)/python benchmarks/step_modes.py --quick
 	$(BIN)/python benchmarks/whole_job.py --quick
 	$(BIN)/python benchmarks/cut_pause.py --quick

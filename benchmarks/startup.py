@@ -1,12 +1,15 @@
-"""How long until the command line answers: `ctrpipe --help`, and progress of `ctrpipe run`.
+"""How long until the command line answers, and until the first training step is done.
 
-The first run of each is thrown away, so that files are in the page cache; compiled kernels may be
-cached by it too.
+`ctrpipe --help`, progress of `ctrpipe run`, and the first step of `ctrpipe train` on 20,000 rows,
+which the run itself measures: with the compiled kernels of earlier runs, and with none, as after an
+installation. The first run of each is thrown away, so that files are in the page cache.
 
     python benchmarks/startup.py
 """
 
 import argparse
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +23,7 @@ from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.sampling import write_criteo_sample
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
+COLD_REPEATS = 3
 COMMAND = str(Path(sys.executable).with_name("ctrpipe"))
 
 
@@ -52,6 +56,26 @@ def time_first_lines(rows: Path, output: Path) -> tuple[float, float]:
     return first, stage
 
 
+def time_first_step(rows: Path, output: Path, kernels: Path | None) -> float:
+    """Seconds from the command to the end of the first step, as `ctrpipe train` says.
+
+    Args:
+        rows: To train on.
+        output: A new run folder.
+        kernels: An empty folder for compiled kernels; None: where they are kept.
+    """
+    command = [COMMAND, "train", str(CONFIG), "--set", f"data.train={rows}"]
+    command += ["--set", f"output={output}", "--set", "train.epochs=1"]
+    environment = dict(os.environ)
+    if kernels is not None:
+        environment["NUMBA_CACHE_DIR"] = str(kernels)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    found = re.search(r"The first step was done ([0-9.]+) s after", done.stderr)
+    if found is None:
+        raise SystemExit("ctrpipe train did not say when its first step was done")
+    return float(found[1])
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -71,10 +95,22 @@ def main() -> None:
             time_first_lines(rows, Path(temporary) / f"run{number}")
             for number in range(repeats + 1)
         ][1:]
+        warm = [
+            time_first_step(rows, Path(temporary) / f"warm{number}", None)
+            for number in range(repeats + 1)
+        ][1:]
+        cold = [
+            time_first_step(
+                rows, Path(temporary) / f"cold{number}", Path(temporary) / f"kernels{number}"
+            )
+            for number in range(min(repeats, COLD_REPEATS))
+        ]
     spreads = {
         "ctrpipe --help": Spread.of(helps),
         "ctrpipe run: first line": Spread.of([first for first, _ in runs]),
         "ctrpipe run: first stage started": Spread.of([stage for _, stage in runs]),
+        "ctrpipe train: first step done": Spread.of(warm),
+        "the same without compiled kernels": Spread.of(cold),
     }
     print_machine(machine)
     print_table(["what", "seconds"], [[name, spread.show(2)] for name, spread in spreads.items()])

@@ -28,6 +28,10 @@ Resume = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Discard earlier results in the run folder.")
 ]
+ProfileTraining = Annotated[
+    bool,
+    typer.Option("--profile", help="Show where the time of training goes, and what bounds it."),
+]
 
 Columns = Annotated[
     str | None,

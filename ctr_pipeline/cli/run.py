@@ -7,6 +7,7 @@ from ctr_pipeline.cli.options import (
     ConfigFile,
     Overrides,
     Overwrite,
+    ProfileTraining,
     Quiet,
     Resume,
     Verbose,
@@ -21,6 +22,7 @@ def run(
     *,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    profile: ProfileTraining = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -41,6 +43,14 @@ def run(
     session.resume_command = resume_command("run", config, overrides)
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline import run_pipeline
+    from ctr_pipeline.pipeline.timing import process_age_seconds
 
-    result = run_pipeline(loaded, resume=resume, overwrite=overwrite, progress=session.progress)
+    result = run_pipeline(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        profile=profile,
+        seconds_before=process_age_seconds(),
+        progress=session.progress,
+    )
     session.show(run_payload(result), lambda: print_run(result))

@@ -7,6 +7,7 @@ from ctr_pipeline.cli.options import (
     ConfigFile,
     Overrides,
     Overwrite,
+    ProfileTraining,
     Quiet,
     Resume,
     Verbose,
@@ -21,6 +22,7 @@ def train(
     *,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    profile: ProfileTraining = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -39,6 +41,14 @@ def train(
     session.resume_command = resume_command("train", config, overrides)
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline import train as train_model
+    from ctr_pipeline.pipeline.timing import process_age_seconds
 
-    result = train_model(loaded, resume=resume, overwrite=overwrite, progress=session.progress)
+    result = train_model(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        profile=profile,
+        seconds_before=process_age_seconds(),
+        progress=session.progress,
+    )
     session.show(run_payload(result), lambda: print_run(result))

@@ -1,7 +1,9 @@
 """The rows themselves: records in creation order, their keys, and the index from key to row."""
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +36,12 @@ class RowObserver(Protocol):
         """Marks rows that are about to change, -1 for none; called with the writer lock held."""
 
 
+class _Waits(threading.local):
+    """Seconds that this thread has waited for the lock."""
+
+    seconds = 0.0
+
+
 class RowStorage:
     """Records of one layout, found by key.
 
@@ -62,6 +70,7 @@ class RowStorage:
         self.index: UInt64Array = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
         self.num_rows = 0
         self.lock = threading.RLock()
+        self._waits = _Waits()
         self.observer: RowObserver | None = None
         self.era = 1
         self.delta_after: int | None = None
@@ -91,6 +100,22 @@ class RowStorage:
     def num_bytes(self) -> int:
         """Bytes of records, keys, marks and index."""
         return self.num_rows * (self.layout.record_bytes + 8 + 1) + self.index.nbytes
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds `lock`; what the thread waits for it is counted."""
+        if not self.lock.acquire(blocking=False):
+            started = time.perf_counter()
+            self.lock.acquire()
+            self._waits.seconds += time.perf_counter() - started
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def lock_wait_seconds(self) -> float:
+        """What the calling thread has waited in `locked` so far."""
+        return self._waits.seconds
 
     def find(self, keys_U: Int64Array, runner: RangeRunner) -> tuple[Int32Array, int]:
         """Rows of keys, int32 [U], -1 for none, and how many there are none of."""

@@ -251,7 +251,7 @@ class EmbeddingStore:
             )
 
         bounds = self._balanced_bounds(prepared)
-        with self._rows.lock:
+        with self._rows.locked():
             self._rows.before_change(rows_U)
             self._runner.run(work, len(rows_U), bounds)
 
@@ -396,7 +396,7 @@ class EmbeddingStore:
 
     def _locate(self, keys_U: Int64Array, *, create: bool) -> Int32Array:
         # Looking up waits, too: making rows may replace the index.
-        with self._rows.lock:
+        with self._rows.locked():
             if create:
                 return self._rows.find_or_create(keys_U, self._runner, self._counts_of)
             return self._rows.find(keys_U, self._runner)[0]

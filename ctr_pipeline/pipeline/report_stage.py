@@ -15,12 +15,13 @@ from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.plan_view import describe_plan
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
 from ctr_pipeline.pipeline.training_stage import TrainedModel
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.training.history import EpochRecord
+from ctr_pipeline.training.profile import describe_bound, load_profile
 
 
 def run_report(
@@ -85,6 +86,8 @@ def run_report(
                 page.StageTiming(stage=stage, seconds=seconds)
                 for stage, seconds in times.seconds.items()
             ),
+            start_up=start_up_sentence(times.start_up),
+            training_time=_training_time(run),
             environment=describe_environment(),
             importance=importance,
             importance_num_rows=(
@@ -122,6 +125,36 @@ def _notes(loaded: LoadedConfig, run: RunFolder) -> tuple[str, ...]:
         "that; the training logloss is of these rows, so it is not comparable with validation."
     )
     return tuple(notes)
+
+
+def _training_time(run: RunFolder) -> page.TrainingTime | None:
+    """Where the time of training went, if it was watched."""
+    profile = load_profile(run.training_profile)
+    if profile is None:
+        return None
+    return page.TrainingTime(
+        seconds=profile.seconds,
+        num_steps=profile.num_steps,
+        rows_per_second=profile.rows_per_second,
+        busy_cores=profile.busy_cores,
+        cores=profile.cores,
+        threads=tuple(
+            page.ThreadUse(
+                name=thread.name,
+                stages=tuple(
+                    page.StageUse(
+                        name=one.stage,
+                        seconds=one.seconds,
+                        times=one.times,
+                        is_waiting=one.stage.is_waiting,
+                    )
+                    for one in thread.stages
+                ),
+            )
+            for thread in (profile.training, profile.ahead)
+        ),
+        bound=describe_bound(profile),
+    )
 
 
 def _job(runtime: Mapping[str, Any]) -> page.JobSummary:

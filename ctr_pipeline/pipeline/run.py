@@ -23,9 +23,11 @@ from ctr_pipeline.pipeline.encoding_stage import Encoding, encoded_fingerprint, 
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.planted import planted_figures
+from ctr_pipeline.pipeline.precision import check_precision
+from ctr_pipeline.pipeline.resources import bound_libraries
 from ctr_pipeline.pipeline.results import PredictResult, RunResult
 from ctr_pipeline.pipeline.resumption import same_rows_as_before
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import wake_kernels
 from ctr_pipeline.progress import Progress
@@ -42,7 +44,13 @@ _LOGGER = logging.getLogger("ctr_pipeline")
 
 
 def run_pipeline(
-    loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
+    loaded: LoadedConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    profile: bool = False,
+    seconds_before: float = 0.0,
+    progress: Progress,
 ) -> RunResult:
     """Check → analyze → train → evaluate → export → report.
 
@@ -50,19 +58,24 @@ def run_pipeline(
         loaded: The config.
         resume: Go on from what an earlier, interrupted run of this folder reached.
         overwrite: Replace results of another config in this folder.
+        profile: See where the time of training goes; say it, and show it in the report.
+        seconds_before: Spent since the command was given, for the time of the first step.
         progress: Who is told.
 
     Raises:
         CtrPipelineError: Something the user can mend; what was done before is kept.
         Interrupted: By Ctrl-C or SIGTERM; `resume` goes on.
     """
+    times = StageTimes(seconds_before)
+    times.reach("command and config")
+    _check_profile(loaded, profile=profile)
     progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
-        times = StageTimes()
+        check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run) if resume else None
         analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
         with _trained(
-            loaded, run, encoding, resume=resume, progress=progress, times=times
+            loaded, run, encoding, resume=resume, profile=profile, progress=progress, times=times
         ) as model:
             return _finish(
                 loaded, run, analysis, encoding, model=model, progress=progress, times=times
@@ -79,15 +92,26 @@ def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
 
 
 def train(
-    loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
+    loaded: LoadedConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    profile: bool = False,
+    seconds_before: float = 0.0,
+    progress: Progress,
 ) -> RunResult:
-    """Everything up to and with training."""
+    """Everything up to and with training; the arguments are those of `run_pipeline`."""
+    times = StageTimes(seconds_before)
+    times.reach("command and config")
+    _check_profile(loaded, profile=profile)
     progress = LoggedProgress(progress)
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
-        times = StageTimes()
+        check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run) if resume else None
         analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
-        with _trained(loaded, run, encoding, resume=resume, progress=progress, times=times):
+        with _trained(
+            loaded, run, encoding, resume=resume, profile=profile, progress=progress, times=times
+        ):
             pass
         return RunResult(run.path, {}, times.seconds, run.paths(), _num_rows(analysis))
 
@@ -111,6 +135,7 @@ def tune(
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), _logged(run), interruption.handle_signals():
         claim_search(loaded, run, resume=resume, overwrite=overwrite)
+        check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run)
         _, encoding = _prepare(loaded, run, progress, StageTimes(), accept=accept)
         progress.say("Starting TensorFlow")
@@ -261,10 +286,12 @@ def _trained(
     encoding: Encoding,
     *,
     resume: bool,
+    profile: bool,
     progress: Progress,
     times: StageTimes,
 ) -> "Iterator[TrainedModel]":
     """Trains in the mode that the config asks for; the model may be served only inside."""
+    times.reach("rows")
     progress.say("Starting TensorFlow")
     # It is imported by the stages from here on and by no earlier one.
     if loaded.config.runtime.mode == "processes":
@@ -277,7 +304,10 @@ def _trained(
         return
     from ctr_pipeline.pipeline.training_stage import run_training
 
-    yield run_training(loaded, run, encoding, resume=resume, progress=progress, times=times)
+    times.reach("TensorFlow")
+    yield run_training(
+        loaded, run, encoding, resume=resume, profile=profile, progress=progress, times=times
+    )
 
 
 def _prepare(
@@ -288,6 +318,7 @@ def _prepare(
     *,
     accept: Callable[[str], None] | None = None,
 ) -> tuple[Analysis, Encoding]:
+    bound_libraries(loaded.config.runtime)
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
     analysis = run_analysis(loaded, run, progress, times, accept=accept)
@@ -401,6 +432,7 @@ def _finish(
         "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
         "num_rows": _num_rows(analysis),
         "timings_seconds": dict(times.seconds),
+        "start_up_seconds": dict(times.start_up) if FIRST_STEP in times.start_up else None,
         "peak_memory_bytes": peak_memory_bytes(),
     }
     if model.runtime is not None:
@@ -420,6 +452,19 @@ def _check_splits(loaded: LoadedConfig) -> None:
             [
                 loaded.problem_at(
                     "data.split.valid", "training needs validation rows, and this leaves none"
+                )
+            ]
+        )
+
+
+def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
+    if profile and loaded.config.runtime.mode != "local":
+        raise ConfigError(
+            [
+                loaded.problem_at(
+                    "runtime.mode",
+                    "--profile watches the threads of one process; use it with 'local', or see "
+                    "what members do with 'ctrpipe status'",
                 )
             ]
         )

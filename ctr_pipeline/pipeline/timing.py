@@ -1,22 +1,73 @@
-"""Seconds a stage."""
+"""Seconds a stage, and seconds from the command to the first step."""
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+FIRST_STEP = "first step"
+_OWN_STAT = Path("/proc/self/stat")
+_START_TIME_FIELD = 22
 
 
 class StageTimes:
-    """Seconds spent in each stage of a run, in the order of their first start."""
+    """Seconds spent in each stage of a run, in the order of their first start.
 
-    def __init__(self) -> None:
+    Args:
+        seconds_before: What went by between the command and this moment.
+        clock: Seconds, monotonic.
+
+    Attributes:
+        seconds: Of each stage.
+        start_up: What the time up to the first training step was spent on, in that order; it ends
+            with `FIRST_STEP` once that is done, and has no such entry where nothing trains here.
+    """
+
+    def __init__(
+        self, seconds_before: float = 0.0, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.seconds: dict[str, float] = {}
+        self.start_up: dict[str, float] = {}
+        self._clock = clock
+        self._last = clock() - seconds_before
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Counts the time inside; the same stage may be entered again."""
-        started = time.perf_counter()
+        started = self._clock()
         try:
             yield
         finally:
-            spent = time.perf_counter() - started
+            spent = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+    def reach(self, name: str) -> None:
+        """Says that start-up spent its time since the last call on `name`.
+
+        Nothing counts after the first step.
+        """
+        if FIRST_STEP in self.start_up:
+            return
+        now = self._clock()
+        self.start_up[name] = self.start_up.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+def start_up_sentence(start_up: dict[str, float]) -> str:
+    """How long the first step took to come, and what it waited for; empty if none came."""
+    if FIRST_STEP not in start_up:
+        return ""
+    parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in start_up.items())
+    return f"The first step was done {sum(start_up.values()):.1f} s after the command: {parts}"
+
+
+def process_age_seconds() -> float:
+    """How long ago this process was started; 0 where the system does not tell to a hundredth."""
+    try:
+        # The name of the program, in brackets, may hold spaces and brackets.
+        fields = _OWN_STAT.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        started = int(fields[_START_TIME_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0

@@ -15,10 +15,10 @@ from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
-from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.resources import num_threads, thread_shares
 from ctr_pipeline.pipeline.rows import TrainedRows, build_store, lookup_of, optimizer_spec
 from ctr_pipeline.pipeline.score_files import ScoreFiles
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes, start_up_sentence
 from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
@@ -26,6 +26,7 @@ from ctr_pipeline.training.checkpoint import CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.lookup import DenseValues, SavedRows
 from ctr_pipeline.training.parameters import load_parameters
+from ctr_pipeline.training.profile import TrainingProfiler, profile_lines, save_profile
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
 
@@ -85,19 +86,37 @@ def run_training(
     encoding: Encoding,
     *,
     resume: bool,
+    profile: bool = False,
     progress: Progress,
     times: StageTimes,
 ) -> TrainedModel:
-    """Trains from the start, or goes on from the newest whole checkpoint."""
+    """Trains from the start, or goes on from the newest whole checkpoint.
+
+    Args:
+        loaded: The config.
+        run: The run folder.
+        encoding: The rows.
+        resume: Go on from a checkpoint if there is one.
+        profile: See where the time goes, say it and keep it for the report.
+        progress: Who is told.
+        times: Of stages.
+    """
     config = loaded.config
     with times.stage("training"), contextlib.ExitStack() as stack:
         if resume:
             require_mode(run, processes=False)
         model = assemble_local(loaded, run, encoding.plan, encoding.counts)
+        times.reach("model")
         readers = {
             split: stack.enter_context(EncodedReader(encoding.folders[split]))
             for split in ("train", "valid")
         }
+
+        def tell_start_up() -> None:
+            times.reach(FIRST_STEP)
+            progress.say(start_up_sentence(times.start_up))
+
+        profiler = _profiler_of(model, num_threads(config.runtime)) if profile else None
         trainer = Trainer(
             config=config.train,
             compiled=model.compiled,
@@ -107,6 +126,8 @@ def run_training(
             valid=readers["valid"],
             files=TrainerFiles(run.checkpoints, run.history, run.events),
             progress=progress,
+            profiler=profiler,
+            after_first_step=tell_start_up,
         )
         checkpoint = trainer.checkpoints.load_newest(progress.say) if resume else None
         if checkpoint is not None:
@@ -121,7 +142,20 @@ def run_training(
         trainer.state.plan_fingerprint = plan_fingerprint(encoding.plan)
         state = trainer.fit()
         progress.say(f"Training ended: {state.finished}")
+        if profiler is not None:
+            seen = profiler.profile()
+            save_profile(run.training_profile, seen)
+            for line in profile_lines(seen):
+                progress.say(line)
     return model.trained(state)
+
+
+def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:
+    store = model.store
+    return TrainingProfiler(
+        cores=cores,
+        lock_waits=(lambda: 0.0) if store is None else store.rows.lock_wait_seconds,
+    )
 
 
 def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
@@ -201,8 +235,10 @@ def assemble_local(
         counts: Occurrences of each id in the training rows; None where nothing is trained.
     """
     config = loaded.config
-    threads = num_threads(config.runtime)
-    compiled = compile_model(config, run, plan, threads=threads)
-    store = build_store(plan, counts, model=config.model, train=config.train, threads=threads)
+    shares = thread_shares(config.runtime)
+    compiled = compile_model(
+        config, run, plan, threads=shares.tensorflow, trains=counts is not None
+    )
+    store = build_store(plan, counts, model=config.model, train=config.train, threads=shares.rows)
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
     return LocalModel(plan, compiled, store, dense, lookup_of(store, config.model))

@@ -38,6 +38,7 @@ _LEFTOVERS = (
     "checkpoints",
     "metrics.json",
     "history.csv",
+    "profile.json",
     "predictions.parquet",
     "evaluations",
     "export",
@@ -100,6 +101,11 @@ class RunFolder:
         return self.path / "history.csv"
 
     @property
+    def training_profile(self) -> Path:
+        """Where the time of training went, if that was watched."""
+        return self.path / "profile.json"
+
+    @property
     def events(self) -> Path:
         """TensorBoard events."""
         return self.path / "tensorboard"
@@ -160,6 +166,7 @@ class RunFolder:
             "report": self.report,
             "export": self.export,
             "metrics": self.metrics,
+            "profile": self.training_profile,
             "predictions": self.predictions,
             "statistics": self.statistics,
             "config": self.config,

@@ -178,6 +178,51 @@ class JobSummary(_Frozen):
     recoveries: tuple[Recovery, ...]
 
 
+class StageUse(_Frozen):
+    """What a thread spent on one of its stages.
+
+    Attributes:
+        name: Of the stage.
+        seconds: In all.
+        times: How often it was done.
+        is_waiting: Whether the thread did nothing meanwhile.
+    """
+
+    name: str
+    seconds: float
+    times: int
+    is_waiting: bool
+
+
+class ThreadUse(_Frozen):
+    """A thread and its stages, by descending time; their sum is the time that it lived."""
+
+    name: str
+    stages: tuple[StageUse, ...]
+
+
+class TrainingTime(_Frozen):
+    """Where the time of training went.
+
+    Attributes:
+        seconds: Of training.
+        num_steps: Done meanwhile.
+        rows_per_second: In steps.
+        busy_cores: On average.
+        cores: Threads that the config or the machine allows.
+        threads: Those that share the work.
+        bound: What bounds the run, as a sentence.
+    """
+
+    seconds: float
+    num_steps: int
+    rows_per_second: float
+    busy_cores: float
+    cores: int
+    threads: tuple[ThreadUse, ...]
+    bound: str
+
+
 class ReportData(_Frozen):
     """Everything one report shows.
 
@@ -197,6 +242,8 @@ class ReportData(_Frozen):
         left_out: Columns of the data without a feature.
         bad_rows: By reason; empty if every row was good.
         timings: In the order the stages ran.
+        start_up: When the first training step was done, and what it waited for; empty if unknown.
+        training_time: None unless it was watched.
         environment: Name and value, such as `Python` and `3.11.9`.
         importance: Empty unless asked for.
         importance_num_rows: Rows it was measured on.
@@ -223,6 +270,8 @@ class ReportData(_Frozen):
     left_out: tuple[LeftOutColumn, ...] = ()
     bad_rows: tuple[BadRows, ...] = ()
     timings: tuple[StageTiming, ...] = ()
+    start_up: str = ""
+    training_time: TrainingTime | None = None
     environment: dict[str, str] = {}
     importance: tuple[ImportanceRow, ...] = ()
     importance_num_rows: int | None = None

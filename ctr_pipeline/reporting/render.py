@@ -57,6 +57,7 @@ from ctr_pipeline.reporting.table_pages import (
     moment_text,
     profile_page,
 )
+from ctr_pipeline.reporting.training_time_view import training_threads
 from ctr_pipeline.statistics import Statistics
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -182,6 +183,7 @@ def _page(data: ReportData) -> dict[str, Any]:
         "importance_shown": _IMPORTANCE_SHOWN,
         "timings": _timing_bars(data),
         "total_seconds": sum(timing.seconds for timing in data.timings),
+        "training_threads": training_threads(data.training_time),
         "config": config_lines(data.config_yaml),
     }
 

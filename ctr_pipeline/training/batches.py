@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.training.lookup import EmbeddingLookup
+from ctr_pipeline.training.profile import SilentClock, Stage, StageClock
 
 _BATCHES_AHEAD = 4
 _POLL_SECONDS = 0.1
@@ -75,6 +76,8 @@ def epoch_batches(
     embeddings: EmbeddingLookup,
     start: Position,
     locating: AbstractContextManager[Any],
+    *,
+    clock: StageClock | None = None,
 ) -> Iterator[Batch]:
     """The batches of one epoch from `start` on, their rows found or made.
 
@@ -87,7 +90,10 @@ def epoch_batches(
         embeddings: Where the rows are.
         start: The first batch to give.
         locating: Held while rows may be made.
+        clock: Told what the thread that takes the batches does; None: nobody is.
     """
+    clock = clock or SilentClock()
+    clock.start()
     for task_rows in order.tasks(start.task):
         task, num_batches = task_rows.task, order.batches_of(task_rows.task)
         first_batch = start.batch if task == start.task else 0
@@ -103,10 +109,15 @@ def epoch_batches(
                 following = Position(order.epoch + 1, 0, 0)
             num_valid = rows.num_rows
             whole = pad(rows, order.batch_size)
+            clock.lap(Stage.READ)
             prepared = embeddings.prepare(whole.ids_BF, num_valid)
+            clock.lap(Stage.UNIQUE)
             with locating:
+                clock.lap(Stage.AWAIT_CHECKPOINT)
                 embeddings.locate(prepared, create=True)
+            clock.lap(Stage.LOCATE, lock=True)
             yield Batch(position, following, whole, num_valid, prepared)
+            clock.lap(Stage.AWAIT_ROOM)
 
 
 class Prefetcher(Generic[T]):

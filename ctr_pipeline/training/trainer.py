@@ -25,6 +25,7 @@ from ctr_pipeline.training.events import EventLog
 from ctr_pipeline.training.history import EpochRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
 from ctr_pipeline.training.parameters import load_parameters, save_parameters
+from ctr_pipeline.training.profile import Profiler, SilentProfiler, Stage
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import TrainingStep
 from ctr_pipeline.training.stopping import decide_stop
@@ -103,6 +104,8 @@ class Trainer:
         files: Where to write.
         progress: Who is told.
         after_epoch: Told of each epoch; a text that it returns ends training, and says why.
+        profiler: Sees where the time goes.
+        after_first_step: Told when the first step of this process is done.
         clock: Seconds, monotonic.
     """
 
@@ -118,6 +121,8 @@ class Trainer:
         files: TrainerFiles,
         progress: Progress,
         after_epoch: Callable[[EpochRecord], str] | None = None,
+        profiler: Profiler | None = None,
+        after_first_step: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = TrainingState()
@@ -131,6 +136,10 @@ class Trainer:
         self._files = files
         self._progress = progress
         self._after_epoch = after_epoch
+        self._profiler: Profiler = profiler or SilentProfiler()
+        self._lap = self._profiler.training.lap
+        self._after_first_step = after_first_step
+        self._is_compiled = False
         self._clock = clock
         self._last_checkpoint = clock()
         # Rows are made by the thread that reads ahead, and must not be while they are saved.
@@ -158,6 +167,7 @@ class Trainer:
             Interrupted: A signal asked to stop; the checkpoint is written.
         """
         events = EventLog(self._files.events)
+        self._profiler.start(self.state.step)
         try:
             with interruption.deferred():
                 while not self.state.finished:
@@ -166,16 +176,22 @@ class Trainer:
                         break
         finally:
             events.close()
-        if self.state.best_step is not None and self.state.best_step != self.state.step:
-            finished, history = self.state.finished, self.state.history
-            try:
-                best = self.checkpoints.load(self.state.best_step)
-            except CheckpointError as error:
-                self._progress.say(f"The last epoch is kept instead of the best: {error}")
-                return self.state
-            self.restore(best)
-            self.state = replace(self.state, finished=finished, history=history)
+        self._go_to_best()
+        self._lap(Stage.CHECKPOINT)
+        self._profiler.stop()
         return self.state
+
+    def _go_to_best(self) -> None:
+        if self.state.best_step is None or self.state.best_step == self.state.step:
+            return
+        finished, history = self.state.finished, self.state.history
+        try:
+            best = self.checkpoints.load(self.state.best_step)
+        except CheckpointError as error:
+            self._progress.say(f"The last epoch is kept instead of the best: {error}")
+            return
+        self.restore(best)
+        self.state = replace(self.state, finished=finished, history=history)
 
     def _run_epoch(self, events: EventLog) -> None:
         state, config = self.state, self._config
@@ -184,7 +200,12 @@ class Trainer:
             self._train.meta.num_rows, config.batch_size, config.seed, epoch, config.shuffle
         )
         batches = epoch_batches(
-            self._train, order, self._embeddings, state.position, self._locating
+            self._train,
+            order,
+            self._embeddings,
+            state.position,
+            self._locating,
+            clock=self._profiler.ahead,
         )
         title = f"Training, epoch {epoch + 1} of {config.epochs}"
         with (
@@ -193,7 +214,9 @@ class Trainer:
         ):
             task.advance(state.epoch_rows)
             started = self._clock()
+            self._lap(Stage.OTHER)
             for batch in ahead:
+                self._lap(Stage.AWAIT_BATCH)
                 self._step(batch)
                 task.advance(batch.num_valid)
                 if state.step % _STEPS_PER_NOTE == 0:
@@ -206,6 +229,7 @@ class Trainer:
                 state.epoch_seconds += now - started
                 started = now
                 due = now - self._last_checkpoint >= config.checkpoint_seconds
+                self._lap(Stage.OTHER)
                 if (due or interruption.requested()) and state.position.epoch == epoch:
                     self._save(task)
                     started = self._clock()
@@ -218,6 +242,7 @@ class Trainer:
         state = self.state
         step = state.step + 1
         linear, embeddings = self._embeddings.gather_parts(batch.prepared, num_leading=1)
+        self._lap(Stage.GATHER)
         gradients = self._arithmetic.compute(
             batch.rows,
             batch.num_valid,
@@ -227,11 +252,13 @@ class Trainer:
             linear_BF1=linear,
             embeddings_BFD=embeddings,
         )
+        self._lap(Stage.TENSORFLOW if self._is_compiled else Stage.COMPILE)
         self._dense.update(
             gradients.parameters_P,
             step=step,
             learning_rate_factor=gradients.learning_rate_factor,
         )
+        self._lap(Stage.DENSE_UPDATE)
         self._embeddings.update(
             batch.prepared,
             (gradients.linear_BF1, gradients.embeddings_BFD),
@@ -239,15 +266,23 @@ class Trainer:
             learning_rate_factor=gradients.learning_rate_factor,
             num_examples=batch.num_valid,
         )
+        self._lap(Stage.SPARSE_UPDATE, lock=True)
+        self._profiler.count(batch.num_valid)
         state.step = step
         state.position = batch.following
         state.epoch_loss_sum += gradients.loss_sum
         state.epoch_rows += batch.num_valid
+        if not self._is_compiled:
+            self._is_compiled = True
+            if self._after_first_step is not None:
+                self._after_first_step()
 
     def _end_epoch(self, epoch: int, events: EventLog) -> None:
         state = self.state
+        self._lap(Stage.OTHER)
         with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
             valid = self._scorer.summarize_split(self._valid, task, place=_VALIDATION)
+        self._lap(Stage.VALIDATION)
         auc = valid.auc(place=_VALIDATION)
         record = EpochRecord(
             epoch=epoch,
@@ -280,6 +315,7 @@ class Trainer:
             f"Epoch {epoch + 1}: train logloss {record.train_logloss:.4f}, validation logloss "
             f"{record.valid_logloss:.4f}, AUC {record.valid_auc:.4f}"
         )
+        self._lap(Stage.OTHER)
         self._save(None)
 
     def _save(self, task: ProgressTask | None) -> None:
@@ -293,3 +329,4 @@ class Trainer:
         self.checkpoints.save(self.state.step, self.state.to_json(), write)
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)
         self._last_checkpoint = self._clock()
+        self._lap(Stage.CHECKPOINT)

@@ -17,7 +17,7 @@ import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
-from ctr_pipeline.pipeline import analyze, evaluate, predict, train
+from ctr_pipeline.pipeline import analyze, evaluate, export_model, predict, train
 from ctr_pipeline.pipeline.comparison import compare_runs
 from ctr_pipeline.progress import SilentProgress
 
@@ -108,6 +108,10 @@ def test_nothing_temporary_is_left(out):
     assert not [name for name in names if name.endswith(".tmp") or name.startswith("tmp")]
 
 
+def test_an_unwatched_training_has_no_section_of_its_time(out):
+    assert "training-time" not in (out / "report.html").read_text()
+
+
 def test_metrics_equal_scikit_learn(world, predictions):
     metrics = world[2].metrics["test"]
     labels, probabilities = predictions["label"], predictions["probability"].astype(float)
@@ -155,6 +159,12 @@ def test_metrics_file_is_the_result(world, out):
     assert list(stored["timings_seconds"])[:6] == stages
     assert {"export", "parity", "report", "importance"} <= set(stored["timings_seconds"])
     assert all(seconds >= 0 for seconds in stored["timings_seconds"].values())
+    waited_for = ["command and config", "rows", "TensorFlow", "model", "first step"]
+    assert list(stored["start_up_seconds"]) == waited_for
+    spent = sum(stored["start_up_seconds"].values())
+    assert spent > stored["timings_seconds"]["ingest"] + stored["timings_seconds"]["statistics"]
+    assert f"The first step was done {spent:.1f} s after" in (out / "run.log").read_text()
+    assert f"The first step was done {spent:.1f} s after" in (out / "report.html").read_text()
 
 
 def test_planted_figures_stand_beside_the_metrics(world):
@@ -402,6 +412,30 @@ def test_second_training_reads_and_encodes_nothing(world, tmp_path):
     resumed = RecordingProgress()
     train(loaded, resume=True, progress=resumed)
     assert resumed.tasks == []
+
+
+class Listening(SilentProgress):
+    """Remembers what was said."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def test_a_watched_training_says_and_keeps_where_its_time_went(world, tmp_path):
+    loaded, progress = small(world, tmp_path / "out"), Listening()
+    result = train(loaded, profile=True, progress=progress)
+    kept = json.loads(result.paths["profile"].read_text())
+    assert kept["bound"] == progress.said[-1]
+    assert kept["num_rows"] == NUM_TRAIN
+    assert any("TensorFlow step" in line for line in progress.said)
+    assert "TensorFlow step" in (tmp_path / "out/run.log").read_text()
+    report = export_model(loaded, progress=SilentProgress()).paths["report"].read_text()
+    assert 'id="training-time"' in report
+    assert "thread that reads ahead" in report
+    assert "profile" not in train(loaded, overwrite=True, progress=SilentProgress()).paths
 
 
 def test_automatic_features(world, tmp_path):

@@ -20,6 +20,9 @@ from ctr_pipeline.reporting.data import (
     ReportData,
     SplitSummary,
     StageTiming,
+    StageUse,
+    ThreadUse,
+    TrainingTime,
 )
 from ctr_pipeline.statistics import (
     ColumnDrift,
@@ -32,6 +35,49 @@ from ctr_pipeline.statistics import (
     Statistics,
     ValueCount,
     VocabularyStatistics,
+)
+
+TRAINING_TIME = TrainingTime(
+    seconds=120.4,
+    num_steps=1875,
+    rows_per_second=91_234.5,
+    busy_cores=1.86,
+    cores=2,
+    threads=tuple(
+        ThreadUse(
+            name=name,
+            stages=tuple(
+                StageUse(name=stage, seconds=seconds, times=1875, is_waiting=stage[:5] == "waits")
+                for stage, seconds in stages
+            ),
+        )
+        for name, stages in (
+            (
+                "training thread",
+                (
+                    ("TensorFlow step", 61.2),
+                    ("sparse update", 18.3),
+                    ("waits for a batch", 14.1),
+                    ("gather values", 9.4),
+                    ("validation", 8.9),
+                    ("first step (compiles)", 4.4),
+                    ("checkpoint", 2.2),
+                    ("dense update", 1.2),
+                    ("progress and events", 0.7),
+                ),
+            ),
+            (
+                "thread that reads ahead",
+                (
+                    ("find or make rows", 41.0),
+                    ("waits: enough batches are ready", 33.1),
+                    ("unique ids", 20.2),
+                    ("read rows", 9.9),
+                ),
+            ),
+        )
+    ),
+    bound="Input bounds training: steps wait for batches 13% of their time.",
 )
 
 NUM_ROWS = 160_000
@@ -334,6 +380,7 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
                 ),
             ),
         ),
+        "training_time": TRAINING_TIME,
         "timings": tuple(
             StageTiming(stage=stage, seconds=seconds)
             for stage, seconds in {

@@ -44,11 +44,19 @@ def compiled():
 
 @pytest.fixture
 def make_rig(compiled, learnable, tmp_path):
-    initial = compiled.initial_parameters()
+    usual, initial = compiled, compiled.initial_parameters()
     open_readers = []
 
     def make(
-        name="run", *, rows=learnable, progress=None, learning_rate=0.02, optimizer=None, **train
+        name="run",
+        *,
+        rows=learnable,
+        progress=None,
+        learning_rate=0.02,
+        optimizer=None,
+        profiler=None,
+        compiled=usual,
+        **train,
     ):
         config = TrainConfig(
             **{
@@ -75,6 +83,7 @@ def make_rig(compiled, learnable, tmp_path):
             valid=readers[1],
             files=files,
             progress=progress or SilentProgress(),
+            profiler=profiler,
         )
         return Rig(trainer, store, dense, files, readers)
 

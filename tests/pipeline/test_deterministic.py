@@ -1,0 +1,42 @@
+"""`train.deterministic: true` gives the same bits, in processes of their own."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from clicks import settings_of, write_clicks
+
+
+def train(folder, name):
+    """The bytes of the checkpoints, and the history without its clock."""
+    output = folder / name
+    settings = settings_of(folder / "rows.tsv", output)
+    settings["train"] = {
+        "epochs": 2,
+        "batch_size": 256,
+        "deterministic": True,
+        "early_stopping": None,
+        "checkpoint_seconds": 1e9,
+    }
+    config = folder / f"{name}.yaml"
+    config.write_text(yaml.safe_dump(json.loads(json.dumps(settings))))
+    subprocess.run(
+        [sys.executable, "-m", "ctr_pipeline", "train", str(config), "-q"],
+        check=True,
+        cwd=folder,
+        capture_output=True,
+    )
+    files = sorted((output / "checkpoints").rglob("*.bin"))
+    assert {path.name for path in files} == {"rows.bin", "dense.bin"}
+    bits = [(path.parent.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    history = [line.rpartition(",")[0] for line in (output / "history.csv").open()]
+    return bits, history
+
+
+@pytest.mark.slow
+def test_two_processes_end_with_the_same_bits(tmp_path):
+    write_clicks(tmp_path / "rows.tsv", 2000)
+    assert train(tmp_path, "first") == train(tmp_path, "again")
