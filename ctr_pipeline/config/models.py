@@ -452,6 +452,13 @@ class EmbeddingTraining(Section):
         ),
         description="The embedding of each id.",
     )
+    admit_after: int = Field(
+        default=1,
+        ge=1,
+        description="Occurrences in the training rows from which on an id has a row of its own; "
+        "rarer ids read as zeros, learn nothing and take no memory. For hashed ids: a vocabulary "
+        "has min_count.",
+    )
 
 
 class EarlyStopping(Section):

@@ -97,9 +97,14 @@ class RowStorage:
         return len(self.keys_N)
 
     @property
+    def bytes_a_row(self) -> int:
+        """Bytes of a row's record, key and mark; its share of the index, 16 to 32, comes on top."""
+        return self.layout.record_bytes + self.keys_N.itemsize + self.marks_N.itemsize
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of records, keys, marks and index."""
-        return self.num_rows * (self.layout.record_bytes + 8 + 1) + self.index.nbytes
+        return self.num_rows * self.bytes_a_row + self.index.nbytes
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -134,6 +139,8 @@ class RowStorage:
         keys_U: Int64Array,
         runner: RangeRunner,
         counts_of: Callable[[Int64Array], Int64Array],
+        *,
+        admit_after: int = 1,
     ) -> Int32Array:
         """Rows of keys, int32 [U]; a key without a row gets a fresh one.
 
@@ -141,12 +148,20 @@ class RowStorage:
             keys_U: int64.
             runner: Threads.
             counts_of: Training counts of keys, for the headers of fresh rows.
+            admit_after: A key whose training count is below this gets none, and -1 is returned; 1
+                admits every key, also where no counts are known.
 
         Raises:
             TrainingError: There is no room for so many rows.
         """
         rows_U, num_missing = self.find(keys_U, runner)
-        if num_missing:
+        if num_missing and admit_after > 1:
+            missing = np.flatnonzero(rows_U < 0)
+            admitted = missing[counts_of(keys_U[missing]) >= admit_after]
+            if len(admitted):
+                # Among these alone all are made.
+                rows_U[admitted] = self.find_or_create(keys_U[admitted], runner, counts_of)
+        elif num_missing:
             self._make_room(num_missing)
             before = self.num_rows
             self.num_rows = row_kernels.add_missing(keys_U, self.index, self.keys_N, rows_U, before)

@@ -66,6 +66,9 @@ class EmbeddingStore:
         seed: Of initial values.
         threads: Threads that `locate`, `gather` and `update` use; results do not depend on it.
         field_tables: Table of each field; None if field f has table f.
+        admit_after: An id has a row only if it occurs at least so often in the training rows, which
+            `set_training_counts` then has to tell before rows are made; a rarer one reads as zeros
+            and learns nothing.
 
     Raises:
         ValueError: Tables or segments that cannot be.
@@ -80,6 +83,7 @@ class EmbeddingStore:
         seed: int,
         threads: int,
         field_tables: Sequence[int] | None = None,
+        admit_after: int = 1,
     ) -> None:
         names = [table.name for table in tables]
         if not tables or len(tables) > MAX_TABLES or len(set(names)) < len(names):
@@ -94,6 +98,7 @@ class EmbeddingStore:
         self._preparer = BatchPreparer(self.tables, field_tables)
         self._runner = RangeRunner(threads)
         self._counts: tuple[Int64Array, ...] | None = None
+        self._admit_after = admit_after
         self._rows = RowStorage(
             self.layout,
             sum(table.num_ids for table in tables),
@@ -396,9 +401,13 @@ class EmbeddingStore:
 
     def _locate(self, keys_U: Int64Array, *, create: bool) -> Int32Array:
         # Looking up waits, too: making rows may replace the index.
+        if create and self._admit_after > 1 and self._counts is None:
+            raise ValueError("which ids have rows cannot be known without training counts")
         with self._rows.locked():
             if create:
-                return self._rows.find_or_create(keys_U, self._runner, self._counts_of)
+                return self._rows.find_or_create(
+                    keys_U, self._runner, self._counts_of, admit_after=self._admit_after
+                )
             return self._rows.find(keys_U, self._runner)[0]
 
     def _counts_of(self, keys: Int64Array) -> Int64Array:

@@ -44,6 +44,7 @@ def prepare_spec(
         tables=tuple(TableShape(table.name, table.num_ids) for table in encoding.plan.tables),
         slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
         segments=_segments(config),
+        admit_after=config.train.embeddings.admit_after,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
         dense_optimizer=_optimizer(config.train.optimizer),

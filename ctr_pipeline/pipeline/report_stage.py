@@ -35,6 +35,7 @@ def run_report(
     export_folder: Path,
     proof: ParityProof,
     num_embedding_rows: int,
+    embedding_bytes: int,
     times: StageTimes,
 ) -> None:
     """Writes the report."""
@@ -100,6 +101,7 @@ def run_report(
             ),
             num_dense_parameters=model.compiled.num_parameters,
             num_embedding_rows=num_embedding_rows,
+            embedding_bytes=embedding_bytes,
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
             notes=_notes(loaded, run),

@@ -104,10 +104,22 @@ def build_store(
         seed=train.seed,
         threads=threads,
         field_tables=plan.slot_tables,
+        admit_after=train.embeddings.admit_after,
     )
     if counts is not None:
         store.set_training_counts(counts)
     return store
+
+
+def describe_memory(store: EmbeddingStore) -> str:
+    """How many rows there are, what one is made of, and what they take together."""
+    rows, value_bytes, slot_bytes = store.rows, 4 * store.width, 4 * store.layout.num_slots
+    others = rows.bytes_a_row - value_bytes - slot_bytes
+    return (
+        f"Embedding rows: {store.num_rows:,} of {rows.bytes_a_row} bytes ({value_bytes} of values, "
+        f"{slot_bytes} of optimizer state, {others} of header, padding, key and mark); with an "
+        f"index of {rows.index.nbytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB in all"
+    )
 
 
 def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:

@@ -88,6 +88,7 @@ def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     progress = LoggedProgress(progress)
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), _logged(run), interruption.handle_signals():
+        bound_libraries(loaded.config.runtime)
         return run_analysis(loaded, run, progress, StageTimes()).statistics
 
 
@@ -254,6 +255,7 @@ def _held_out(encoding: Encoding) -> list[str]:
 
 
 def _file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
+    bound_libraries(loaded.config.runtime)
     if _scores_by_job(loaded, run):
         from ctr_pipeline.pipeline.job_model import find_trained_cut
         from ctr_pipeline.pipeline.scoring_job import JobScorer
@@ -412,6 +414,7 @@ def _finish(
         export_folder=export_folder,
         proof=proof,
         num_embedding_rows=num_rows,
+        embedding_bytes=num_row_bytes,
         times=times,
     )
     state = model.state

@@ -16,7 +16,13 @@ from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.resources import num_threads, thread_shares
-from ctr_pipeline.pipeline.rows import TrainedRows, build_store, lookup_of, optimizer_spec
+from ctr_pipeline.pipeline.rows import (
+    TrainedRows,
+    build_store,
+    describe_memory,
+    lookup_of,
+    optimizer_spec,
+)
 from ctr_pipeline.pipeline.score_files import ScoreFiles
 from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes, start_up_sentence
 from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
@@ -142,6 +148,8 @@ def run_training(
         trainer.state.plan_fingerprint = plan_fingerprint(encoding.plan)
         state = trainer.fit()
         progress.say(f"Training ended: {state.finished}")
+        if model.store is not None:
+            progress.say(describe_memory(model.store))
         if profiler is not None:
             seen = profiler.profile()
             save_profile(run.training_profile, seen)

@@ -250,6 +250,7 @@ class ReportData(_Frozen):
         parity: None if nothing was exported.
         num_dense_parameters: Of the network.
         num_embedding_rows: Made by training.
+        embedding_bytes: What they take in memory, optimizer state and index included.
         export_path: Of the servable model.
         job: None if one process did it all.
         notes: More sentences for the reader.
@@ -278,6 +279,7 @@ class ReportData(_Frozen):
     parity: ParityProof | None = None
     num_dense_parameters: int | None = None
     num_embedding_rows: int | None = None
+    embedding_bytes: int | None = None
     export_path: str | None = None
     job: JobSummary | None = None
     notes: tuple[str, ...] = ()

@@ -316,12 +316,65 @@ def test_updates_by_key_equal_updates_by_occurrence():
     assert (other.read_rows(np.array([missing])) == 0).all()
 
 
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 6), st.sampled_from([1, 3]))
+def test_ids_below_the_count_have_no_row_and_change_nothing_for_the_others(
+    seed, admit_after, threads
+):
+    chance = np.random.default_rng(seed)
+    counts = [chance.integers(0, 8, table.num_ids) for table in TABLES]
+    admitting, open_to_all = (
+        make_store(threads=threads, admit_after=least) for least in (admit_after, 1)
+    )
+    for store in (admitting, open_to_all):
+        store.set_training_counts(counts)
+    for step in range(1, 4):
+        ids = np.stack([chance.integers(0, table.num_ids, 60) for table in TABLES], axis=1)
+        gradients = chance.normal(size=(60, 3, 5)).astype(np.float32)
+        for store in (admitting, open_to_all):
+            prepared = store.prepare(ids, 50)
+            store.locate(prepared, create=True)
+            store.update(prepared, gradients, step=step, learning_rate_factor=1.0, num_examples=50)
+    rows = [
+        {
+            (int(one) >> 44, int(one) & (2**44 - 1)): values
+            for block in store.iterate_rows(7)
+            for one, values in zip(block.keys, block.values, strict=True)
+        }
+        for store in (admitting, open_to_all)
+    ]
+    admitted = {place for place in rows[1] if counts[place[0]][place[1]] >= admit_after}
+    assert rows[0].keys() == admitted
+    for place in admitted:
+        np.testing.assert_array_equal(rows[0][place], rows[1][place])
+    rare = np.array([key(1, i) for i in range(40) if counts[1][i] < admit_after], np.int64)
+    assert not admitting.read_rows(rare, create=True).any()
+    dropped = admitting.apply_gradients(
+        rare,
+        np.ones((len(rare), 5), np.float32),
+        np.ones(len(rare), np.int32),
+        step=9,
+        learning_rate_factor=1.0,
+        num_examples=1,
+    )
+    assert dropped == len(rare)
+    assert admitting.num_rows == len(admitted)
+
+
+def test_admission_by_count_needs_counts():
+    store = make_store(admit_after=2)
+    assert not store.read_rows(np.array([key(0, 1)])).any()
+    with pytest.raises(ValueError, match="without training counts"):
+        store.read_rows(np.array([key(0, 1)]), create=True)
+
+
 def test_memory_is_accounted_exactly():
     store = make_store(tables=[TableSpec("x", 100_000)])
     # Header 2, values 5, Adagrad 1, Adam 8 float32 places: 16, a multiple of 4 already.
     assert store.row_bytes == 64
     assert store.memory_bytes() == 1024 * 8
     store.read_rows(np.arange(600), create=True)
+    assert store.rows.bytes_a_row == 64 + 8 + 1
     assert store.memory_bytes() == 600 * (64 + 8 + 1) + 2048 * 8
     store.prepare(np.zeros((100, 1), np.int64), 100)
     scratch_slots = 256

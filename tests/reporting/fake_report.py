@@ -418,6 +418,7 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
         "parity": ParityProof(num_rows=1000, max_difference=3.1e-7, tolerance=1e-5),
         "num_dense_parameters": 152_833,
         "num_embedding_rows": 284_113,
+        "embedding_bytes": 284_113 * 240,
         "export_path": "runs/criteo-deepfm/export/1",
         "job": JOB,
     }

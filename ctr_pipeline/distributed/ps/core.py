@@ -63,7 +63,8 @@ class CallCounts:
         repeated: Were applied before.
         stale: Too old, or their round did not fill.
         refused: Of an old generation or attempt.
-        vanished_keys: Keys whose gradients were dropped, because they have no row.
+        vanished_keys: Keys whose gradients were dropped, because they have no row; where rows are
+            admitted by count, those below it are among them.
     """
 
     pulls: int = 0

@@ -348,6 +348,7 @@ def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
         ],
         seed=spec.seed,
         threads=threads,
+        admit_after=spec.admit_after,
     )
     if spec.counts_file:
         # Mapped, and looked up only for rows made here: no server reads all counts into memory.

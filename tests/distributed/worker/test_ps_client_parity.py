@@ -26,6 +26,7 @@ def local_process(spec):
         ],
         seed=spec.seed,
         threads=1,
+        admit_after=spec.admit_after,
     )
     counts = np.load(spec.counts_file)
     store.set_training_counts(np.split(counts, np.cumsum([t.num_ids for t in spec.tables])[:-1]))
@@ -109,21 +110,22 @@ def train_on_servers(client, spec, initial, *, ahead):
 
 
 @pytest.mark.parametrize(
-    ("num_servers", "ahead", "rule"),
+    ("num_servers", "ahead", "rule", "admit_after"),
     [
-        (1, False, UpdateRule("async", 1, 0, False)),
-        (1, True, UpdateRule("async", 1, 0, False)),
-        (3, True, UpdateRule("async", 1, 0, True)),
-        (1, True, UpdateRule("sync", 1, 0, False)),
-        (3, True, UpdateRule("sync", 1, 0, False)),
-        (3, True, UpdateRule("sync", 4, 0, False)),
-        (2, True, UpdateRule("bounded", 1, 0, False)),
+        (1, False, UpdateRule("async", 1, 0, False), 1),
+        (1, True, UpdateRule("async", 1, 0, False), 1),
+        (3, True, UpdateRule("async", 1, 0, True), 1),
+        (3, True, UpdateRule("async", 1, 0, False), 20),
+        (1, True, UpdateRule("sync", 1, 0, False), 1),
+        (3, True, UpdateRule("sync", 1, 0, False), 1),
+        (3, True, UpdateRule("sync", 4, 0, False), 20),
+        (2, True, UpdateRule("bounded", 1, 0, False), 1),
     ],
 )
 def test_servers_train_the_bits_of_one_process(
-    make_spec, make_core, serve, access, num_servers, ahead, rule
+    make_spec, make_core, serve, access, num_servers, ahead, rule, admit_after
 ):
-    spec = make_spec(num_parameter_servers=num_servers, update=rule)
+    spec = make_spec(num_parameter_servers=num_servers, update=rule, admit_after=admit_after)
     initial = np.random.default_rng(1).standard_normal(spec.num_dense).astype(np.float32)
     store, dense = train_locally(replace(spec, num_parameter_servers=1), initial)
 
