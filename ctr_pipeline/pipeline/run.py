@@ -466,8 +466,8 @@ def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
             [
                 loaded.problem_at(
                     "runtime.mode",
-                    "--profile watches the threads of one process; use it with 'local', or see "
-                    "what members do with 'ctrpipe status'",
+                    "--profile watches the threads of one process; use it with 'local'. The log "
+                    "of each worker ends with where its time went: 'ctrpipe logs RUN worker-0'",
                 )
             ]
         )

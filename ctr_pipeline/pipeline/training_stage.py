@@ -32,7 +32,12 @@ from ctr_pipeline.training.checkpoint import CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.lookup import DenseValues, SavedRows
 from ctr_pipeline.training.parameters import load_parameters
-from ctr_pipeline.training.profile import TrainingProfiler, profile_lines, save_profile
+from ctr_pipeline.training.profile import (
+    TrainingProfile,
+    TrainingProfiler,
+    profile_lines,
+    save_profile,
+)
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
 
@@ -151,11 +156,18 @@ def run_training(
         if model.store is not None:
             progress.say(describe_memory(model.store))
         if profiler is not None:
-            seen = profiler.profile()
-            save_profile(run.training_profile, seen)
-            for line in profile_lines(seen):
-                progress.say(line)
+            _tell_profile(profiler.profile(), run, progress)
     return model.trained(state)
+
+
+def _tell_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
+    """Says where time went and keeps it; where all was trained before, so is what was seen then."""
+    if not profile.num_steps:
+        progress.say("Nothing was left to train, so there is nothing to profile")
+        return
+    save_profile(run.training_profile, profile)
+    for line in profile_lines(profile):
+        progress.say(line)
 
 
 def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:

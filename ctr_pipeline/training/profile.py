@@ -38,7 +38,11 @@ class Stage(StrEnum):
     SPARSE_UPDATE = "sparse update"
     VALIDATION = "validation"
     CHECKPOINT = "checkpoint"
-    OTHER = "progress and events"
+    AWAIT_VALUES = "waits for values of the servers"
+    AWAIT_UPDATES = "waits for updates by the servers"
+    SEND = "sum and send gradients"
+    SCORE = "score rows"
+    OTHER = "the rest (progress, events)"
 
     @property
     def is_waiting(self) -> bool:
@@ -47,7 +51,14 @@ class Stage(StrEnum):
 
 
 _WAITING = frozenset(
-    {Stage.AWAIT_ROOM, Stage.AWAIT_CHECKPOINT, Stage.AWAIT_BATCH, Stage.AWAIT_LOCK}
+    {
+        Stage.AWAIT_ROOM,
+        Stage.AWAIT_CHECKPOINT,
+        Stage.AWAIT_BATCH,
+        Stage.AWAIT_LOCK,
+        Stage.AWAIT_VALUES,
+        Stage.AWAIT_UPDATES,
+    }
 )
 _OUTSIDE_THE_LOOP = frozenset({Stage.COMPILE, Stage.VALIDATION, Stage.CHECKPOINT})
 
@@ -291,12 +302,13 @@ class TrainingProfiler:
             seconds=self._seconds,
             processor_seconds=self._processor_seconds,
             cores=self._cores,
-            training=_thread("training thread", self._training),
-            ahead=_thread("thread that reads ahead", self._ahead),
+            training=time_of_thread("training thread", self._training),
+            ahead=time_of_thread("thread that reads ahead", self._ahead),
         )
 
 
-def _thread(name: str, clock: LapClock) -> ThreadTime:
+def time_of_thread(name: str, clock: LapClock) -> ThreadTime:
+    """What a clock has counted."""
     stages = [
         StageTime(stage, seconds, clock.laps[stage]) for stage, seconds in clock.seconds.items()
     ]
@@ -382,8 +394,15 @@ def profile_lines(profile: TrainingProfile) -> list[str]:
         f"{profile.busy_cores:.1f} of {profile.cores} cores busy"
     ]
     for thread in (profile.training, profile.ahead):
-        lines.append(_line(thread.name, "seconds", "share", "ms each"))
-        lines.extend(
+        lines += thread_lines(thread)
+    return [*lines, describe_bound(profile)]
+
+
+def thread_lines(thread: ThreadTime) -> list[str]:
+    """The stages of a thread as a table of plain text."""
+    return [
+        _line(thread.name, "seconds", "share", "ms each"),
+        *(
             _line(
                 f"  {one.stage}",
                 f"{one.seconds:.2f}",
@@ -391,8 +410,8 @@ def profile_lines(profile: TrainingProfile) -> list[str]:
                 f"{1e3 * one.seconds / one.times:.2f}",
             )
             for one in thread.stages
-        )
-    return [*lines, describe_bound(profile)]
+        ),
+    ]
 
 
 def _line(name: str, *values: str) -> str:

@@ -435,6 +435,11 @@ def test_a_watched_training_says_and_keeps_where_its_time_went(world, tmp_path):
     report = export_model(loaded, progress=SilentProgress()).paths["report"].read_text()
     assert 'id="training-time"' in report
     assert "thread that reads ahead" in report
+    kept = result.paths["profile"].read_bytes()
+    again = Listening()
+    train(loaded, resume=True, profile=True, progress=again)
+    assert "Nothing was left to train" in again.said[-1]
+    assert result.paths["profile"].read_bytes() == kept
     assert "profile" not in train(loaded, overwrite=True, progress=SilentProgress()).paths
 
 

@@ -38,6 +38,7 @@ from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.training.batches import Position, Prefetcher, pad
 from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.profile import LapClock, Stage, thread_lines, time_of_thread
 from ctr_pipeline.training.step import TrainingStep
 
 _LOGGER = logging.getLogger(__name__)
@@ -230,6 +231,8 @@ class WorkerLoop:
         self._sent: _Sent | None = None
         self._speed = Speed(clock)
         self._batch_began = clock()
+        # Of its own clock: a lap must not be what a test's clock advances by.
+        self._laps = LapClock(time.perf_counter, lambda: 0.0)
 
     @property
     def samples_per_second(self) -> float:
@@ -248,7 +251,10 @@ class WorkerLoop:
             self._session.follow_route(self._reroute)
             if self._join_generation(0):
                 with Prefetcher(self._read_ahead(), num_ahead=_BATCHES_AHEAD) as ahead:
+                    self._laps.start()
                     self._work(ahead)
+                for line in thread_lines(time_of_thread("worker", self._laps)):
+                    _LOGGER.info("%s", line)
             self._session.raise_refusal()
             if not self._session.flush(_FLUSH_SECONDS):
                 _LOGGER.warning("The master did not hear of the last progress")
@@ -263,9 +269,11 @@ class WorkerLoop:
             try:
                 if not begun:
                     item = ahead.take(0.0 if self._sent else _POLL_SECONDS)
+                    self._laps.lap(Stage.AWAIT_BATCH)
                     if item is None:
                         # The master is to know of the last batch before there is another one.
                         self._settle()
+                        self._laps.lap(Stage.AWAIT_UPDATES)
                     self._admit(item, begun)
                     continue
                 if len(begun) == 1:
@@ -355,6 +363,7 @@ class WorkerLoop:
                 self._sent = sent
                 return
             outcome = self._outcome_of(sent)
+            self._laps.lap(Stage.AWAIT_UPDATES)
             if outcome.verdict == "applied":
                 break
             # Others were faster: their updates are to be known first.
@@ -371,8 +380,11 @@ class WorkerLoop:
         if batch_id is None:
             raise AssertionError("only batches of training tasks are trained")
         step = self._numbers.step_of(batch.position)
+        self._laps.lap(Stage.OTHER)
         self._await_values(batch)
+        self._laps.lap(Stage.AWAIT_VALUES)
         linear, embeddings = self._client.gather_parts(batch.pull, 1)
+        self._laps.lap(Stage.GATHER)
         gradients = self._step.compute(
             batch.rows,
             batch.num_valid,
@@ -382,7 +394,9 @@ class WorkerLoop:
             linear_BF1=linear,
             embeddings_BFD=embeddings,
         )
+        self._laps.lap(Stage.TENSORFLOW)
         self._settle()
+        self._laps.lap(Stage.AWAIT_UPDATES)
         # With a push on its way, the pull ahead waits for it and needs no refreshing.
         refresh = None if following is None or self._overlap_pushes else following.pull
 
@@ -398,7 +412,9 @@ class WorkerLoop:
                 refresh=refresh,
             )
 
-        return _Sent(batch, push(), push, gradients.loss_sum, self._lap())
+        sent = _Sent(batch, push(), push, gradients.loss_sum, self._lap())
+        self._laps.lap(Stage.SEND)
+        return sent
 
     def _settle(self) -> None:
         """Waits for the push that is on its way, if there is one, and marks its batch."""
@@ -454,6 +470,7 @@ class WorkerLoop:
         scores.histogram += ScoreHistogram.of(labels, logits, weights=weights, place=place)
         scores.logits.append(logits)
         scores.seconds += self._lap()
+        self._laps.lap(Stage.SCORE)
         if batch.is_last:
             self._keep_scores(batch.task, np.concatenate(scores.logits))
             self._session.finish_scores(batch.task, summary_of(scores.histogram), scores.seconds)

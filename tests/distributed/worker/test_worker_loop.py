@@ -35,6 +35,7 @@ from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.profile import Stage
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import TrainingStep
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
@@ -193,6 +194,22 @@ def test_an_overlapped_push_is_all_that_the_next_batch_does_not_know_of(make_wor
     loss = math.fsum(loss.loss_sum for one in last for loss in one.losses)
     assert loss / NUM_ROWS == pytest.approx(state.history[-1].train_logloss, rel=0.02)
     assert world.client.store.num_rows == store.num_rows
+
+
+@OVERLAP
+def test_the_log_ends_with_where_the_time_went(make_world, caplog, overlap_pushes):
+    tasks = [*training_tasks(0, 1), score_task(0, 0, 100)]
+    world = make_world(tasks, overlap_pushes=overlap_pushes)
+    with caplog.at_level("INFO", "ctr_pipeline.distributed.worker.loop"):
+        loop = world.run()
+    laps = loop._laps.laps
+    assert laps[Stage.TENSORFLOW] == laps[Stage.GATHER] == laps[Stage.SEND] == 64
+    assert laps[Stage.AWAIT_VALUES] == 64
+    assert laps[Stage.SCORE] == 7
+    table = "\n".join(caplog.messages)
+    assert all(stage in table for stage in laps)
+    # Beside the step, all that it waits for has a line.
+    assert {Stage.AWAIT_BATCH, Stage.AWAIT_VALUES, Stage.AWAIT_UPDATES} <= laps.keys()
 
 
 def test_faults_lose_no_overlapped_push(make_world):
