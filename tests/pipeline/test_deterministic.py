@@ -32,7 +32,8 @@ def train(folder, name):
     files = sorted((output / "checkpoints").rglob("*.bin"))
     assert {path.name for path in files} == {"rows.bin", "dense.bin"}
     bits = [(path.parent.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    history = [line.rpartition(",")[0] for line in (output / "history.csv").open()]
+    lines = (output / "history.csv").read_text().splitlines()
+    history = [line.rpartition(",")[0] for line in lines]
     return bits, history
 
 
