@@ -22,6 +22,7 @@ from watched_run import MissedError, OverdueError, WatchedRun, slowed, wait_unti
 from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.distributed.master.status import MemberView
 
+_TRIES = 5
 _AT_WORK_SECONDS = 10.0
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -572,10 +573,18 @@ def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
 
         run.wait_for("two checkpoints", lambda: cuts() >= 2, 300.0)
         chaos.wait_for_moment(0.0, 0.3)
-        # Right after a cut, so that no newer one comes between damage and death.
-        before = cuts()
-        run.wait_for("the next checkpoint", lambda: cuts() > before, 120.0)
-        newest = cuts()
+        # Right after a cut in the middle of steps, so that no newer one comes between damage and
+        # death: it may be a base, which needs no file before it.
+        newest = 0
+        for _ in range(_TRIES):
+            before = cuts()
+            run.wait_for("the next checkpoint", lambda before=before: cuts() > before, 120.0)
+            newest = cuts()
+            member = chaos.require_at_work("ps", 0)
+            if cuts() == newest:
+                break
+        else:
+            raise MissedError("another checkpoint came before the last one could be spoiled")
         path = _newest_file(run.output / "checkpoints")
         data = path.read_bytes()
         match how:
@@ -586,8 +595,8 @@ def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
                 path.write_bytes(data[:spot] + bytes([data[spot] ^ 1]) + data[spot + 1 :])
             case _:
                 path.unlink()
-        member = chaos.signal("ps", 0, KILL)
-        chaos.strike(f"{path.name} of cut {newest} {how}")
+        run.send(member.pid, KILL)
+        chaos.strike(f"{path.name} of cut {newest} {how}, SIGKILL to ps 0 (process {member.pid})")
         chaos.wait_until_replaced(member)
         chaos.wait_for_event("checkpoint")
 
