@@ -26,6 +26,7 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
     _check_columns(values, source)
     _check_splits(values, source)
     _check_runtime(values, source)
+    _check_ensemble(values, source)
     entries = value_at(values, ("features",))
     for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
         for key in ("number", "id"):
@@ -142,6 +143,25 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
             "cost a worker its tasks",
         )
     _check_etcd(value_at(values, ("runtime", "ledger", "etcd")), source)
+
+
+def _check_ensemble(values: dict[str, Any], source: Source) -> None:
+    size = value_at(values, ("train", "ensemble"))
+    size = size if isinstance(size, int) and not isinstance(size, bool) else 1
+    kinds = value_at(values, ("train", "ensemble_models"))
+    num_kinds = len(kinds) if isinstance(kinds, list | tuple) else 0
+    if num_kinds and size == 1:
+        source.add(("train", "ensemble_models"), "belongs to an ensemble; set train.ensemble: 4")
+    elif num_kinds > size >= 1:
+        source.add(
+            ("train", "ensemble_models"),
+            f"names {num_kinds} kinds for {size} models; raise train.ensemble or name fewer",
+        )
+    if size > 1 and value_at(values, ("runtime", "mode")) == "processes":
+        source.add(
+            ("train", "ensemble"),
+            "an ensemble is trained in one process; set runtime.mode: local, or ensemble: 1",
+        )
 
 
 def _check_etcd(address: Any, source: Source) -> None:

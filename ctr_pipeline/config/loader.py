@@ -22,8 +22,11 @@ from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
 from ctr_pipeline.config.yaml_syntax import read_yaml_text, syntax_problem
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 
-ModelCheck = Callable[[ModelConfig], Sequence[str]]
-"""Says what is wrong with a `model:` section, one sentence a problem."""
+ModelCheck = Callable[..., Sequence[str]]
+"""Says what is wrong with a `model:` section, one sentence a problem.
+
+It is told the kinds of an ensemble's models as well, where they are given: they may use other keys.
+"""
 
 
 @dataclass(frozen=True)
@@ -214,8 +217,16 @@ def _as_model_values(values: dict[str, Any]) -> dict[str, Any]:
     return converted
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
 def _check_model(values: dict[str, Any], check_model: ModelCheck, source: Source) -> None:
     section = value_at(values, ("model",))
+    members = value_at(values, ("train", "ensemble_models"))
+    kinds = [kind for kind in members if isinstance(kind, str)] if _is_list(members) else []
+    if section is None and kinds:
+        section = {}
     if not isinstance(section, dict):
         return
     try:
@@ -229,6 +240,7 @@ def _check_model(values: dict[str, Any], check_model: ModelCheck, source: Source
         if not isinstance(name, str):
             return
         model = ModelConfig.model_construct(_fields_set={"name"}, name=name)
-    for message in check_model(model):
+    for message in check_model(model, kinds) if kinds else check_model(model):
         key = next((key for key in section if f"'{key}'" in message), "name")
-        source.add(("model", key), message)
+        is_of_kind = key == "name" and any(f"'{kind}'" in message for kind in kinds)
+        source.add(("train", "ensemble_models") if is_of_kind else ("model", key), message)

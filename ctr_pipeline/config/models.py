@@ -19,6 +19,11 @@ from ctr_pipeline.features import (
 )
 
 
+def _is_one(value: object) -> bool:
+    """Whether a config is written without its ensemble, as before there were any."""
+    return value == 1
+
+
 class Section(BaseModel):
     """A mapping of the YAML; unknown keys are refused."""
 
@@ -533,6 +538,21 @@ class TrainConfig(Section):
     )
     deterministic: bool = Field(
         default=False, description="Same bits on every run of the same machine, at some cost."
+    )
+    ensemble: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        exclude_if=_is_one,
+        description="Models that are trained one after another, with seeds from `seed` on, and "
+        "exported as one whose logit is the mean of theirs.",
+    )
+    ensemble_models: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        exclude_if=is_none,
+        description="Kinds of the ensemble's models, in turn, each with the keys of `model` that "
+        "it uses; null: all are model.name.",
     )
 
 

@@ -25,12 +25,15 @@ Messages = Callable[[dict[str, Any]], list[str]]
 
 _ROWS = "all trials share the prepared rows, which this key changes; set it in the config itself"
 _NO_MODEL = "does not change what a model learns"
+_ONE_MODEL = "a trial trains one model; make an ensemble of what the search finds"
 _REFUSED: Mapping[str, str] = {
     "data": _ROWS,
     "features": _ROWS,
     "train.seed": "the best of several seeds is luck with the validation rows",
     "train.deterministic": _NO_MODEL,
     "train.precision": _NO_MODEL,
+    "train.ensemble": _ONE_MODEL,
+    "train.ensemble_models": _ONE_MODEL,
     "train.checkpoint_seconds": _NO_MODEL,
     "train.keep_checkpoints": _NO_MODEL,
     "name": _NO_MODEL,

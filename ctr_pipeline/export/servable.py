@@ -21,6 +21,7 @@ from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts
 from ctr_pipeline.export.rows import RowBlock, gather_blocks
 from ctr_pipeline.export.serving_module import RawPreprocessing, RawType, ServingModule
 from ctr_pipeline.export.warmup import write_warmup_requests
+from ctr_pipeline.training.joined import JoinedModel
 from ctr_pipeline.training.slots import Slots
 
 
@@ -47,7 +48,7 @@ class ExportedModel:
 
 def export_servable(
     *,
-    model: keras.Model,
+    model: keras.Model | JoinedModel,
     preprocessing: RawPreprocessing,
     column_types: Mapping[str, RawType],
     row_blocks: Iterable[RowBlock],
@@ -65,7 +66,8 @@ def export_servable(
     are.
 
     Args:
-        model: Trained model: {"embeddings", "linear", "numbers"} to logits.
+        model: Trained model: {"embeddings", "linear", "numbers"} to logits; a Keras model, or one
+            with variables and `stateless_call` as a Keras model has them.
         preprocessing: Raw columns to ids and numbers.
         column_types: Every raw column and its type.
         row_blocks: Embedding rows, in ascending order of keys.

@@ -4,6 +4,7 @@ The builders are in `registry`, under the same names.
 """
 
 import difflib
+from collections.abc import Sequence
 
 from ctr_pipeline.config.models import ModelConfig
 
@@ -42,24 +43,44 @@ def nearest_model_name(name: str) -> str | None:
     return near[0] if near else None
 
 
-def check_model(config: ModelConfig) -> list[str]:
+def member_model(config: ModelConfig, name: str) -> ModelConfig:
+    """The section of a model of kind `name`, with the keys of `config` that this kind uses."""
+    return ModelConfig(
+        **{key: getattr(config, key) for key in MODEL_KEYS[name] if key != "name"}, name=name
+    )
+
+
+def check_model(config: ModelConfig, members: Sequence[str] = ()) -> list[str]:
     """What is wrong with the `model:` section, one sentence a problem; empty if nothing is.
 
     A key that the model does not use is a problem only where it is set to something else than its
     default: a resolved config spells all of them out.
+
+    Args:
+        config: The section.
+        members: `train.ensemble_models`, whose keys it may hold as well.
     """
-    if config.name not in MODEL_KEYS:
-        near = nearest_model_name(config.name)
+    unknown = [name for name in (config.name, *members) if name not in MODEL_KEYS]
+    if unknown:
+        near = nearest_model_name(unknown[0])
         hint = f" (did you mean '{near}'?)" if near else ""
-        return [f"unknown model '{config.name}'{hint}; there are {', '.join(MODEL_KEYS)}"]
-    used = MODEL_KEYS[config.name]
+        return [f"unknown model '{unknown[0]}'{hint}; there are {', '.join(MODEL_KEYS)}"]
+    kinds = list(dict.fromkeys((config.name, *members)))
+    used = frozenset[str]().union(*(MODEL_KEYS[kind] for kind in kinds))
     problems = []
     default = ModelConfig()
     told = {key for key in config.model_fields_set if getattr(config, key) != getattr(default, key)}
     for key in sorted(told - used):
         owners = [name for name, keys in MODEL_KEYS.items() if key in keys]
-        problems.append(f"'{config.name}' has no key '{key}'; it belongs to {', '.join(owners)}")
-    if config.name == "finalmlp":
+        named = " and ".join(f"'{kind}'" for kind in kinds)
+        has = "has" if len(kinds) == 1 else "have"
+        problems.append(f"{named} {has} no key '{key}'; it belongs to {', '.join(owners)}")
+    if "custom" in members and config.name != "custom":
+        problems.append(
+            "'custom' in train.ensemble_models needs the model's file: set model.name to custom as "
+            "well"
+        )
+    if "finalmlp" in kinds:
         problems += _check_heads(config)
     return problems
 

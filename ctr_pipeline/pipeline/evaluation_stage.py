@@ -108,6 +108,7 @@ def run_importance(
         if not decide_importance(
             config.report,
             is_local=config.runtime.mode == "local",
+            # An ensemble has each row trained, and scored, by all of its models.
             scored=num_rows * len(columns) * repeats,
             trained=sum(record.num_rows for record in model.state.history),
         ):

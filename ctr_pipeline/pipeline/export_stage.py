@@ -65,17 +65,18 @@ def run_export(
             column_types=signature,
             row_blocks=_blocks(model.rows),
             num_rows=model.rows.num_rows if model.rows is not None else 0,
-            width=1 + config.model.embedding_dim,
+            width=model.row_width,
             version_folder=version_folder,
             info=ModelCardInfo(
                 name=config.name,
-                architecture=config.model.name,
+                architecture=_architecture_of(model, config.model.name),
                 created=datetime.now(UTC),
                 training_rows=statistics.num_rows,
                 base_rate=statistics.base_rate,
                 metrics=metrics,
                 features=[_describe(feature) for feature in features],
                 missing_values=config.data.missing_values,
+                extra=_describe_members(model, config.model.embedding_dim),
             ),
             warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
             slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
@@ -115,6 +116,23 @@ def run_export(
             discard_export(exported)
             raise
         return publish_export(exported), proof
+
+
+def _architecture_of(model: TrainedModel, name: str) -> str:
+    """The model's kind, or those of an ensemble's models."""
+    if not model.members:
+        return name
+    return f"ensemble of {', '.join(member.model for member in model.members)}"
+
+
+def _describe_members(model: TrainedModel, embedding_dim: int) -> dict[str, Any] | None:
+    """What the card says of an ensemble: its rows hold those of its models side by side."""
+    if not model.members:
+        return None
+    return {
+        "embedding_dim": embedding_dim,
+        "members": [{"model": one.model, "seed": one.seed} for one in model.members],
+    }
 
 
 def _blocks(rows: TrainedRows | None) -> Iterator[RowBlock]:

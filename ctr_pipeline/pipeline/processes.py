@@ -143,6 +143,7 @@ def _served(
             dense=dense,
             scorer=Scorer(compiled, lookup, dense),
             state=state,
+            row_width=1 + config.model.embedding_dim,
             scores=ScoreFiles(run.scores),
             runtime=describe_job(view),
         )

@@ -13,6 +13,7 @@ from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.export.parity import ParityProof
 from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
+from ctr_pipeline.pipeline.ensemble import TrainedMember
 from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
@@ -104,6 +105,7 @@ def run_report(
             embedding_bytes=embedding_bytes,
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
+            ensemble=tuple(_ensemble_member(member) for member in model.members),
             notes=_notes(loaded, run),
         )
         durable.write_text(run.report, render_report(shown))
@@ -182,6 +184,20 @@ def _job(runtime: Mapping[str, Any]) -> page.JobSummary:
             page.Recovery(what=one["what"], done=one["done"], seconds=one["recovery_seconds"])
             for one in runtime["recoveries"]
         ),
+    )
+
+
+def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:
+    state = member.state
+    best = next((record for record in state.history if record.step == state.best_step), None)
+    return page.EnsembleMember(
+        model=member.model,
+        seed=member.seed,
+        num_epochs=len(state.history),
+        best_epoch=None if best is None else best.epoch + 1,
+        valid_logloss=None if best is None else best.valid_logloss,
+        valid_auc=None if best is None else best.valid_auc,
+        stopped_because=state.finished,
     )
 
 

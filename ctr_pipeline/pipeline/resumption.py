@@ -13,12 +13,16 @@ from ctr_pipeline.training.checkpoint import CheckpointFolder
 def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]:
     """A check of the fingerprint of rows, before statistics and transforms are made of them.
 
-    It raises CheckpointError if the newest whole checkpoint is one of other rows. Transforms that
-    cannot be read are made again from the same rows, and training checks what comes out.
+    It raises CheckpointError if the newest whole checkpoint is one of other rows; all models of an
+    ensemble have the same ones, so that the first's will do. Transforms that cannot be read are
+    made again from the same rows, and training checks what comes out.
     """
 
     def require(rows_fingerprint: str) -> None:
-        checkpoint = CheckpointFolder(run.checkpoints).load_newest(lambda _: None)
+        trained = run.trained_folders()
+        if not trained:
+            return
+        checkpoint = CheckpointFolder(trained[0].checkpoints).load_newest(lambda _: None)
         if checkpoint is None:
             return
         try:

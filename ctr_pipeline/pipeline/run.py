@@ -371,6 +371,7 @@ def _finish(
     )
     from ctr_pipeline.pipeline.export_stage import run_export
     from ctr_pipeline.pipeline.report_stage import run_report
+    from ctr_pipeline.pipeline.training_stage import training_figures
 
     results = run_evaluation(
         loaded,
@@ -417,14 +418,9 @@ def _finish(
         embedding_bytes=num_row_bytes,
         times=times,
     )
-    state = model.state
-    best = next((r.epoch + 1 for r in state.history if r.step == state.best_step), None)
     metrics |= {
         "training": {
-            "epochs": len(state.history),
-            "best_epoch": best,
-            "steps": state.history[-1].step if state.history else 0,
-            "stopped_because": state.finished,
+            **training_figures(model),
             "embedding_rows": num_rows,
             "embedding_bytes": num_row_bytes,
             "dense_parameters": model.compiled.num_parameters,
@@ -486,7 +482,7 @@ def _opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> I
         FolderInUseError: Another run holds the lock, and it is needed or nothing is trained yet.
     """
     run = RunFolder(loaded.config.run_folder)
-    if not run.checkpoints.is_dir():
+    if not run.trained_folders():
         run.require_unused()
         raise CheckpointError(
             "holds no trained model",

@@ -1,20 +1,24 @@
 """Encoded rows → trained parameters."""
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
+from ctr_pipeline.pipeline.ensemble import JoinedRows, TrainedMember, member_configs
 from ctr_pipeline.pipeline.resources import num_threads, thread_shares
 from ctr_pipeline.pipeline.rows import (
     TrainedRows,
@@ -30,6 +34,7 @@ from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.joined import JoinedDense, JoinedNetwork, MeanScorer
 from ctr_pipeline.training.lookup import DenseValues, SavedRows
 from ctr_pipeline.training.parameters import load_parameters
 from ctr_pipeline.training.profile import (
@@ -39,6 +44,7 @@ from ctr_pipeline.training.profile import (
     save_profile,
 )
 from ctr_pipeline.training.scoring import Scorer
+from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
 
 
@@ -52,19 +58,23 @@ class TrainedModel:
         rows: Embedding rows; None without fields.
         dense: Dense parameters.
         scorer: Ids and numbers → logits.
-        state: How training went.
+        state: How training went; of an ensemble, how that of its first model went.
+        row_width: Values of an embedding row.
         scores: Logits of the splits, where they are known already.
         runtime: How members of a job fared, for `metrics.json`.
+        members: The models of an ensemble; empty for one model.
     """
 
     plan: PreprocessingPlan
-    compiled: CompiledModel
+    compiled: CompiledModel | JoinedNetwork
     rows: TrainedRows | None
     dense: DenseValues
-    scorer: Scorer
+    scorer: Scorer | MeanScorer
     state: TrainingState
+    row_width: int
     scores: ScoreFiles | None = None
     runtime: dict[str, Any] | None = None
+    members: tuple[TrainedMember, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ class LocalModel:
         store: Embedding rows; None without fields.
         dense: Dense parameters.
         lookup: The rows as trainer and scorer see them.
+        row_width: Values of an embedding row: the linear weight and the vector.
     """
 
     plan: PreprocessingPlan
@@ -84,11 +95,18 @@ class LocalModel:
     store: EmbeddingStore | None
     dense: DenseParameters
     lookup: SavedRows
+    row_width: int
+
+    @property
+    def scorer(self) -> Scorer:
+        """Ids and numbers → logits."""
+        return Scorer(self.compiled, self.lookup, self.dense)
 
     def trained(self, state: TrainingState) -> TrainedModel:
         """The model after training."""
-        scorer = Scorer(self.compiled, self.lookup, self.dense)
-        return TrainedModel(self.plan, self.compiled, self.store, self.dense, scorer, state)
+        return TrainedModel(
+            self.plan, self.compiled, self.store, self.dense, self.scorer, state, self.row_width
+        )
 
 
 def run_training(
@@ -108,14 +126,104 @@ def run_training(
         run: The run folder.
         encoding: The rows.
         resume: Go on from a checkpoint if there is one.
-        profile: See where the time goes, say it and keep it for the report.
+        profile: See where the time goes, say it and keep it for the report; of an ensemble, beside
+            each of its models.
         progress: Who is told.
         times: Of stages.
     """
-    config = loaded.config
-    with times.stage("training"), contextlib.ExitStack() as stack:
+
+    def claim() -> None:
+        if not resume:
+            run.discard_results()
+        run.keep_config(loaded)
+
+    job = _Training(run, encoding, claim, resume, profile, progress, times)
+    with times.stage("training"):
         if resume:
             require_mode(run, processes=False)
+        if loaded.config.train.ensemble > 1:
+            _train_members(loaded, job)
+            return open_trained(loaded, run, progress)
+        model, state = _train(loaded, run, job)
+    return model.trained(state)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What the training of one model, or of each model of an ensemble, rests on.
+
+    Attributes:
+        run: The run folder.
+        encoding: Prepared rows.
+        claim: Called before anything is written, once the first model is known to be one.
+        resume: Go on from the newest whole checkpoints.
+        profile: See where the time goes.
+        progress: Who is told.
+        times: Of stages.
+    """
+
+    run: RunFolder
+    encoding: Encoding
+    claim: Callable[[], None]
+    resume: bool
+    profile: bool
+    progress: Progress
+    times: StageTimes
+
+
+def _train_members(loaded: LoadedConfig, job: _Training) -> None:
+    """Trains the models of an ensemble, one after another; only one is in memory at a time."""
+    members, progress = member_configs(loaded.config), job.progress
+    for number, config in enumerate(members):
+        named = (
+            f"Model {number + 1} of {len(members)} ({config.model.name}, seed {config.train.seed})"
+        )
+        folder = job.run.member(number)
+        if job.resume and _has_finished(config, folder, job):
+            progress.say(f"{named} is trained already")
+            if number == 0:
+                job.claim()
+            continue
+        progress.say(named)
+        # What Keras and the compiler keep of the model before.
+        keras.utils.clear_session()
+        gc.collect()
+        model, _ = _train(replace(loaded, config=config), folder, job)
+        if model.store is not None:
+            model.store.release()
+
+
+def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
+    """Whether a model of an ensemble needs no more training.
+
+    Raises:
+        CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
+    """
+    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.progress.say)
+    if checkpoint is None:
+        return False
+    state = TrainingState.from_json(checkpoint.state)
+    require_same_rows(state, job.encoding.fingerprint, job.run)
+    train = config.train
+    # As `Trainer.restore`: the number of epochs and the stopping rule may have changed.
+    return bool(state.history) and (
+        decide_stop(state.history, train.early_stopping, train.epochs).stop
+    )
+
+
+def _train(
+    loaded: LoadedConfig, folder: RunFolder, job: _Training
+) -> tuple[LocalModel, TrainingState]:
+    """Trains one model.
+
+    Args:
+        loaded: The config of this model.
+        folder: Where its checkpoints, history and events go; the run folder, or a member's.
+        job: All else.
+    """
+    config, run, encoding = loaded.config, job.run, job.encoding
+    progress, times = job.progress, job.times
+    with contextlib.ExitStack() as stack:
         model = assemble_local(loaded, run, encoding.plan, encoding.counts)
         times.reach("model")
         readers = {
@@ -124,10 +232,13 @@ def run_training(
         }
 
         def tell_start_up() -> None:
+            if FIRST_STEP in times.start_up:
+                # An ensemble's first model was the first to get there.
+                return
             times.reach(FIRST_STEP)
             progress.say(start_up_sentence(times.start_up))
 
-        profiler = _profiler_of(model, num_threads(config.runtime)) if profile else None
+        profiler = _profiler_of(model, num_threads(config.runtime)) if job.profile else None
         trainer = Trainer(
             config=config.train,
             compiled=model.compiled,
@@ -135,20 +246,20 @@ def run_training(
             dense=model.dense,
             train=readers["train"],
             valid=readers["valid"],
-            files=TrainerFiles(run.checkpoints, run.history, run.events),
+            files=TrainerFiles(folder.checkpoints, folder.history, folder.events),
             progress=progress,
             profiler=profiler,
             after_first_step=tell_start_up,
         )
-        checkpoint = trainer.checkpoints.load_newest(progress.say) if resume else None
+        checkpoint = trainer.checkpoints.load_newest(progress.say) if job.resume else None
         if checkpoint is not None:
             trainer.restore(checkpoint)
             require_same_rows(trainer.state, encoding.fingerprint, run)
             trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(f"Resuming after step {checkpoint.step:,}")
-        elif not resume:
-            run.discard_results()
-        run.keep_config(loaded)
+        if folder in (run, run.member(0)):
+            job.claim()
+        folder.path.mkdir(parents=True, exist_ok=True)
         trainer.state.rows_fingerprint = encoding.fingerprint
         trainer.state.plan_fingerprint = plan_fingerprint(encoding.plan)
         state = trainer.fit()
@@ -156,8 +267,8 @@ def run_training(
         if model.store is not None:
             progress.say(describe_memory(model.store))
         if profiler is not None:
-            _tell_profile(profiler.profile(), run, progress)
-    return model.trained(state)
+            _tell_profile(profiler.profile(), folder, progress)
+    return model, state
 
 
 def _tell_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
@@ -181,7 +292,7 @@ def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:
 def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
     """Loads the best epoch of a training; the newest whole checkpoint if that one is damaged.
 
-    Which checkpoints were passed over is said.
+    Which checkpoints were passed over is said. All models of an ensemble are in memory then.
 
     Raises:
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
@@ -191,13 +302,31 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
         from ctr_pipeline.pipeline.job_model import open_job_model
 
         return open_job_model(loaded, run, progress)
-    checkpoints = CheckpointFolder(run.checkpoints)
+    configs = member_configs(loaded.config)
+    if not configs:
+        model, state = _open(loaded, run, run, progress)
+        return model.trained(state)
+    opened = [
+        _open(replace(loaded, config=config), run, run.member(number), progress)
+        for number, config in enumerate(configs)
+    ]
+    return _join(opened, configs, run)
+
+
+def _open(
+    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress
+) -> tuple[LocalModel, TrainingState]:
+    """One model with the parameters of its best epoch."""
+    checkpoints = CheckpointFolder(folder.checkpoints)
     checkpoint = checkpoints.load_newest(progress.say)
     if checkpoint is None or checkpoint.state["best_step"] is None:
+        is_member = folder != run and bool(run.trained_folders())
         raise CheckpointError(
             "holds no trained model",
-            place=str(run.path),
-            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
+            place=str(folder.path),
+            remedy="Run 'ctrpipe run' with --resume to train the rest of the ensemble"
+            if is_member
+            else "Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
     state = TrainingState.from_json(checkpoint.state)
     if checkpoint.step != state.best_step and state.best_step is not None:
@@ -209,7 +338,65 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
     require_same_plan(state, plan, run)
     model = assemble_local(loaded, run, plan, None)
     load_parameters(checkpoint, model.lookup, model.dense)
-    return model.trained(state)
+    return model, state
+
+
+def _join(
+    opened: Sequence[tuple[LocalModel, TrainingState]],
+    configs: Sequence[Config],
+    run: RunFolder,
+) -> TrainedModel:
+    """The models of an ensemble as one.
+
+    Raises:
+        CheckpointError: They were trained on different rows.
+    """
+    models = [model for model, _ in opened]
+    first, state = opened[0]
+    for _, other in opened[1:]:
+        require_same_rows(other, state.rows_fingerprint, run)
+    stores = [model.store for model in models if model.store is not None]
+    dim = configs[0].model.embedding_dim
+    return TrainedModel(
+        plan=first.plan,
+        compiled=JoinedNetwork(tuple(model.compiled for model in models), dim),
+        rows=JoinedRows(stores, first.row_width) if stores else None,
+        dense=JoinedDense.of([model.dense for model in models]),
+        scorer=MeanScorer([model.scorer for model in models], configs[0].train.batch_size),
+        state=state,
+        row_width=len(models) * first.row_width,
+        members=tuple(
+            TrainedMember(config.model.name, config.train.seed, state)
+            for config, (_, state) in zip(configs, opened, strict=True)
+        ),
+    )
+
+
+def training_figures(model: TrainedModel) -> dict[str, Any]:
+    """What training took and why it ended, for `metrics.json`; of an ensemble, in all and each."""
+    if not model.members:
+        return _figures(model.state)
+    members = [
+        {"model": one.model, "seed": one.seed, **_figures(one.state)} for one in model.members
+    ]
+    return {
+        "epochs": sum(one["epochs"] for one in members),
+        "best_epoch": None,
+        "steps": sum(one["steps"] for one in members),
+        "stopped_because": f"all {len(members)} models are trained",
+        "members": members,
+    }
+
+
+def _figures(state: TrainingState) -> dict[str, Any]:
+    best = next((record for record in state.history if record.step == state.best_step), None)
+    figures: dict[str, Any] = {
+        "epochs": len(state.history),
+        "best_epoch": None if best is None else best.epoch + 1,
+        "steps": state.history[-1].step if state.history else 0,
+        "stopped_because": state.finished,
+    }
+    return figures
 
 
 def require_same_plan(state: TrainingState, plan: PreprocessingPlan, run: RunFolder) -> None:
@@ -261,4 +448,5 @@ def assemble_local(
     )
     store = build_store(plan, counts, model=config.model, train=config.train, threads=shares.rows)
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
-    return LocalModel(plan, compiled, store, dense, lookup_of(store, config.model))
+    lookup = lookup_of(store, config.model)
+    return LocalModel(plan, compiled, store, dense, lookup, 1 + config.model.embedding_dim)

@@ -153,7 +153,7 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
     """The section of the search.
 
     Raises:
-        ConfigError: There is none, or training is to take several processes.
+        ConfigError: There is none, or training is to take several processes or models.
         CtrPipelineError: Optuna is not installed.
     """
     config = loaded.config
@@ -163,6 +163,10 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
     if config.runtime.mode != "local":
         message = "a search trains in one process; give --set runtime.mode=local"
         raise ConfigError([loaded.problem_at("runtime.mode", message)])
+    if config.train.ensemble > 1:
+        message = "a search trains one model a trial; give --set train.ensemble=1, and make an "
+        message += "ensemble of what it finds"
+        raise ConfigError([loaded.problem_at("train.ensemble", message)])
     require_optuna()
     return config.tune
 
@@ -181,7 +185,7 @@ def claim_search(loaded: LoadedConfig, run: RunFolder, *, resume: bool, overwrit
             remedy="Give --resume to go on with it, --overwrite to replace it, or choose another "
             "'output'",
         )
-    if run.checkpoints.is_dir() and run.config.exists():
+    if run.trained_folders() and run.config.exists():
         different = [
             key
             for key in differing_keys(load_config(run.config).config, loaded.config)

@@ -36,6 +36,7 @@ _FREE_KEYS = {
 
 _LEFTOVERS = (
     "checkpoints",
+    "members",
     "metrics.json",
     "history.csv",
     "profile.json",
@@ -94,6 +95,21 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Checkpoints of training."""
         return self.path / "checkpoints"
+
+    @property
+    def members(self) -> Path:
+        """A folder for each model of an ensemble."""
+        return self.path / "members"
+
+    def member(self, number: int) -> "RunFolder":
+        """The folder of one model of an ensemble, counted from 0: checkpoints, history, events."""
+        return RunFolder(self.members / str(number))
+
+    def trained_folders(self) -> list["RunFolder"]:
+        """Those with checkpoints: this one, or those of an ensemble's models, in their order."""
+        numbers = sorted(int(one.name) for one in self.members.glob("[0-9]*") if one.is_dir())
+        found = [self, *(self.member(number) for number in numbers)]
+        return [folder for folder in found if folder.checkpoints.is_dir()]
 
     @property
     def history(self) -> Path:

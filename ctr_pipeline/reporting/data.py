@@ -158,6 +158,28 @@ class Recovery(_Frozen):
     seconds: float
 
 
+class EnsembleMember(_Frozen):
+    """One model of an ensemble.
+
+    Attributes:
+        model: Its kind, as in the config.
+        seed: What tells it from others of the kind.
+        num_epochs: Trained.
+        best_epoch: Whose parameters were kept, counted from 1; None if none was the best.
+        valid_logloss: Of that epoch.
+        valid_auc: Of that epoch.
+        stopped_because: Why it stopped.
+    """
+
+    model: str
+    seed: int
+    num_epochs: int
+    best_epoch: int | None = None
+    valid_logloss: float | None = None
+    valid_auc: float | None = None
+    stopped_because: str = ""
+
+
 class JobSummary(_Frozen):
     """How a job of several processes fared.
 
@@ -253,6 +275,7 @@ class ReportData(_Frozen):
         embedding_bytes: What they take in memory, optimizer state and index included.
         export_path: Of the servable model.
         job: None if one process did it all.
+        ensemble: Its models; empty for one model. Learning curves are then the first one's.
         notes: More sentences for the reader.
     """
 
@@ -282,6 +305,7 @@ class ReportData(_Frozen):
     embedding_bytes: int | None = None
     export_path: str | None = None
     job: JobSummary | None = None
+    ensemble: tuple[EnsembleMember, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

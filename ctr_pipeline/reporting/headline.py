@@ -1,5 +1,6 @@
 """The top of the report: one sentence and a few cards."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,10 +69,22 @@ def held_out(data: ReportData) -> tuple[str, EvaluationResult | None]:
     return ("Validation", data.valid) if data.test is None else ("Test", data.test)
 
 
+def model_title(data: ReportData) -> str:
+    """What the model is called, such as `DeepFM`, or `Ensemble of 2 × DeepFM, DCN v2`."""
+    if not data.ensemble:
+        return MODEL_TITLES.get(data.model) or shorten(data.model, 40)
+    counted = Counter(one.model for one in data.ensemble)
+    kinds = [
+        f"{count} × " * (count > 1) + (MODEL_TITLES.get(kind) or shorten(kind, 40))
+        for kind, count in counted.items()
+    ]
+    return f"Ensemble of {', '.join(kinds)}"
+
+
 def summary_sentence(data: ReportData) -> str:
     """What the run achieved, in words."""
     name, result = held_out(data)
-    title = MODEL_TITLES.get(data.model) or shorten(data.model, 40)
+    title = model_title(data)
     train = next((split for split in data.splits if split.name == "train"), None)
     learned = f"{title} learned from {count_text(train.num_rows)} rows" if train else title
     if result is None:

@@ -45,6 +45,7 @@ from ctr_pipeline.reporting.headline import (
     headline_cards,
     held_out,
     metric_rows,
+    model_title,
     summary_sentence,
 )
 from ctr_pipeline.reporting.information_view import information_bars
@@ -142,13 +143,14 @@ def _page(data: ReportData) -> dict[str, Any]:
     held_out_name, held_out_result = held_out(data)
     drift = {} if data.statistics is None else data.statistics.drift
     titles = {SPLIT_TITLES.get(name, name): rows for name, rows in drift.items()}
-    model_title = MODEL_TITLES.get(data.model, data.model)
+    title = model_title(data)
     return {
         "data": data,
         "title": data.name,
         "page_kind": "report",
-        "kicker": f"{shorten(model_title, 60)} · {moment_text(data.created)}",
-        "model_title": model_title,
+        "kicker": f"{shorten(title, 60)} · {moment_text(data.created)}",
+        "model_title": title,
+        "model_titles": MODEL_TITLES,
         "rows_named": "The training rows",
         **_features(data.plan, data.statistics),
         **_left_out(data.left_out),

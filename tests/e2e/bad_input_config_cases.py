@@ -291,4 +291,30 @@ CONFIG_CASES = (
         entry(columns="price", id={"bucketize": {"boundaries": []}}),
         ("boundaries is empty",),
     ),
+    Case("ensemble_of_none", setting(train={"ensemble": 0}), ("train.ensemble", "at least 1")),
+    Case(
+        "kinds_without_an_ensemble",
+        setting(train={"ensemble_models": ["dcn"]}),
+        ("train.ensemble_models", "belongs to an ensemble", "train.ensemble: 4"),
+    ),
+    Case(
+        "more_kinds_than_models",
+        setting(train={"ensemble": 2, "ensemble_models": ["dcn", "dcnv2", "deepfm"]}),
+        ("train.ensemble_models", "3 kinds for 2 models"),
+    ),
+    Case(
+        "ensemble_of_an_unknown_kind",
+        setting(train={"ensemble": 2, "ensemble_models": ["dcn", "deepmf"]}),
+        ("train.ensemble_models", "did you mean 'deepfm'"),
+    ),
+    Case(
+        "ensemble_of_a_custom_kind_without_file",
+        setting(train={"ensemble": 2, "ensemble_models": ["custom", "dcn"]}),
+        ("train.ensemble_models", "model.name to custom"),
+    ),
+    Case(
+        "ensemble_in_processes",
+        setting(train={"ensemble": 2}, runtime={"mode": "processes"}),
+        ("train.ensemble", "one process", "runtime.mode: local"),
+    ),
 )

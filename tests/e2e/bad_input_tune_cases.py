@@ -81,6 +81,18 @@ TUNE_CASES = (
         ("runtime.mode", "--set runtime.mode=local"),
         _TUNE,
     ),
+    Case(
+        "tune_an_ensemble",
+        setting(tune={"space": _DROPOUT}, train={"ensemble": 2}),
+        ("train.ensemble", "--set train.ensemble=1"),
+        _TUNE,
+    ),
+    Case(
+        "tune_the_size_of_an_ensemble",
+        _key("train.ensemble", low=1, high=3),
+        ("train.ensemble", "one model"),
+        _TUNE,
+    ),
     Case("tune_without_optuna", _without_optuna, ("Optuna", "ctrpipe[tune]"), _TUNE),
     Case("tune_beside_a_search", _earlier_search, ("earlier search", "--resume"), _TUNE),
     Case(

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.models.names import MODEL_KEYS, WITHOUT_XLA, check_model, nearest_model_name
+from ctr_pipeline.models.names import (
+    MODEL_KEYS,
+    WITHOUT_XLA,
+    check_model,
+    member_model,
+    nearest_model_name,
+)
 
 
 def test_names_need_no_keras() -> None:
@@ -53,6 +59,30 @@ def test_heads_of_finalmlp_have_to_divide_its_streams() -> None:
     assert problems(hidden_units=()) == [
         "'finalmlp' needs at least one layer in hidden_units and second_hidden_units"
     ]
+
+
+def test_an_ensemble_may_use_the_keys_of_all_of_its_kinds() -> None:
+    config = ModelConfig(name="deepfm", cin_layers=(8,))
+    assert check_model(config, ["xdeepfm", "deepfm"]) == []
+    assert check_model(config, ["dcn"]) == [
+        "'deepfm' and 'dcn' have no key 'cin_layers'; it belongs to xdeepfm"
+    ]
+    (unknown,) = check_model(config, ["dcn", "xdeepmf"])
+    assert unknown.startswith("unknown model 'xdeepmf' (did you mean 'xdeepfm'?)")
+    (file,) = check_model(ModelConfig(), ["custom"])
+    assert "set model.name to custom" in file
+    assert check_model(ModelConfig(name="custom", file="m.py", dropout=0.1), ["deepfm"]) == []
+    heads = ModelConfig(hidden_units=(9,), fusion_heads=2)
+    assert "does not divide" in check_model(heads, ["finalmlp"])[0]
+
+
+def test_a_member_takes_the_keys_that_its_kind_uses() -> None:
+    config = ModelConfig(name="custom", file="m.py", embedding_dim=4, cin_layers=(8,))
+    member = member_model(config, "xdeepfm")
+    assert member == ModelConfig(name="xdeepfm", embedding_dim=4, cin_layers=(8,))
+    assert check_model(member) == []
+    assert member_model(config, "custom").file == "m.py"
+    assert member_model(member, "deepfm") == ModelConfig(embedding_dim=4)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import (
     BadRowExample,
     BadRows,
+    EnsembleMember,
     HistoryRow,
     LeftOutColumn,
     PlanRow,
@@ -286,6 +287,30 @@ def test_calibration_says_how_many_intervals_hold_the_prediction():
     test = data.test.model_copy(update={"calibration_bins": bins})
     text = Page(render_report(data.model_copy(update={"test": test}))).text
     assert "the prediction lies inside 2 of 4 intervals" in " ".join(text.split())
+
+
+def test_models_of_an_ensemble_stand_beside_all_together():
+    members = [
+        EnsembleMember(
+            model="deepfm",
+            seed=seed,
+            num_epochs=4,
+            best_epoch=3,
+            valid_logloss=0.4812,
+            valid_auc=0.7611,
+            stopped_because="validation logloss is worse",
+        )
+        for seed in (7, 9)
+    ]
+    other = EnsembleMember(model="<b>mine</b>", seed=8, num_epochs=1)
+    html = render_report(lifelike_report(1, 1, ensemble=(members[0], other, members[1])))
+    assert_well_formed(html)
+    text = " ".join(Page(html).text.split())
+    assert "Ensemble of 2 × DeepFM, <b>mine</b> learned from" in text
+    assert "Curves of the first of 3 models" in text
+    assert "<b>mine" not in html
+    assert "DeepFM 7 4 3 0.4812 0.7611 validation logloss is worse" in text
+    assert "All together" in text
 
 
 def test_a_report_with_nothing_optional_still_renders():

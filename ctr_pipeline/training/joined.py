@@ -1,0 +1,174 @@
+"""Several models as one, whose logit is the mean of theirs.
+
+Members of an ensemble have rows of their own; a row of the joined model holds theirs side by side,
+each with its linear weight before its embedding. So one lookup of an id finds the values of all.
+
+Axes: B batch, F fields, W values of a joined row, D embedding dimension of a member.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.progress import ProgressTask, SilentTask
+from ctr_pipeline.training.compiled import CompiledModel, Floats
+from ctr_pipeline.training.lookup import DenseValues
+from ctr_pipeline.training.scoring import ScoredRows, Scorer
+
+
+class JoinedModel:
+    """Keras models as one, with the three things that an export takes of a model.
+
+    A mean of logits is the geometric mean of the members' odds: the logarithmic opinion pool
+    (Genest & Zidek 1986, "Combining probability distributions"). Logloss is convex in the logit, so
+    that of the mean is at most the mean of the members' loglosses, on any rows.
+
+    Args:
+        models: Each from {"embeddings", "linear", "numbers"} to logits (batch,).
+        embedding_dim: D, the same for all.
+    """
+
+    def __init__(self, models: Sequence[keras.Model], embedding_dim: int) -> None:
+        self._models = tuple(models)
+        self._dim = embedding_dim
+        self.trainable_variables = [one for model in models for one in model.trainable_variables]
+        self.non_trainable_variables = [
+            one for model in models for one in model.non_trainable_variables
+        ]
+
+    def stateless_call(
+        self,
+        trainable: Sequence[Any],
+        non_trainable: Sequence[Any],
+        inputs: Mapping[str, Any],
+        *,
+        training: bool = False,
+    ) -> tuple[Any, list[Any]]:
+        """Logits of a batch for given values of the variables, as Keras's method of this name.
+
+        Args:
+            trainable: Values of `trainable_variables`.
+            non_trainable: Values of `non_trainable_variables`.
+            inputs: "linear" [B, F], the first value of a joined row; "embeddings" [B, F, W - 1],
+                the others; "numbers" [B, N], which all members take.
+            training: Whether dropout is on.
+
+        Returns:
+            Logits [B], and the values of the variables that are not trained.
+        """
+        rows_BFW = tf.concat([inputs["linear"][:, :, None], inputs["embeddings"]], axis=2)
+        logits, states = [], []
+        given, state = list(trainable), list(non_trainable)
+        for number, model in enumerate(self._models):
+            first = number * (1 + self._dim)
+            num_given, num_state = (
+                len(model.trainable_variables),
+                len(model.non_trainable_variables),
+            )
+            logit_B, changed = model.stateless_call(
+                given[:num_given],
+                state[:num_state],
+                {
+                    "linear": rows_BFW[:, :, first],
+                    "embeddings": rows_BFW[:, :, first + 1 : first + 1 + self._dim],
+                    "numbers": inputs["numbers"],
+                },
+                training=training,
+            )
+            given, state = given[num_given:], state[num_state:]
+            logits.append(logit_B)
+            states += changed
+        return tf.add_n(logits) / float(len(logits)), states
+
+
+@dataclass(frozen=True)
+class JoinedNetwork:
+    """The dense parts of several models, with their parameters one after another.
+
+    Attributes:
+        members: Compiled models.
+        embedding_dim: The same for all.
+    """
+
+    members: tuple[CompiledModel, ...]
+    embedding_dim: int
+
+    @property
+    def num_parameters(self) -> int:
+        """Of all members."""
+        return sum(member.num_parameters for member in self.members)
+
+    def assign(self, parameters_P: Floats) -> JoinedModel:
+        """Puts trained parameters into the models' variables, for the export.
+
+        Raises:
+            ValueError: Not as many parameters as the members have.
+        """
+        if len(parameters_P) != self.num_parameters:
+            raise ValueError(
+                f"{len(parameters_P)} trained parameters, the members have {self.num_parameters}"
+            )
+        models, first = [], 0
+        for member in self.members:
+            last = first + member.num_parameters
+            models.append(member.assign(parameters_P[first:last]))
+            first = last
+        return JoinedModel(models, self.embedding_dim)
+
+
+@dataclass(frozen=True)
+class JoinedDense:
+    """Dense parameters of several models.
+
+    Attributes:
+        values: Those of the first, then of the second, and so on; float32.
+    """
+
+    values: Floats
+
+    @classmethod
+    def of(cls, members: Sequence[DenseValues]) -> "JoinedDense":
+        """Copies the members' values."""
+        return cls(np.concatenate([member.values for member in members]))
+
+
+class MeanScorer:
+    """Scores rows by several models and takes the mean of their logits.
+
+    Args:
+        members: One scorer or more.
+        block_rows: Rows that are read at once.
+    """
+
+    def __init__(self, members: Sequence[Scorer], block_rows: int) -> None:
+        self._members = tuple(members)
+        self._block_rows = block_rows
+
+    def score(
+        self, ids_RF: NDArray[np.int32], numbers_RN: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Logits, float32 [R]."""
+        total = np.zeros(len(ids_RF), np.float32)
+        for member in self._members:
+            total += member.score(ids_RF, numbers_RN)
+        return total / np.float32(len(self._members))
+
+    def score_split(self, reader: EncodedReader, task: ProgressTask | None = None) -> ScoredRows:
+        """Logits and labels of all rows of a split, which is read once."""
+        task = task or SilentTask()
+        num_rows = reader.meta.num_rows
+        scored = ScoredRows(np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
+        first = 0
+        for rows in reader.read_in_order(self._block_rows):
+            last = first + rows.num_rows
+            scored.logits[first:last] = self.score(rows.ids_BF, rows.numbers_BN)
+            scored.labels[first:last] = rows.labels_B
+            task.advance(rows.num_rows)
+            first = last
+        return scored

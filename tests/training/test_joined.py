@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, NUM_ROWS, draw_rows
+
+from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.progress import SilentTask
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.joined import JoinedDense, JoinedModel, JoinedNetwork, MeanScorer
+from ctr_pipeline.training.scoring import Scorer
+
+SIGNATURE = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
+KINDS = ("deepfm", "dcnv2", "wide_and_deep")
+
+
+def new_model(kind, seed):
+    config = ModelConfig(name=kind, embedding_dim=DIM, hidden_units=(4,))
+    return build_model(config, SIGNATURE, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def network():
+    models = [
+        CompiledModel(new_model(kind, seed), batch_size=8, use_xla=False)
+        for seed, kind in enumerate(KINDS)
+    ]
+    return JoinedNetwork(tuple(models), DIM)
+
+
+class Values:
+    def __init__(self, values):
+        self.values = values
+
+
+def test_logits_are_the_mean_of_those_of_the_members(network):
+    chance = np.random.default_rng(0)
+    parameters = [
+        chance.normal(size=member.num_parameters).astype(np.float32) for member in network.members
+    ]
+    rows = chance.normal(size=(8, len(NUM_IDS), len(KINDS) * (1 + DIM))).astype(np.float32)
+    numbers = chance.normal(size=(8, NUM_NUMBERS)).astype(np.float32)
+    expected = [
+        member.logits(
+            parameters_P=values,
+            linear_BF1=rows[:, :, first : first + 1],
+            embeddings_BFD=rows[:, :, first + 1 : first + 1 + DIM],
+            numbers_BN=numbers,
+        )
+        for member, values, first in zip(
+            network.members, parameters, range(0, rows.shape[2], 1 + DIM), strict=True
+        )
+    ]
+    assert np.std(expected, axis=0).min() > 0.01
+    dense = JoinedDense.of([Values(values) for values in parameters])
+    assert len(dense.values) == network.num_parameters
+    model = network.assign(dense.values)
+    inputs = {"linear": rows[:, :, 0], "embeddings": rows[:, :, 1:], "numbers": numbers}
+    found, states = model.stateless_call(
+        [tf.constant(variable.value) for variable in model.trainable_variables],
+        [tf.constant(variable.value) for variable in model.non_trainable_variables],
+        inputs,
+        training=False,
+    )
+    np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=1e-5, atol=1e-6)
+    assert len(states) == len(model.non_trainable_variables) > len(KINDS) - 1
+
+
+def test_another_number_of_parameters_is_refused(network):
+    with pytest.raises(ValueError, match="the members have"):
+        network.assign(np.zeros(network.num_parameters + 1, np.float32))
+
+
+def test_one_member_is_itself():
+    model = new_model("deepfm", 0)
+    joined = JoinedModel([model], DIM)
+    chance = np.random.default_rng(1)
+    inputs = {
+        "linear": chance.normal(size=(5, len(NUM_IDS))).astype(np.float32),
+        "embeddings": chance.normal(size=(5, len(NUM_IDS), DIM)).astype(np.float32),
+        "numbers": chance.normal(size=(5, NUM_NUMBERS)).astype(np.float32),
+    }
+    values = [variable.value for variable in joined.trainable_variables]
+    states = [variable.value for variable in joined.non_trainable_variables]
+    found, _ = joined.stateless_call(values, states, inputs, training=False)
+    np.testing.assert_allclose(found, model(inputs, training=False), rtol=1e-6)
+
+
+def test_scores_are_means_and_a_split_is_read_once(make_rig, compiled, learnable):
+    rigs = [make_rig("a", epochs=1), make_rig("b", epochs=1, learning_rate=0.2)]
+    for rig in rigs:
+        rig.trainer.fit()
+    members = [Scorer(compiled, rig.store, rig.dense) for rig in rigs]
+    scorer = MeanScorer(members, BATCH_SIZE)
+    ids, numbers, labels = draw_rows(NUM_ROWS, 1)
+    apart = [member.score(ids, numbers) for member in members]
+    assert np.abs(apart[0] - apart[1]).max() > 0.01
+    found = scorer.score(ids, numbers)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, np.mean(apart, axis=0), rtol=1e-5, atol=1e-6)
+    done = []
+    task = SilentTask()
+    task.advance = done.append
+    with EncodedReader(learnable / "train") as reader:
+        scored = scorer.score_split(reader, task)
+    assert np.array_equal(scored.labels, labels)
+    assert np.array_equal(scored.logits, found)
+    assert sum(done) == NUM_ROWS
