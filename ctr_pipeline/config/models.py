@@ -69,7 +69,8 @@ Paths = Annotated[
     str | tuple[str, ...],
     Field(
         description="A file, a list of files, or a glob; a folder of key=value folders of Parquet; "
-        "or tables: odps://project/table, duckdb://file/table, sqlite://file/table."
+        "the same in an object store, such as s3://bucket/clicks/*.parquet; or tables: "
+        "odps://project/table, duckdb://file/table, sqlite://file/table."
     ),
 ]
 

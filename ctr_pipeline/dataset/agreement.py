@@ -1,7 +1,6 @@
 """Do the files of one source hold the same columns with the same kind of values?"""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,7 +48,7 @@ def check_same_names(
     )
 
 
-def check_same_kinds(table: pa.Table, file: Path, numbers: Sequence[str], first: Path) -> None:
+def check_same_kinds(table: pa.Table, file: object, numbers: Sequence[str], first: object) -> None:
     """Raises DataError if a number column of the first file holds mostly other texts in `file`."""
     for name in numbers:
         column = table.column(name)

@@ -5,12 +5,12 @@ members or zstd frames are read to the end; a truncated one is an error, never a
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from pathlib import Path
 
 import pyarrow as pa
 
+from ctr_pipeline.dataset.data_files import DataFile, open_arrow
 from ctr_pipeline.errors import DataError
 
 
@@ -36,7 +36,7 @@ _UNREADABLE = {
 }
 
 
-def detect_compression(path: Path, magic: bytes) -> Compression:
+def detect_compression(path: DataFile, magic: bytes) -> Compression:
     """The compression that a file's first bytes tell.
 
     Raises:
@@ -58,7 +58,7 @@ def detect_compression(path: Path, magic: bytes) -> Compression:
 class PlainStream:
     """Reads a file's uncompressed bytes, and knows how far it is in the file itself."""
 
-    def __init__(self, path: Path, raw: pa.NativeFile, stream: pa.NativeFile) -> None:
+    def __init__(self, path: DataFile, raw: pa.NativeFile, stream: pa.NativeFile) -> None:
         self._path = path
         self._raw = raw
         self._stream = stream
@@ -85,23 +85,22 @@ class PlainStream:
 
 
 @contextmanager
-def open_plain(path: Path, compression: Compression) -> Iterator[PlainStream]:
+def open_plain(path: DataFile, compression: Compression) -> Iterator[PlainStream]:
     """Opens a text file for reading from its start.
 
     Raises:
         DataError: The file cannot be opened.
     """
-    try:
-        raw = pa.OSFile(str(path), "rb")
-    except OSError as error:
-        raise DataError(
-            f"cannot be read ({error.strerror or error})",
-            place=str(path),
-            remedy="Check the path and its permissions",
-        ) from error
-    with raw:
-        if compression is Compression.NONE:
-            yield PlainStream(path, raw, raw)
-            return
-        with pa.CompressedInputStream(raw, compression.value) as stream:
-            yield PlainStream(path, raw, stream)
+    with ExitStack() as stack:
+        try:
+            raw = stack.enter_context(open_arrow(path))
+        except OSError as error:
+            raise DataError(
+                f"cannot be read ({error.strerror or error})",
+                place=str(path),
+                remedy="Check the path and its permissions",
+            ) from error
+        stream = raw
+        if compression is not Compression.NONE:
+            stream = stack.enter_context(pa.CompressedInputStream(raw, compression.value))
+        yield PlainStream(path, raw, stream)

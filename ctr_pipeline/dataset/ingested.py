@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.dataset.data_files import state_of
 from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source, SourceFile
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
-from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType, ListSpec
 
 INGESTED_VERSION = 2
@@ -108,16 +108,7 @@ def _stat_of(opened: SourceFile, file: Place) -> tuple[str | int, ...]:
         return str(opened.path), repr(opened.path.chosen), opened.current_version()
     if isinstance(opened, DatabaseSource):
         return opened.state()
-    file = opened.path
-    try:
-        stat = file.stat()
-    except OSError as error:
-        raise DataError(
-            f"cannot be found any more ({error.strerror})",
-            place=str(file),
-            remedy="Leave data files in place while they are read, and run again",
-        ) from error
-    return str(file.resolve()), stat.st_size, stat.st_mtime_ns
+    return state_of(opened.path)
 
 
 def save_ingested(folder: Path, rows: IngestedRows) -> None:

@@ -8,7 +8,6 @@ is asked for. Floats as texts are refused: which digits to write would be arbitr
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from ctr_pipeline.dataset.columns import (
     convert_texts,
     nan_to_null,
 )
+from ctr_pipeline.dataset.data_files import DataFile, open_arrow, size_of
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.paths import Place
@@ -44,7 +44,7 @@ class ParquetSource:
         partition: What its `key=value` folders say of all of its rows.
     """
 
-    path: Path
+    path: DataFile
     schema: pa.Schema
     partition: Partition = ()
 
@@ -81,14 +81,14 @@ class RecordBlock:
         )
 
 
-def read_schema(path: Path) -> tuple[pa.Schema, int]:
+def read_schema(path: DataFile) -> tuple[pa.Schema, int]:
     """A file's columns and how many rows it has.
 
     Raises:
         DataError: The file is no Parquet, or truncated.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with open_arrow(path) as native, pq.ParquetFile(native) as file:
             return file.schema_arrow, file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
         raise damaged(path, error) from error
@@ -115,7 +115,7 @@ def read_batches(
     of_folders = [name for name, _ in file.partition]
     own = [name for name in names if name not in of_folders]
     try:
-        with pq.ParquetFile(file.path) as reader:
+        with open_arrow(file.path) as native, pq.ParquetFile(native) as reader:
             for batch in reader.iter_batches(batch_size=num_rows, columns=own):
                 yield add_partition(batch, file.partition, names)
     except (OSError, pa.ArrowException) as error:
@@ -130,7 +130,7 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
     """
     for name in plan.names:
         check_type(file.path, file.schema.field(name).type, name, plan)
-    size_bytes = file.path.stat().st_size
+    size_bytes = size_of(file.path)
     _, num_rows = read_schema(file.path)
     done = 0
     for batch in read_batches(file, plan.names, _BATCH_ROWS):
@@ -138,7 +138,7 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
         yield RecordBlock(file.path, batch, size_bytes * done // max(num_rows, 1))
 
 
-def damaged(path: Path, error: Exception) -> DataError:
+def damaged(path: DataFile, error: Exception) -> DataError:
     """What an error of Arrow means to the user."""
     first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
     return DataError(

@@ -8,7 +8,8 @@ Values are texts, as those of text files are, and numbers only where they are us
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -20,7 +21,18 @@ Partition = tuple[tuple[str, str | None], ...]
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 _ENDINGS = (".parquet", ".pq")
-_HIDDEN = (".", "_")
+
+
+class NamedFile(Protocol):
+    """A file on disk or an object in a store."""
+
+    @property
+    def name(self) -> str:
+        """Without its folders."""
+
+    @property
+    def parent(self) -> PurePath:
+        """Its folders."""
 
 
 def is_partition_folder(name: str) -> bool:
@@ -53,15 +65,31 @@ def find_partitioned_files(folder: Path, key: str) -> list[Path]:
     is_one = is_partition_folder(folder.name)
     found: list[Path] = []
     for place, inner, files in os.walk(folder, onerror=refuse):
-        visible = [name for name in inner if not name.startswith(_HIDDEN)]
+        visible = [name for name in inner if not is_hidden(name)]
         if Path(place) == folder and not is_one and not any(map(is_partition_folder, visible)):
-            raise DataError(
-                f"'{folder}' is a folder, not a file",
-                place=key,
-                remedy=f"Name its files with a glob such as '{folder}/*.parquet'",
-            )
+            raise plain_folder(str(folder), key)
         inner[:] = visible
-        found += [Path(place) / name for name in files if not name.startswith(_HIDDEN)]
+        found += [Path(place) / name for name in files if not is_hidden(name)]
+    check_partitioned_files(found, str(folder), key)
+    return sorted(found, key=str)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is no data, as in Hadoop's folders."""
+    return name.startswith((".", "_"))
+
+
+def plain_folder(folder: str, key: str) -> DataError:
+    """A folder is named, and holds no `key=value` folders."""
+    return DataError(
+        f"'{folder}' is a folder, not a file",
+        place=key,
+        remedy=f"Name its files with a glob such as '{folder}/*.parquet'",
+    )
+
+
+def check_partitioned_files(found: Sequence[NamedFile], folder: str, key: str) -> None:
+    """Raises DataError unless there are files, all of them Parquet by their names."""
     if not found:
         raise DataError(
             f"no file is in the folder '{folder}'", place=key, remedy="Check the folder"
@@ -75,10 +103,9 @@ def find_partitioned_files(folder: Path, key: str) -> list[Path]:
                 remedy=f"Take it out of '{folder}', or name the files with a glob such as "
                 f"'{folder}/**/*.parquet'",
             )
-    return sorted(found, key=str)
 
 
-def partition_of(file: Path) -> Partition:
+def partition_of(file: NamedFile) -> Partition:
     """What the folders of a path, as it was given, say of the rows of its file.
 
     Raises:
@@ -108,7 +135,7 @@ def partition_of(file: Path) -> Partition:
     return tuple(values.items())
 
 
-def with_partition(schema: pa.Schema, partition: Partition, file: Path) -> pa.Schema:
+def with_partition(schema: pa.Schema, partition: Partition, file: NamedFile) -> pa.Schema:
     """The columns of a file and those of its folders behind them.
 
     Raises:

@@ -4,13 +4,18 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.databases.table import DatabaseTable, is_database_address
 from ctr_pipeline.dataset.maxcompute.table import TableRows, is_address
-from ctr_pipeline.dataset.partitions import find_partitioned_files
+from ctr_pipeline.dataset.object_files import find_objects, names_object
+from ctr_pipeline.dataset.partitions import find_partitioned_files, is_hidden
 from ctr_pipeline.errors import DataError
 
-Place = Path | TableRows | DatabaseTable
+Place = DataFile | TableRows | DatabaseTable
 """Where rows are: a file, or rows of a table."""
+
+
+_LOCAL = "file://"
 
 
 def paths_of(paths: str | Sequence[str]) -> tuple[str, ...]:
@@ -28,20 +33,22 @@ def names_database(paths: str | Sequence[str]) -> bool:
     return any(is_database_address(path) for path in paths_of(paths))
 
 
-def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:
+def resolve_files(paths: str | Sequence[str], key: str) -> tuple[DataFile, ...]:
     """The files that a path, a list of paths or globs stand for.
 
     A list keeps its order; the files of a glob are sorted by name, and so are those of a folder of
-    `key=value` folders. A file whose own name has glob characters is taken as it is.
+    `key=value` folders. A file whose own name has glob characters is taken as it is. Addresses such
+    as `s3://bucket/*.parquet` stand for objects in the same way.
 
     Args:
         paths: As in the config.
         key: The config key, for messages.
 
     Raises:
-        DataError: A file is missing, a plain folder, or named twice; a glob matches nothing.
+        DataError: A file is missing, a plain folder, or named twice; a glob matches nothing; an
+            object store cannot be asked.
     """
-    files: list[Path] = []
+    files: list[DataFile] = []
     for item in paths_of(paths):
         files.extend(_resolve_one(item, key))
     if not files:
@@ -56,16 +63,13 @@ def resolve_files(paths: str | Sequence[str], key: str) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _resolve_one(item: str, key: str) -> list[Path]:
-    if "://" in item:
-        raise DataError(
-            f"'{item}' is not a local path",
-            place=key,
-            remedy="Name local CSV, TSV or Parquet files",
-        )
+def _resolve_one(item: str, key: str) -> list[DataFile]:
+    item = item.removeprefix(_LOCAL)
+    if names_object(item):
+        return [*find_objects(item, key)]
     path = Path(item).expanduser()
     if path.exists():
-        return find_partitioned_files(path, key) if path.is_dir() else [path]
+        return [*find_partitioned_files(path, key)] if path.is_dir() else [path]
     if not glob.has_magic(item):
         raise DataError(
             f"no such file: '{path}'",
@@ -74,11 +78,9 @@ def _resolve_one(item: str, key: str) -> list[Path]:
         )
     # Path.glob takes no absolute pattern.
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
-    # As in Hadoop's folders, `_SUCCESS` and its like are no data.
-    hidden = (".", "_")
-    files = [match for match in matches if match.is_file() and not match.name.startswith(hidden)]
+    files = [match for match in matches if match.is_file() and not is_hidden(match.name)]
     if not files:
         raise DataError(
             f"no file matches '{item}'", place=key, remedy="Check the pattern and the folder"
         )
-    return files
+    return [*files]

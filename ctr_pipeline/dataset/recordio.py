@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr_pipeline.dataset.data_files import DataFile, open_bytes
 from ctr_pipeline.dataset.recordio_compression import (
     DamagedStreamError,
     compress_gzip,
@@ -113,11 +113,11 @@ class RecordIOReader:
         DataError: The file cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: DataFile) -> None:
         self._path = path
         try:
-            self._file = path.open("rb")
-            self._size_bytes = os.fstat(self._file.fileno()).st_size
+            self._file = open_bytes(path)
+            self._size_bytes = self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise DataError(
                 f"cannot be read ({error.strerror})",

@@ -1,7 +1,6 @@
 """The first records of a RecordIO file: what do they hold, how are they separated and named."""
 
 import codecs
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -9,6 +8,7 @@ import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.compression import Compression
+from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.examples import (
     ExampleColumns,
     ExampleKind,
@@ -26,7 +26,7 @@ _LOOKED_AT = 100
 """Records at the start among which the first that is not empty tells what a file holds."""
 
 
-def find_record_kind(path: Path, data: DataConfig) -> RecordKind:
+def find_record_kind(path: DataFile, data: DataConfig) -> RecordKind:
     """What a file's records hold, by `data.record` or else by its first records.
 
     Raises:
@@ -53,7 +53,7 @@ def find_record_kind(path: Path, data: DataConfig) -> RecordKind:
 
 
 def look_at_lines(
-    path: Path, data: DataConfig, num_records: int, num_bytes: int, delimiter: str | None
+    path: DataFile, data: DataConfig, num_records: int, num_bytes: int, delimiter: str | None
 ) -> TextHead:
     """The first records as the head of a text file.
 
@@ -94,7 +94,7 @@ def look_at_lines(
     return TextHead(path, Compression.NONE, dialect, first, text, len(first_bytes) + 1, True)
 
 
-def look_at_examples(path: Path, num_records: int, num_bytes: int) -> pa.Table:
+def look_at_examples(path: DataFile, num_records: int, num_bytes: int) -> pa.Table:
     """The first records as a table: texts, int64 and float64 columns, and lists where several.
 
     A list column tells its type and no values. Records that are no Examples are left out; so is

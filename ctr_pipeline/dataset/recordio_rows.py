@@ -8,7 +8,6 @@ rows, so that no record is lost and none joins the next.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock, convert_texts
+from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, read_examples
 from ctr_pipeline.dataset.parquet import as_utf8, check_type, convert_column
 from ctr_pipeline.dataset.recordio import Positions, RecordIOReader, Records
@@ -42,7 +42,7 @@ class LineSource:
     text: TextFile
 
     @property
-    def path(self) -> Path:
+    def path(self) -> DataFile:
         """The file."""
         return self.text.path
 
@@ -61,7 +61,7 @@ class ExampleSource:
         schema: Of the features in its first records; later ones may have more.
     """
 
-    path: Path
+    path: DataFile
     schema: pa.Schema
 
     @property
@@ -87,7 +87,7 @@ class LineBlock:
     num_skipped: int
 
     @property
-    def path(self) -> Path:
+    def path(self) -> DataFile:
         """The file."""
         return self.file.path
 
@@ -129,7 +129,7 @@ class ExampleBlock:
         position_bytes: Bytes of the file read so far.
     """
 
-    path: Path
+    path: DataFile
     records: Records
     position_bytes: int
 
@@ -196,7 +196,7 @@ def read_example_blocks(
         yield ExampleBlock(file.path, records, position)
 
 
-def read_record_blocks(path: Path, block_bytes: int) -> Iterator[tuple[Records, int]]:
+def read_record_blocks(path: DataFile, block_bytes: int) -> Iterator[tuple[Records, int]]:
     """A file's records in blocks of about `block_bytes`, each with the position reached.
 
     Small chunks are put together, large ones are cut.
@@ -225,7 +225,7 @@ def read_record_blocks(path: Path, block_bytes: int) -> Iterator[tuple[Records, 
         yield _joined(pending), before
 
 
-def read_first_records(path: Path, num_records: int, num_bytes: int) -> Records:
+def read_first_records(path: DataFile, num_records: int, num_bytes: int) -> Records:
     """About the first `num_bytes` of a file's records, at most `num_records` of them.
 
     Raises:

@@ -6,7 +6,6 @@ Text comes as texts. Whether a column of texts is one of numbers is found by rea
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, parse_numbers
+from ctr_pipeline.dataset.data_files import DataFile, size_of
 from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, find_features, read_examples
 from ctr_pipeline.dataset.inference import is_numeric
 from ctr_pipeline.dataset.parquet import ParquetSource, read_batches, read_schema
@@ -31,9 +31,9 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 _MANY_DIGITS = r"^[+-]?[0-9]{19,}$"
 
 
-def paths_of(source: Source) -> list[Path]:
+def paths_of(source: Source) -> list[DataFile]:
     """The files, in their order; tables of a service are none."""
-    return [path for path in source.opened if isinstance(path, Path)]
+    return [path for path in source.opened if isinstance(path, DataFile)]
 
 
 def read_texts(source: Source, on_bytes: OnBytes, threads: int = 2) -> Iterator[pa.Table]:
@@ -102,7 +102,7 @@ def read_parquet(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
     for file in source.opened.values():
         if not isinstance(file, ParquetSource):
             continue
-        size = file.path.stat().st_size
+        size = size_of(file.path)
         num_rows = max(read_schema(file.path)[1], 1)
         done = 0
         for batch in read_batches(file, source.column_names, _BATCH_ROWS):
@@ -175,7 +175,7 @@ class ExampleTypes:
         return pc.coalesce(*texts)
 
 
-def _check(columns: ExampleColumns, path: Path, num_before: int) -> None:
+def _check(columns: ExampleColumns, path: DataFile, num_before: int) -> None:
     wrong = np.flatnonzero(~columns.is_good_N)
     if len(wrong):
         raise DataError(

@@ -9,7 +9,6 @@ and the same kind of values in each. With a header the columns may stand in anot
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow as pa
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.agreement import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
+from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
 from ctr_pipeline.dataset.databases.table import DatabaseSource, engine_of
 from ctr_pipeline.dataset.inference import infer_type, looks_like_identifier
@@ -100,7 +100,7 @@ class Source:
             return opened.facts.size_bytes
         if isinstance(opened, DatabaseSource):
             return opened.size_bytes
-        return opened.path.stat().st_size
+        return size_of(opened.path)
 
     def require(self, names: Sequence[str], key: str) -> None:
         """Raises DataError unless all columns exist.
@@ -232,7 +232,7 @@ def _source_of_tables(
 
 
 def inspect_files(
-    data: DataConfig, files: Mapping[str, tuple[Path, ...]], *, may_lack_label: bool = False
+    data: DataConfig, files: Mapping[str, tuple[DataFile, ...]], *, may_lack_label: bool = False
 ) -> Source:
     """As `inspect_source`, for files that are resolved already.
 
@@ -261,10 +261,10 @@ def inspect_files(
     return _inspect_text(data, files, all_files, may_lack_label=may_lack_label)
 
 
-def _format_of(file: Path, data: DataConfig) -> Format:
+def _format_of(file: DataFile, data: DataConfig) -> Format:
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
+        size = size_of(file)
+        with open_bytes(file) as stream:
             magic = stream.read(DATABASE_MAGIC_BYTES)
     except OSError as error:
         raise DataError(
@@ -310,7 +310,7 @@ def _format_of(file: Path, data: DataConfig) -> Format:
     return "tsv" if plain_name.endswith((".tsv", ".tab")) else "csv"
 
 
-def _expect(found: Format, name: str, data: DataConfig, file: Path) -> Format:
+def _expect(found: Format, name: str, data: DataConfig, file: DataFile) -> Format:
     """The format that a file's first bytes tell, which is to be the one of the config."""
     if data.format not in {"auto", found}:
         raise DataError(
@@ -321,7 +321,7 @@ def _expect(found: Format, name: str, data: DataConfig, file: Path) -> Format:
     return found
 
 
-def _record_kind(data: DataConfig, all_files: Sequence[Path]) -> RecordKind:
+def _record_kind(data: DataConfig, all_files: Sequence[DataFile]) -> RecordKind:
     """What the records of all files hold."""
     first = all_files[0]
     kinds = {file: find_record_kind(file, data) for file in all_files}
@@ -337,8 +337,8 @@ def _record_kind(data: DataConfig, all_files: Sequence[Path]) -> RecordKind:
 
 def _inspect_parquet(
     data: DataConfig,
-    files: Mapping[str, tuple[Path, ...]],
-    all_files: Sequence[Path],
+    files: Mapping[str, tuple[DataFile, ...]],
+    all_files: Sequence[DataFile],
     *,
     may_lack_label: bool,
 ) -> Source:
@@ -350,8 +350,8 @@ def _inspect_parquet(
             place=str(first),
             remedy="Remove data.columns",
         )
-    num_rows: dict[Path, int] = {}
-    opened: dict[Path, ParquetSource] = {}
+    num_rows: dict[DataFile, int] = {}
+    opened: dict[DataFile, ParquetSource] = {}
     for file in all_files:
         own, num_rows[file] = read_schema(file)
         check_names(own.names, file)
@@ -423,8 +423,8 @@ def _parquet_head(files: Sequence[ParquetSource], types: Mapping[str, ColumnType
 
 def _inspect_examples(
     data: DataConfig,
-    files: Mapping[str, tuple[Path, ...]],
-    all_files: Sequence[Path],
+    files: Mapping[str, tuple[DataFile, ...]],
+    all_files: Sequence[DataFile],
     *,
     may_lack_label: bool,
 ) -> Source:
@@ -440,7 +440,7 @@ def _inspect_examples(
         file: look_at_examples(file, _HEAD_ROWS, HEAD_BYTES if file == first else _OTHER_HEAD_BYTES)
         for file in all_files
     }
-    fields: dict[str, tuple[pa.DataType, Path]] = {}
+    fields: dict[str, tuple[pa.DataType, DataFile]] = {}
     for file, head in heads.items():
         check_names(head.schema.names, file)
         for name in head.schema.names:
@@ -490,15 +490,15 @@ def _parquet_types(schema: pa.Schema) -> dict[str, ColumnType]:
 
 def _inspect_text(
     data: DataConfig,
-    files: Mapping[str, tuple[Path, ...]],
-    all_files: Sequence[Path],
+    files: Mapping[str, tuple[DataFile, ...]],
+    all_files: Sequence[DataFile],
     *,
     may_lack_label: bool,
 ) -> Source:
     check_dialect(data)
     first = all_files[0]
     opened: dict[Place, SourceFile] = {}
-    heads: dict[Path, pa.Table] = {}
+    heads: dict[DataFile, pa.Table] = {}
     delimiter: str | None = None
     is_recordio = _format_of(first, data) == "recordio"
     for file in all_files:

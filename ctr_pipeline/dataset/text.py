@@ -8,7 +8,6 @@ ones.
 
 import codecs
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from ctr_pipeline.dataset.columns import (
     nan_to_null,
 )
 from ctr_pipeline.dataset.compression import Compression
+from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.lists import find_list_faults
 from ctr_pipeline.dataset.records import (
     Dialect,
@@ -53,7 +53,7 @@ class TextFile:
         has_header: Whether the first record holds the names.
     """
 
-    path: Path
+    path: DataFile
     compression: Compression
     dialect: Dialect
     column_names: tuple[str, ...]
@@ -77,7 +77,7 @@ class TextBlock:
     num_lines_skipped: int
 
     @property
-    def path(self) -> Path:
+    def path(self) -> DataFile:
         """The file."""
         return self.file.path
 

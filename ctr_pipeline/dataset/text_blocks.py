@@ -2,9 +2,9 @@
 
 import codecs
 from collections.abc import Iterator
-from pathlib import Path
 
 from ctr_pipeline.dataset.compression import Compression, PlainStream, open_plain
+from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.records import (
     Dialect,
     count_lines,
@@ -22,7 +22,7 @@ MAX_RECORD_BYTES = 64 << 20
 """A longer record is a quote that is never closed, or no text."""
 
 
-def read_head(path: Path, compression: Compression, num_bytes: int) -> tuple[bytes, bool]:
+def read_head(path: DataFile, compression: Compression, num_bytes: int) -> tuple[bytes, bool]:
     """The first bytes of the plain text without byte order mark, and whether they are all of it.
 
     Raises:

@@ -2,10 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.compression import Compression, detect_compression
+from ctr_pipeline.dataset.data_files import DataFile, open_bytes
 from ctr_pipeline.dataset.records import Dialect, find_first_end, find_last_end, split_record
 from ctr_pipeline.dataset.text_blocks import read_head
 from ctr_pipeline.errors import DataError
@@ -30,7 +30,7 @@ class TextHead:
         is_whole: Whether they are the rest of the file.
     """
 
-    path: Path
+    path: DataFile
     compression: Compression
     dialect: Dialect
     first_record: str
@@ -45,7 +45,7 @@ class TextHead:
         return rows if has_header else self.data[: self.first_end] + rows
 
 
-def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None) -> TextHead:
+def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | None) -> TextHead:
     """Reads the head of a text file.
 
     Args:
@@ -58,7 +58,7 @@ def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None)
         DataError: The file is empty, damaged, binary, has no delimiter in its first record, or that
             does not end.
     """
-    with path.open("rb") as stream:
+    with open_bytes(path) as stream:
         compression = detect_compression(path, stream.read(8))
     while True:
         head, is_whole = read_head(path, compression, num_bytes)
@@ -95,7 +95,7 @@ def look_at(path: Path, data: DataConfig, num_bytes: int, delimiter: str | None)
     return TextHead(path, compression, dialect, first, head, end, is_whole)
 
 
-def check_text(head: bytes, path: Path) -> None:
+def check_text(head: bytes, path: DataFile) -> None:
     """Raises DataError if this is not text."""
     sample = head[: 64 << 10]
     if b"\x00" in sample or len(_CONTROL.findall(sample)) * 20 > len(sample):
@@ -117,7 +117,7 @@ def check_dialect(data: DataConfig) -> None:
             )
 
 
-def choose_delimiter(path: Path, head: bytes, data: DataConfig) -> str:
+def choose_delimiter(path: DataFile, head: bytes, data: DataConfig) -> str:
     """From the config, else by format, ending and first line."""
     if data.delimiter is not None:
         return data.delimiter
@@ -137,7 +137,7 @@ def choose_delimiter(path: Path, head: bytes, data: DataConfig) -> str:
     return best if num_fields(best) > 1 else preferred
 
 
-def check_delimiter(path: Path, record: str, delimiter: str) -> None:
+def check_delimiter(path: DataFile, record: str, delimiter: str) -> None:
     """Raises DataError unless the first row has the delimiter."""
     if delimiter in record:
         return

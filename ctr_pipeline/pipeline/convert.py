@@ -11,6 +11,7 @@ import pyarrow as pa
 from ctr_pipeline import durable
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
+from ctr_pipeline.dataset.data_files import is_same_file, size_of
 from ctr_pipeline.dataset.paths import resolve_files
 from ctr_pipeline.dataset.recordio import Compressor
 from ctr_pipeline.dataset.row_reading import (
@@ -144,7 +145,7 @@ def convert_rows(
     files = resolve_files(rows, "INPUT")
     if output.is_dir():
         raise RunFolderError("is a folder", place=str(output), remedy="Give --output a file's name")
-    if output.exists() and any(file.samefile(output) for file in files):
+    if output.exists() and any(is_same_file(file, output) for file in files):
         raise DataError(
             "is the file that is read", place=str(output), remedy="Give another --output"
         )
@@ -237,7 +238,7 @@ def _check_compression(target: Target) -> None:
 
 def _tables(source: Source, target: Target, progress: Progress) -> Iterator[pa.Table]:
     """All rows; where types matter, by those of all rows."""
-    total = sum(file.stat().st_size for file in paths_of(source))
+    total = sum(size_of(file) for file in paths_of(source))
     if source.is_delimited and target.is_text:
         with progress.task("convert", total=total, unit="bytes") as task:
             yield from read_texts(source, task.advance)

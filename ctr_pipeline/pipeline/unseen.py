@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.data_files import is_same_file
 from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
@@ -138,7 +139,7 @@ def predict_file(
     if (
         output.exists()
         and not (names_table(data) or names_database(data))
-        and any(file.samefile(output) for file in resolve_files(data, "--data"))
+        and any(is_same_file(file, output) for file in resolve_files(data, "--data"))
     ):
         raise DataError(
             "is the file that --data reads", place=str(output), remedy="Give another --output"

@@ -138,7 +138,6 @@ def test_paths_that_do_not_exist(tmp_path):
     assert "no such file" in refusal(tmp_path / "a.csv").message
     assert "no file matches" in refusal(tmp_path / "*.csv").message
     assert "is a folder" in refusal(tmp_path).message
-    assert "is not a local path" in refusal("s3://bucket/a.csv").message
     path = write(tmp_path / "a.csv", GOOD)
     assert "named twice" in refusal(path, path).message
     with pytest.raises(DataError, match="names no files"):

@@ -14,6 +14,7 @@ from bad_input_database_cases import DATABASE_CASES
 from bad_input_feature_cases import FEATURE_CASES
 from bad_input_job_cases import JOB_CASES, MEMBER_CASES
 from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
+from bad_input_object_cases import OBJECT_CASES
 from bad_input_partition_cases import PARTITION_CASES
 from bad_input_recordio_cases import RECORDIO_CASES
 from bad_input_table_cases import TABLE_CASES
@@ -31,6 +32,7 @@ ALL_CASES = (
     *JOB_CASES,
     *MAXCOMPUTE_CASES,
     *RECORDIO_CASES,
+    *OBJECT_CASES,
     *PARTITION_CASES,
     *DATABASE_CASES,
     *TABLE_CASES,

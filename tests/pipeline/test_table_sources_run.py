@@ -1,4 +1,4 @@
-"""The same rows from one file, folders of key=value and databases end in the same scores."""
+"""The same rows from a file, folders of key=value, objects and databases end in the same scores."""
 
 import json
 import random
@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import duckdb
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,7 @@ SOURCES = {
     "folders": "clicks/",
     "duckdb": "duckdb://shop.duckdb/clicks",
     "sqlite": "sqlite://shop.db/clicks",
+    "objects": "memory://shop/clicks/",
 }
 
 
@@ -65,7 +67,10 @@ def folder(tmp_path, monkeypatch):
         values = zip(*rows().to_pydict().values(), strict=True)
         database.executemany("INSERT INTO clicks VALUES (?, ?, ?, ?, ?)", values)
         database.commit()
-    return tmp_path
+    store = fsspec.filesystem("memory")
+    store.put("clicks", "/shop/", recursive=True)
+    yield tmp_path
+    store.rm("/shop", recursive=True)
 
 
 def config(name, train):

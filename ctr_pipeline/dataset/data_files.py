@@ -1,0 +1,74 @@
+"""Files of rows, on disk or in an object store: opened, measured and compared alike."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from ctr_pipeline.dataset.object_files import ObjectFile
+from ctr_pipeline.errors import DataError
+
+DataFile = Path | ObjectFile
+"""A file of rows. Both have a `name` and a `parent`, and are told in messages by `str`."""
+
+
+def open_bytes(file: DataFile) -> io.BufferedReader:
+    """The bytes of a file, from any place.
+
+    Raises:
+        OSError: A file on disk cannot be opened.
+        DataError: An object cannot be.
+    """
+    return file.open("rb") if isinstance(file, Path) else file.open()
+
+
+@contextmanager
+def open_arrow(file: DataFile) -> Iterator[pa.NativeFile]:
+    """The same for Arrow.
+
+    Raises:
+        OSError: A file on disk cannot be opened.
+        DataError: An object cannot be.
+    """
+    if isinstance(file, Path):
+        with pa.OSFile(str(file), "rb") as native:
+            yield native
+        return
+    # Arrow's own closing would not tell of an object that changed.
+    with open_bytes(file) as stream:
+        yield pa.PythonFile(stream, "r")
+
+
+def size_of(file: DataFile) -> int:
+    """Bytes of a file.
+
+    Raises:
+        OSError: A file on disk is gone.
+    """
+    return file.stat().st_size if isinstance(file, Path) else file.size_bytes
+
+
+def state_of(file: DataFile) -> tuple[str | int, ...]:
+    """What changes when a file does.
+
+    Raises:
+        DataError: It is gone.
+    """
+    if isinstance(file, ObjectFile):
+        return file.state()
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise DataError(
+            f"cannot be found any more ({error.strerror})",
+            place=str(file),
+            remedy="Leave data files in place while they are read, and run again",
+        ) from error
+    return str(file.resolve()), stat.st_size, stat.st_mtime_ns
+
+
+def is_same_file(file: DataFile, path: Path) -> bool:
+    """Whether a path on disk, at which there is a file, leads to the same one."""
+    return isinstance(file, Path) and file.samefile(path)
