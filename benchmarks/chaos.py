@@ -444,16 +444,21 @@ def judge_against_undisturbed(outcomes: Sequence[Outcome], faults: Sequence[Faul
 def tabulate(outcomes: Sequence[Outcome], what: Mapping[str, str]) -> list[list[str]]:
     """A row for each fault: mean and range over repeats."""
     rows = []
-    undisturbed = [one.training_seconds for one in outcomes if one.fault == "undisturbed"]
+    undisturbed = {o.seed: o.training_seconds for o in outcomes if o.fault == "undisturbed"}
     alone = {fault.name for fault in ALL_FAULTS if fault.is_alone}
     for name in dict.fromkeys(one.fault for one in outcomes):
         same = [one for one in outcomes if one.fault == name]
         aucs = [one.auc for one in same if one.auc is not None]
         goodput = ""
-        # The time of a run that several faults share is none of them's.
-        if name in alone and undisturbed and all(one.training_seconds for one in same) and aucs:
-            mean = statistics.fmean(one.training_seconds for one in same)
-            goodput = f"{statistics.fmean(undisturbed) / mean:.0%}"
+        # The time of a run that several faults share is none of them's; of one that had its run
+        # alone, it is held against the run of the same seed, which ran in the same hour.
+        shares = [
+            undisturbed[one.seed] / one.training_seconds
+            for one in same
+            if name in alone and one.seed in undisturbed and one.auc is not None
+        ]
+        if shares:
+            goodput = " to ".join(f"{share:.0%}" for share in sorted({min(shares), max(shares)}))
         failed = sum(bool(one.problems) for one in same)
         rows.append(
             [
