@@ -282,7 +282,8 @@ def test_a_changed_byte_of_an_example_loses_no_record(tmp_path_factory, place, c
         found, bad = ingested(folder, path, TYPES, **options)
     except DataError as error:
         # The byte was of a feature's name, or of its length, and leaves none: all rows are refused.
-        assert "has no name" in error.message
+        if "has no name" not in error.message:
+            raise
     else:
         assert len(found["label"]) + bad.total == len(ROWS)
 
