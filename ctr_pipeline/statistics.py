@@ -13,6 +13,7 @@ the value itself: texts in ascending order of their UTF-8 bytes, numbers ascendi
 
 import json
 import zlib
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,8 @@ from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType, is_none
 
 STATISTICS_VERSION = 2
+MOST_LENGTHS = 1000
+"""Different lengths of a sequence whose rows are kept in `statistics.json`."""
 
 
 class _Frozen(BaseModel):
@@ -94,6 +97,8 @@ class LengthStatistics(_Frozen):
         most_of_95_percent: 95 % of the rows have no more.
         maximum: The longest row's.
         num_truncated: Rows of which not all elements count, being more than `max_length`.
+        rows_by_length: Rows by number of elements, so that statistics of parts merge; None where
+            there are more lengths than `MOST_LENGTHS`.
     """
 
     num_elements: int
@@ -102,6 +107,32 @@ class LengthStatistics(_Frozen):
     most_of_95_percent: int
     maximum: int
     num_truncated: int
+    rows_by_length: dict[int, int] | None = Field(default=None, exclude_if=is_none)
+
+    @classmethod
+    def of(cls, rows_by_length: Mapping[int, int], num_truncated: int) -> "LengthStatistics":
+        """Everything but what `max_length` decides, from the rows of each length."""
+        lengths = sorted(rows_by_length.items())
+        num_rows = sum(rows for _, rows in lengths)
+        num_elements = sum(length * rows for length, rows in lengths)
+
+        def most_of(share: float) -> int:
+            upto = 0
+            for length, rows in lengths:
+                upto += rows
+                if upto >= share * num_rows:
+                    return length
+            return 0
+
+        return cls(
+            num_elements=num_elements,
+            mean=num_elements / max(num_rows, 1),
+            median=most_of(0.5),
+            most_of_95_percent=most_of(0.95),
+            maximum=max(rows_by_length, default=0),
+            num_truncated=num_truncated,
+            rows_by_length=dict(lengths) if len(lengths) <= MOST_LENGTHS else None,
+        )
 
 
 class ColumnStatistics(_Frozen):

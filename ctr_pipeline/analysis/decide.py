@@ -10,7 +10,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ctr_pipeline.analysis.leaks import describe_leak
-from ctr_pipeline.datetime_formats import iso_seconds
+from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, iso_seconds
 from ctr_pipeline.features import (
     AnyTransform,
     Bucketize,
@@ -18,16 +18,19 @@ from ctr_pipeline.features import (
     Datetime,
     DatetimePart,
     FeatureSpec,
+    ListSpec,
     Log,
     SequenceSpec,
     Standardize,
+    VectorSpec,
     Vocabulary,
 )
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
 _SECONDS_OF_A_DAY = 86_400
-_NO_SEQUENCES: Mapping[str, SequenceSpec] = MappingProxyType({})
+_NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})
+_NO_TIMES: Mapping[str, str] = MappingProxyType({})
 MIN_COUNT = 2
 MAX_VOCABULARY = 2_000_000
 
@@ -62,7 +65,8 @@ def decide_features(
     *,
     label: str,
     exclude: Collection[str],
-    sequences: Mapping[str, SequenceSpec] = _NO_SEQUENCES,
+    lists: Mapping[str, ListSpec] = _NO_LISTS,
+    times: Mapping[str, str] = _NO_TIMES,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """Decides each column's transforms.
 
@@ -71,7 +75,8 @@ def decide_features(
         statistics: Of the training rows, with the profile of every column.
         label: Name of the label column, about which there is nothing to decide.
         exclude: Columns that are not to be used, such as keys.
-        sequences: Text columns whose values are lists, and how they are cut.
+        lists: Text columns whose values are lists, and how they are cut.
+        times: Columns whose values are points in time in a format that is not told from texts.
 
     Returns:
         The features, and a decision for every column except the label.
@@ -85,7 +90,12 @@ def decide_features(
         if column == label:
             continue
         feature, reason = _decide_column(
-            column, column_type, statistics, exclude, sequences.get(column)
+            column,
+            column_type,
+            statistics,
+            exclude,
+            cut=lists.get(column),
+            format=times.get(column),
         )
         if feature is not None:
             features.append(feature)
@@ -98,7 +108,9 @@ def _decide_column(
     column_type: ColumnType,
     statistics: Statistics,
     exclude: Collection[str],
-    sequence: SequenceSpec | None,
+    *,
+    cut: ListSpec | None,
+    format: str | None,
 ) -> tuple[FeatureSpec | None, str]:
     if column in exclude:
         return None, "it is kept out by the config"
@@ -108,16 +120,19 @@ def _decide_column(
             f"column '{column}': the statistics are those of a {known.column_type.value} column, "
             f"and it is read as {column_type.value}"
         )
-    parts = _parts_of_time(known)
-    # Neither has to repeat as a whole to tell something.
-    problem = None if parts or sequence else _unusable(known)
+    if format is None and column_type is ColumnType.TEXT and _are_iso_times(known):
+        format = ISO
+    # None of these has to repeat as a whole to tell something.
+    problem = _unusable(known) if format is None and cut is None else _all_missing(known)
     problem = problem or describe_leak(known, statistics.label_rate)
     if problem is not None:
         return None, problem
-    if parts:
-        return _decide_time(known, parts)
-    if sequence is not None:
-        return _decide_sequence(known, sequence)
+    if format is not None:
+        return _decide_time(known, format)
+    if isinstance(cut, SequenceSpec):
+        return _decide_sequence(known, cut)
+    if cut is not None:
+        return _decide_vector(known, cut)
     if column_type is ColumnType.TEXT:
         return _decide_text(known)
     return _decide_number(known)
@@ -126,7 +141,7 @@ def _decide_column(
 def _unusable(column: ColumnStatistics) -> str | None:
     num_present = column.count - column.num_missing
     if num_present == 0:
-        return f"all its {_rows(column.count)} are missing"
+        return _all_missing(column)
     if column.num_distinct == 1 and column.num_missing == 0:
         return f"it has the same value in all {_rows(column.count)}"
     if column.column_type is ColumnType.TEXT and column.num_distinct == num_present > 1:
@@ -137,30 +152,47 @@ def _unusable(column: ColumnStatistics) -> str | None:
     return None
 
 
-def _parts_of_time(column: ColumnStatistics) -> tuple[DatetimePart, ...]:
-    """The parts that tell something, if the column's most frequent values are points in time."""
+def _all_missing(column: ColumnStatistics) -> str | None:
+    if column.num_missing < column.count:
+        return None
+    return f"all its {_rows(column.count)} are missing"
+
+
+def _are_iso_times(column: ColumnStatistics) -> bool:
+    """Whether the column's most frequent values are points in time."""
     texts = [top.value for top in column.top_values]
-    if column.column_type is not ColumnType.TEXT or len(texts) < 2:
-        return ()
     try:
-        seconds = [iso_seconds(text) for text in texts]
+        return len(texts) > 1 and all(iso_seconds(text) is not None for text in texts)
     except ValueError:
-        return ()
-    is_by_day = len({second % _SECONDS_OF_A_DAY for second in seconds}) == 1
-    return ("weekday",) if is_by_day else ("hour", "weekday")
+        return False
 
 
-def _decide_time(
-    column: ColumnStatistics, parts: tuple[DatetimePart, ...]
-) -> tuple[FeatureSpec, str]:
+def _parts_of_time(column: ColumnStatistics, format: str) -> tuple[DatetimePart, ...]:
+    """The parts that tell something, by the column's most frequent values."""
+    times = {_time_of_day(top.value, format) for top in column.top_values} - {None}
+    return ("weekday",) if len(times) == 1 else ("hour", "weekday")
+
+
+def _time_of_day(text: str, format: str) -> int | None:
+    """Seconds since midnight, None of a text that tells no time."""
+    try:
+        seconds = iso_seconds(text) if format == ISO else int(text) // EPOCH_DIVISORS[format]
+    except ValueError:
+        return None
+    return seconds % _SECONDS_OF_A_DAY
+
+
+def _decide_time(column: ColumnStatistics, format: str) -> tuple[FeatureSpec, str]:
+    parts = _parts_of_time(column, format)
+    written = "" if format == ISO else f", written as {format.replace('_', ' ')},"
     reason = (
-        f"points in time with {_values(column.num_distinct)}{_missing(column)}: "
+        f"points in time{written} with {_values(column.num_distinct)}{_missing(column)}: "
         f"{' and '.join(parts)}, as which they come again"
     )
     feature = FeatureSpec(
         column=column.column,
         column_type=ColumnType.TEXT,
-        id=(Datetime(parts=parts),),
+        id=(Datetime(parts=parts, format=format),),
         reason=reason,
     )
     return feature, reason
@@ -178,6 +210,21 @@ def _decide_sequence(column: ColumnStatistics, sequence: SequenceSpec) -> tuple[
         column_type=ColumnType.TEXT,
         id=(Vocabulary(min_count=MIN_COUNT),),
         sequence=sequence,
+        reason=reason,
+    )
+    return feature, reason
+
+
+def _decide_vector(column: ColumnStatistics, vector: VectorSpec) -> tuple[FeatureSpec, str]:
+    reason = (
+        f"lists of {vector.length} numbers each{_missing(column)}: a vector, its numbers "
+        f"standardized together"
+    )
+    feature = FeatureSpec(
+        column=column.column,
+        column_type=ColumnType.TEXT,
+        number=(Standardize(),),
+        vector=vector,
         reason=reason,
     )
     return feature, reason

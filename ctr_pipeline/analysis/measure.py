@@ -143,27 +143,12 @@ def _use_elements(rows_of: RowsOf, sequence: SequenceSpec) -> dict[str, Any]:
         rows_of(query, {})
     without = [(rows, clicks) for length, rows, clicks in lengths if length == 0]
     num_missing, missing_clicks = without[0] if without else (0, 0)
-    num_rows = sum(rows for _, rows, _ in lengths)
-    num_elements = sum(length * rows for length, rows, _ in lengths)
-
-    def most_of(share: float) -> int:
-        upto = 0
-        for length, rows, _ in lengths:
-            upto += rows
-            if upto >= share * num_rows:
-                return int(length)
-        return 0
-
     return {
         "num_missing": num_missing,
         "missing_label_rate": missing_clicks / num_missing if num_missing else None,
-        "lengths": LengthStatistics(
-            num_elements=num_elements,
-            mean=num_elements / max(num_rows, 1),
-            median=most_of(0.5),
-            most_of_95_percent=most_of(0.95),
-            maximum=max((length for length, _, _ in lengths), default=0),
-            num_truncated=sum(rows for length, rows, _ in lengths if length > sequence.max_length),
+        "lengths": LengthStatistics.of(
+            {int(length): rows for length, rows, _ in lengths},
+            sum(rows for length, rows, _ in lengths if length > sequence.max_length),
         ),
     }
 

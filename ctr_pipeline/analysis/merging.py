@@ -1,8 +1,9 @@
 """Statistics of two sets of rows as those of both together: yesterday's and today's.
 
-Exact: rows, missing and infinite ones, the click rate, minimum, maximum, and, up to rounding, mean,
-deviation and skew (Chan, Golub and LeVeque, Updating Formulae and a Pairwise Algorithm for
-Computing Sample Variances (1979); the third moment by Pébay, SAND2008-6212 (2008), equation 2.1).
+Exact: rows, missing and infinite ones, the click rate, lengths of sequences, minimum, maximum, and,
+up to rounding, mean, deviation and skew (Chan, Golub and LeVeque, Updating Formulae and a Pairwise
+Algorithm for Computing Sample Variances (1979); the third moment by Pébay, SAND2008-6212 (2008),
+equation 2.1).
 Where both sets name all values of a column, that is where it has no more than the top values, or
 has a vocabulary that left nothing out, everything else is exact as well.
 
@@ -34,6 +35,7 @@ from ctr_pipeline.statistics import (
     ColumnStatistics,
     HistogramBin,
     LabelInformation,
+    LengthStatistics,
     Moments,
     Statistics,
     ValueCount,
@@ -174,6 +176,8 @@ def merge_columns(
     """
     if one.column_type is not other.column_type:
         raise ValueError(f"column '{one.column}' is a number in one set, a text in the other")
+    if (one.lengths is None) != (other.lengths is None):
+        raise ValueError(f"column '{one.column}' is a sequence in only one of the sets")
     if one.vector_length != other.vector_length:
         raise ValueError(f"column '{one.column}' holds vectors of another length in the other set")
     missing = _missing(one) + _missing(other)
@@ -193,8 +197,47 @@ def merge_columns(
     if values is None and _is_complete(one) and _is_complete(other):
         values = _add(_named_values(one), _named_values(other))
     if values is not None:
-        return _from_values(plain, values, missing)
-    return _from_summaries(plain, one, other)
+        merged, unsure = _from_values(plain, values, missing)
+    else:
+        merged, unsure = _from_summaries(plain, one, other)
+    if one.lengths is None or other.lengths is None:
+        return merged, unsure
+    lengths, is_exact = merge_lengths((one.lengths, one.count), (other.lengths, other.count))
+    # Elements are no rows: nothing is known of the clicks that they go with.
+    merged = merged.model_copy(update={"lengths": lengths, "label_information": None})
+    unsure = tuple(name for name in unsure if name != "label_information")
+    return merged, unsure if is_exact else (*unsure, "lengths")
+
+
+def merge_lengths(
+    one: tuple[LengthStatistics, int], other: tuple[LengthStatistics, int]
+) -> tuple[LengthStatistics, bool]:
+    """Lengths of a sequence in both sets together, and whether all of them are exact.
+
+    Where a set has too many lengths to name the rows of each, the median and what 95 % of the rows
+    have are those of the set that has more; all else is exact.
+
+    Args:
+        one: Of one set, and its rows.
+        other: Of the other set.
+    """
+    (lengths, num_rows), (more, more_rows) = one, other
+    num_truncated = lengths.num_truncated + more.num_truncated
+    if lengths.rows_by_length is not None and more.rows_by_length is not None:
+        rows = Counter(lengths.rows_by_length) + Counter(more.rows_by_length)
+        return LengthStatistics.of(rows, num_truncated), True
+    larger = lengths if num_rows >= more_rows else more
+    num_elements = lengths.num_elements + more.num_elements
+    merged = larger.model_copy(
+        update={
+            "num_elements": num_elements,
+            "mean": num_elements / max(num_rows + more_rows, 1),
+            "maximum": max(lengths.maximum, more.maximum),
+            "num_truncated": num_truncated,
+            "rows_by_length": None,
+        }
+    )
+    return merged, False
 
 
 def merge_vocabularies(one: Path, other: Path) -> dict[str, tuple[int, int]]:

@@ -5,14 +5,26 @@ A column is a number if at least one value of the first rows is a decimal, none 
 optional sign, digits without leading zeros and an optional fraction; an exponent needs a decimal
 point or a sign of its own, so that `1e-05` is a number and the hexadecimal id `32813e21` is not.
 A column with no value at all in the first rows is text.
+
+Whole numbers are points in time, seconds or milliseconds since 1970, if their range is one of dates
+and the column's name says so, or if they are spread like times of events. Lists are sequences of
+elements, or vectors if they are floats and all of one length.
 """
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.features import WEIGHT_NUMBER, ColumnType, SequenceSpec
+from ctr_pipeline.datetime_formats import EPOCH_DIVISORS
+from ctr_pipeline.features import (
+    WEIGHT_NUMBER,
+    ColumnType,
+    ListSpec,
+    SequenceSpec,
+    VectorSpec,
+)
 
 _DECIMAL = (
     r"^[+-]?("
@@ -29,6 +41,19 @@ _LEAST_ELEMENTS = 1.3
 """A value, on average."""
 _MOST_DIFFERENT = 0.5
 """Share of different elements among all, above which they do not come again."""
+_NAMES_OF_TIMES = frozenset({"timestamp", "ts", "epoch", "unixtime", "datetime"})
+_LAST_WORDS_OF_TIMES = frozenset({"time", "date", "at", "when"})
+_NAMED_YEARS = (631_152_000, 4_102_444_800)
+"""1990 to 2100, in seconds since 1970: where values of a column named like a time may lie."""
+_UNNAMED_YEARS = (1_104_537_600, 2_082_758_400)
+"""2005 to 2036, for those of any other column."""
+_LEAST_SPREAD = 600
+_MOST_SPREAD = 15 * 366 * 86_400
+"""Seconds from the first to the last of the times in an unnamed column."""
+_MOST_DENSE = 0.5
+"""Share of the seconds in between that have a value, above which numbers are counted up."""
+_LEAST_TIMES = 50
+_LONGEST_VECTOR = 1024
 _WEIGHTED_ELEMENT = re.compile(rf"([^:]+):({WEIGHT_NUMBER})")
 _IDENTIFIERS = frozenset(
     {
@@ -93,6 +118,71 @@ def infer_type(name: str, texts: pa.ChunkedArray) -> ColumnType:
         return ColumnType.TEXT
     is_number = pc.all(decimal).as_py() or pc.all(is_numeric(texts)).as_py()
     return ColumnType.NUMBER if is_number else ColumnType.TEXT
+
+
+def infer_epoch(name: str, values: pa.Array | pa.ChunkedArray) -> str | None:
+    """The `datetime` format of whole numbers that are points in time, or None if they are not.
+
+    Args:
+        name: Of the column.
+        values: int64, of its first rows; NULL where missing.
+    """
+    present = values.drop_null().to_numpy()
+    if not len(present):
+        return None
+    words = [word.lower() for word in _WORDS.findall(name)]
+    is_named = bool(_NAMES_OF_TIMES.intersection(words)) or (
+        bool(words) and words[-1] in _LAST_WORDS_OF_TIMES
+    )
+    for format, divisor in EPOCH_DIVISORS.items():
+        first, last = int(present.min()) // divisor, int(present.max()) // divisor
+        if is_named and _NAMED_YEARS[0] <= first <= last < _NAMED_YEARS[1]:
+            return format
+        if (
+            len(present) >= _LEAST_TIMES
+            and _UNNAMED_YEARS[0] <= first <= last < _UNNAMED_YEARS[1]
+            and _LEAST_SPREAD <= last - first <= _MOST_SPREAD
+            and len(np.unique(present // divisor)) <= _MOST_DENSE * (last - first)
+        ):
+            return format
+    return None
+
+
+def whole_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
+    """Texts as int64, if each is digits alone and no more than a point in time has; else None."""
+    if not pc.all(pc.match_substring_regex(texts, r"^[1-9]\d{7,13}$")).as_py():
+        return None
+    return texts.cast(pa.int64())
+
+
+def infer_list(values: pa.Array | pa.ChunkedArray) -> ListSpec | None:
+    """How lists are read: as elements of texts or integers, or as numbers of a vector.
+
+    None if they are neither: floats of several lengths, lists of lists, no list at all.
+
+    Args:
+        values: Of a column of lists, of its first rows.
+    """
+    kind = values.type.value_type
+    is_float = pa.types.is_floating(kind)
+    if not (is_float or pa.types.is_integer(kind) or _is_text(kind)):
+        return None
+    lengths = np.unique(pc.list_value_length(values).drop_null().to_numpy())
+    lengths = lengths[lengths > 0]
+    if not len(lengths):
+        return None
+    elements = pc.list_flatten(values)
+    if is_float:
+        is_vector = len(lengths) == 1 and lengths[0] <= _LONGEST_VECTOR and not elements.null_count
+        return VectorSpec(length=int(lengths[0])) if is_vector else None
+    for delimiter in _DELIMITERS:
+        if not (_is_text(kind) and pc.any(pc.match_substring(elements, delimiter)).as_py()):
+            return SequenceSpec(delimiter=delimiter)
+    return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def infer_sequence(values: pa.Array | pa.ChunkedArray) -> SequenceSpec | None:

@@ -182,7 +182,7 @@ def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> N
     own = column_type_of(kind)
     place = f"{path}, column '{name}'"
     is_carried = name in plan.carried and not pa.types.is_nested(kind)
-    is_time_as_text = _is_time(kind) and plan.types.get(name) is ColumnType.TEXT
+    is_time_as_text = is_time(kind) and plan.types.get(name) is ColumnType.TEXT
     if own is None and not is_carried and not is_time_as_text:
         raise DataError(
             f"has the type {kind}, which is neither a number nor a text",
@@ -200,7 +200,8 @@ def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> N
         )
 
 
-def _is_time(kind: pa.DataType) -> bool:
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a column holds dates or timestamps."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 

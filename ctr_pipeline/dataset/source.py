@@ -8,7 +8,7 @@ and the same kind of values in each. With a header the columns may stand in anot
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -19,11 +19,19 @@ from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
 from ctr_pipeline.dataset.databases.table import DatabaseSource, engine_of
-from ctr_pipeline.dataset.inference import infer_type, looks_like_identifier
+from ctr_pipeline.dataset.inference import (
+    infer_epoch,
+    infer_list,
+    infer_type,
+    looks_like_identifier,
+    whole_numbers,
+)
+from ctr_pipeline.dataset.lists import is_list
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.parquet import (
     ParquetSource,
     column_type_of,
+    is_time,
     read_first_rows,
     read_schema,
 )
@@ -44,8 +52,9 @@ from ctr_pipeline.dataset.text_head import (
     find_names,
     look_at,
 )
+from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, ListSpec
 
 HEAD_BYTES = 4 << 20
 _OTHER_HEAD_BYTES = 64 << 10
@@ -72,6 +81,9 @@ class Source:
             as they are.
         opened: How each file is read.
         record: What a record of RecordIO holds; None of other files.
+        times: Columns of points in time that are no texts, and their `datetime` format: whole
+            numbers that look like it, and columns of dates and timestamps.
+        lists: Columns of lists that fit a feature, and how they are cut.
     """
 
     files: Mapping[str, tuple[Place, ...]]
@@ -83,6 +95,8 @@ class Source:
     head: pa.Table
     opened: Mapping[Place, SourceFile]
     record: RecordKind | None = None
+    times: Mapping[str, str] = field(default_factory=dict)
+    lists: Mapping[str, ListSpec] = field(default_factory=dict)
 
     @property
     def is_delimited(self) -> bool:
@@ -228,6 +242,7 @@ def _source_of_tables(
         inferred_types=_parquet_types(first.schema),
         head=head,
         opened={**opened},
+        times=_times_of(first.schema, head),
     )
 
 
@@ -374,6 +389,7 @@ def _inspect_parquet(
     if sum(num_rows.values()) == 0:
         raise DataError("has no rows", place=str(first), remedy="Give files with rows")
     types = _parquet_types(schema) | _partition_types(list(opened.values()))
+    head = _parquet_head([opened[file] for file in all_files if num_rows[file]], types)
     return Source(
         files=files,
         format="parquet",
@@ -381,11 +397,36 @@ def _inspect_parquet(
         has_header=True,
         column_names=tuple(schema.names),
         inferred_types=types,
-        head=_parquet_head([opened[file] for file in all_files if num_rows[file]], types).select(
-            schema.names
-        ),
+        head=head.select(schema.names),
         opened={file: opened[file] for file in all_files},
+        times=_times_of(schema, head),
+        lists=_lists_of(head),
     )
+
+
+def _times_of(schema: pa.Schema, head: pa.Table) -> dict[str, str]:
+    """Points in time by their type; and integers, unless their name is an identifier's."""
+    found = {}
+    numbers = {name for name, kind in _parquet_types(schema).items() if kind is ColumnType.NUMBER}
+    for name in schema.names:
+        kind = schema.field(name).type
+        if is_time(kind):
+            found[name] = ISO
+        elif name in numbers and pa.types.is_integer(kind):
+            format = infer_epoch(name, head.column(name).cast(pa.int64(), safe=False))
+            if format is not None:
+                found[name] = format
+    return found
+
+
+def _lists_of(head: pa.Table) -> dict[str, ListSpec]:
+    """Columns of lists that fit a feature."""
+    lists = {
+        name: infer_list(head.column(name).combine_chunks())
+        for name in head.schema.names
+        if is_list(head.schema.field(name).type)
+    }
+    return {name: cut for name, cut in lists.items() if cut is not None}
 
 
 def _partition_types(files: Sequence[ParquetSource]) -> dict[str, ColumnType]:
@@ -471,6 +512,7 @@ def _inspect_examples(
         column_names=tuple(schema.names),
         inferred_types=_parquet_types(schema),
         head=head.select(schema.names),
+        times=_times_of(schema, head),
         opened={file: ExampleSource(file, heads[file].schema) for file in all_files},
         record="example",
     )
@@ -546,7 +588,19 @@ def _inspect_text(
         head=_typed(texts, types, data),
         opened=opened,
         record="line" if is_recordio else None,
+        times=_times_of_texts(texts, types),
     )
+
+
+def _times_of_texts(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[str, str]:
+    """Columns of whole numbers that are points in time, whose name is not an identifier's."""
+    found = {}
+    for name, kind in types.items():
+        numbers = whole_numbers(texts.column(name)) if kind is ColumnType.NUMBER else None
+        format = None if numbers is None else infer_epoch(name, numbers)
+        if format is not None:
+            found[name] = format
+    return found
 
 
 def _read_texts(file: TextFile, head: TextHead, data: DataConfig) -> pa.Table:

@@ -15,7 +15,7 @@ from ctr_pipeline.dataset.parts import PartsWriter
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import ColumnType, ListSpec
 from ctr_pipeline.progress import Progress
 
 
@@ -44,6 +44,7 @@ def write_table(
     threads: int,
     progress: Progress,
     sensitive: Collection[str] = (),
+    lists: Mapping[str, ListSpec] | None = None,
 ) -> TableParts:
     """Reads all rows by the rules of `data` and writes `folder/part-00000.arrow` and so on.
 
@@ -59,13 +60,14 @@ def write_table(
         threads: That parse and write.
         progress: Is told the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
+        lists: Text columns that are lists, and how they are cut.
 
     Raises:
         DataError: A file is damaged, too many rows are bad, or none is good.
         RunFolderError: `folder` cannot be written.
     """
     plan = plan_columns(
-        data, column_types, label_required=labelled, carried=(), sensitive=sensitive
+        data, column_types, label_required=labelled, carried=(), sensitive=sensitive, lists=lists
     )
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
     files = [file for group in source.files.values() for file in group]

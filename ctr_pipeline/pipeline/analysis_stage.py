@@ -74,7 +74,13 @@ def run_analysis(
     config = loaded.config
     with times.stage("check"):
         source = inspect_source(config.data, seed=config.train.seed)
-        columns = choose_columns(loaded, source.column_names, source.inferred_types)
+        columns = choose_columns(
+            loaded,
+            source.column_names,
+            source.inferred_types,
+            times=source.times,
+            lists=source.lists,
+        )
     with times.stage("ingest"):
         data = config.data.model_copy(update={"key_columns": columns.carried})
         ingested = ingest(

@@ -2,7 +2,9 @@
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,9 +28,10 @@ from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.statistics import Statistics
 
 TAKEN_OUT = "the config gives it neither number nor id"
-UNFIT = "its type fits no feature (a date, a list, …): convert it to a number or a text"
+UNFIT = "its type fits no feature (a list of lists, …): convert it to a number or a text"
 
 _ROWS_OF_SEQUENCES = 2000
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class FeatureColumns:
         carried: Key columns and the column of GAUC; read as text, not features.
         unfit: Columns that would be automatic, but whose type fits no feature, or that the config
             takes out.
+        times: Automatic columns of points in time that are no texts, and their format.
+        found_lists: Automatic columns of lists, and how they are cut.
     """
 
     names: tuple[str, ...]
@@ -55,12 +60,14 @@ class FeatureColumns:
     sensitive: frozenset[str]
     carried: tuple[str, ...]
     unfit: tuple[ColumnDecision, ...] = ()
+    times: Mapping[str, str] = field(default_factory=dict)
+    found_lists: Mapping[str, ListSpec] = field(default_factory=dict)
 
     @property
     def lists(self) -> dict[str, ListSpec]:
         """Columns whose texts are lists, and how they are cut."""
         cuts = {name: spec.sequence or spec.vector for name, spec in self.explicit.items()}
-        return {name: cut for name, cut in cuts.items() if cut is not None}
+        return {**self.found_lists, **{name: cut for name, cut in cuts.items() if cut is not None}}
 
 
 def sequences_in(
@@ -83,7 +90,12 @@ def sequences_in(
 
 
 def choose_columns(
-    loaded: LoadedConfig, names: Sequence[str], inferred: Mapping[str, ColumnType]
+    loaded: LoadedConfig,
+    names: Sequence[str],
+    inferred: Mapping[str, ColumnType],
+    *,
+    times: Mapping[str, str] = _NONE,
+    lists: Mapping[str, ListSpec] = _NONE,
 ) -> FeatureColumns:
     """Decides what is read.
 
@@ -91,6 +103,8 @@ def choose_columns(
         loaded: The config.
         names: Columns of the data, in order.
         inferred: What the head of the data says about each.
+        times: Columns of points in time that are no texts there, and their `datetime` format.
+        lists: Columns of lists there, and how they are cut.
 
     Raises:
         ConfigError: With every column that does not exist or whose chains do not fit.
@@ -99,14 +113,7 @@ def choose_columns(
     carried = dict.fromkeys(config.data.key_columns)
     if config.evaluation.gauc_column is not None:
         carried[config.evaluation.gauc_column] = None
-    _require(loaded, names, "data.key_columns", config.data.key_columns, problems)
-    for key, column in (
-        ("data.weight", config.data.weight),
-        ("evaluation.gauc_column", config.evaluation.gauc_column),
-        ("data.split.column", config.data.split.column),
-    ):
-        _require(loaded, names, key, [column] if column is not None else [], problems)
-
+    _require_named(loaded, names, problems)
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}
     automatic: list[str] = []
@@ -127,6 +134,9 @@ def choose_columns(
         if not has_chain and not is_list:
             if merged.decided and chains == {"number", "id"}:
                 unfit[column] = TAKEN_OUT
+            elif entry.type == "auto" and (column in times or column in lists):
+                automatic.append(column)
+                types[column] = ColumnType.TEXT
             elif column not in inferred and not merged.is_named:
                 unfit[column] = UNFIT
             else:
@@ -150,6 +160,9 @@ def choose_columns(
         problems.append(loaded.problem_at("features", message))
     if problems:
         raise ConfigError(problems)
+    found = {
+        name for name in automatic if name not in explicit and entries[name].entry.type == "auto"
+    }
     return FeatureColumns(
         tuple(name for name in entries if name not in unfit),
         types,
@@ -159,6 +172,8 @@ def choose_columns(
         frozenset(sensitive),
         tuple(carried),
         tuple(ColumnDecision(name, used=False, reason=reason) for name, reason in unfit.items()),
+        {name: format for name, format in times.items() if name in found},
+        {name: cut for name, cut in lists.items() if name in found},
     )
 
 
@@ -181,7 +196,8 @@ def complete_features(
         profile,
         label=loaded.config.data.label,
         exclude=set(columns.carried),
-        sequences=sequences_in(loaded, head, types),
+        lists={**sequences_in(loaded, head, types), **columns.found_lists},
+        times=columns.times,
     )
     chosen = dict(columns.explicit)
     unused = {one.column: one for one in decisions if not one.used and one.column not in chosen}
@@ -206,6 +222,9 @@ def _combine(
     kept = [key for key in ("number", "id") if key not in merged.given]
     if len(kept) == 2:
         return decided
+    if decided.vector is not None:
+        # A vector has a number chain alone.
+        return decided if explicit is None and "number" in kept else explicit
     if decided.sequence is not None:
         # Its one chain reads elements, and one of the config would read whole texts.
         return decided if explicit is None and "id" in kept else explicit
@@ -217,6 +236,20 @@ def _combine(
     return spec.model_copy(
         update={"reason": f"{given} as the config says; the rest decided: {decided.reason}"}
     )
+
+
+def _require_named(
+    loaded: LoadedConfig, names: Sequence[str], problems: list[ConfigProblem]
+) -> None:
+    """Adds a problem for each column that a key other than `features` names and the data lacks."""
+    config = loaded.config
+    _require(loaded, names, "data.key_columns", config.data.key_columns, problems)
+    for key, column in (
+        ("data.weight", config.data.weight),
+        ("evaluation.gauc_column", config.evaluation.gauc_column),
+        ("data.split.column", config.data.split.column),
+    ):
+        _require(loaded, names, key, [column] if column is not None else [], problems)
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:

@@ -167,6 +167,8 @@ def _feature_lines(feature: FeatureSpec) -> list[str]:
     entry: dict[str, Any] = {"columns": feature.column}
     if feature.sequence is not None:
         entry["sequence"] = _options(feature.sequence)
+    if feature.vector is not None:
+        entry["vector"] = _options(feature.vector)
     for key, chain in (("number", feature.number), ("id", feature.id)):
         if chain is not None:
             steps = [_transform(step) for step in chain]

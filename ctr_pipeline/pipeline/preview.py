@@ -182,7 +182,13 @@ def preview_features(loaded: LoadedConfig) -> Preview:
     """
     source = inspect_source(loaded.config.data, seed=loaded.config.train.seed)
     label_rate_of(source, loaded.config.data.label)
-    columns = choose_columns(loaded, source.column_names, source.inferred_types)
+    columns = choose_columns(
+        loaded,
+        source.column_names,
+        source.inferred_types,
+        times=source.times,
+        lists=source.lists,
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "head.arrow"

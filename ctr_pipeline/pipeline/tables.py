@@ -135,7 +135,14 @@ def profile_table(
         label_rate_of(source, label)
     else:
         config = config.model_copy(update={"label": _free_name(source.column_names)})
-    types = {name: kind for name, kind in source.inferred_types.items() if name != config.label}
+    # What is a number stays one here, also where it is a point in time.
+    texts = dict.fromkeys((*source.times, *source.lists), ColumnType.TEXT)
+    types = {
+        name: kind
+        for name, kind in {**texts, **source.inferred_types}.items()
+        if name != config.label
+    }
+    types = {name: types[name] for name in source.column_names if name in types}
     if not types:
         raise DataError(
             "has no column that could be a feature",
@@ -152,9 +159,17 @@ def profile_table(
             labelled=label is not None,
             threads=num_threads(RuntimeConfig()),
             progress=progress,
+            lists=source.lists,
         )
         statistics = _collect(config, types, table.files, folder, progress)
-    features, decisions = decide_features(types, statistics, label=config.label, exclude=())
+    features, decisions = decide_features(
+        types,
+        statistics,
+        label=config.label,
+        exclude=(),
+        lists=source.lists,
+        times=source.times,
+    )
     chosen = {feature.column: feature for feature in features}
     reasons = {decision.column: decision.reason for decision in decisions}
     unfit = [name for name in source.column_names if name not in types and name != label]

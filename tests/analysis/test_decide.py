@@ -13,6 +13,7 @@ from ctr_pipeline.features import (
     Log,
     SequenceSpec,
     Standardize,
+    VectorSpec,
     Vocabulary,
 )
 from ctr_pipeline.statistics import (
@@ -30,11 +31,11 @@ LABELS = [index % 4 == 0 for index in range(ROWS)]
 def decide(collect):
     """Features and reasons by column, for columns given as values."""
 
-    def run(columns, labels=None, exclude=(), sequences=None):
+    def run(columns, labels=None, exclude=(), **found):
         statistics = collect(columns, labels or LABELS)
         types = {name: column.column_type for name, column in statistics.columns.items()}
         features, decisions = decide_features(
-            types, statistics, label="label", exclude=exclude, sequences=sequences or {}
+            types, statistics, label="label", exclude=exclude, **found
         )
         return (
             {feature.column: feature for feature in features},
@@ -108,10 +109,44 @@ def test_points_in_time_give_their_parts(decide):
     assert "hour and weekday" in decisions["seen_at"].reason
 
 
+def test_epochs_give_their_parts(decide):
+    seconds = [1_700_000_000 + 977 * index for index in range(ROWS)]
+    midnights = [1000 * 86_400 * (19_000 + index % 40) for index in range(ROWS)]
+    features, decisions = decide(
+        {
+            "seen": [str(second) for second in seconds],
+            "as_number": [float(second) for second in seconds],
+            "joined": [str(one) for one in midnights],
+            "empty": [None] * ROWS,
+        },
+        times={
+            "seen": "epoch_seconds",
+            "as_number": "epoch_seconds",
+            "joined": "epoch_milliseconds",
+            "empty": "iso",
+        },
+    )
+    by_second = Datetime(parts=("hour", "weekday"), format="epoch_seconds")
+    assert features["seen"].id == features["as_number"].id == (by_second,)
+    assert features["as_number"].column_type is ColumnType.TEXT
+    assert features["joined"].id == (Datetime(parts=("weekday",), format="epoch_milliseconds"),)
+    assert "points in time, written as epoch seconds, with 1,000" in decisions["seen"].reason
+    assert decisions["empty"].reason == "all its 1,000 rows are missing"
+
+
+def test_vectors_are_standardized_together(decide):
+    values = [f"{index}|0.5" for index in range(ROWS)]
+    vector = VectorSpec(length=2)
+    features, decisions = decide({"taste": values}, lists={"taste": vector})
+    assert features["taste"].vector == vector
+    assert (features["taste"].number, features["taste"].id) == ((Standardize(),), None)
+    assert decisions["taste"].reason.startswith("lists of 2 numbers each: a vector")
+
+
 def test_lists_are_sequences_though_each_occurs_once(decide):
     sequence = SequenceSpec(delimiter=";", weights=True)
     values = [f"a:1;b:{index}" for index in range(ROWS)]
-    features, decisions = decide({"bought": values}, sequences={"bought": sequence})
+    features, decisions = decide({"bought": values}, lists={"bought": sequence})
     assert features["bought"].sequence == sequence
     assert features["bought"].id == (Vocabulary(min_count=2),)
     assert "lists of elements between ';', each with a weight" in decisions["bought"].reason

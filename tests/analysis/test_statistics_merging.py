@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from ctr_pipeline.analysis import merge_statistics
 from ctr_pipeline.analysis.merging import merge_moments, merge_vocabularies
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType, FeatureSpec, Log, Standardize, Vocabulary
+from ctr_pipeline.features import (
+    ColumnType,
+    FeatureSpec,
+    Log,
+    SequenceSpec,
+    Standardize,
+    Vocabulary,
+)
 from ctr_pipeline.statistics import Moments
 
 FEW_NUMBERS = st.one_of(
@@ -202,3 +209,43 @@ def test_sets_must_have_the_same_columns(collect):
         merge_statistics(x, collect({"x": [1.0], "y": [1.0]}))
     with pytest.raises(ValueError, match="a number in one set, a text in the other"):
         merge_statistics(x, collect({"x": ["a"]}))
+
+
+SEQUENCE = FeatureSpec(
+    column="c", column_type=ColumnType.TEXT, id=(Vocabulary(),), sequence=SequenceSpec(max_length=2)
+)
+LISTS = st.lists(
+    st.lists(st.sampled_from(["a", "b", "c"]), max_size=4).map("|".join), min_size=1, max_size=30
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(one=LISTS, other=LISTS)
+def test_lengths_of_sequences_merge_exactly(collect, one, other):
+    def lengths_of(texts):
+        return collect({"c": texts}, specs=[SEQUENCE])
+
+    merged = merge_statistics(lengths_of(one), lengths_of(other))
+    whole = lengths_of([*one, *other])
+    assert merged.approximate == {}
+    assert merged.columns == whole.columns
+    expected = np.array([len(text.split("|")) if text else 0 for text in [*one, *other]])
+    lengths = merged.columns["c"].lengths
+    assert lengths.median == np.quantile(expected, 0.5, method="inverted_cdf")
+    assert lengths.most_of_95_percent == np.quantile(expected, 0.95, method="inverted_cdf")
+    assert (lengths.num_elements, lengths.maximum) == (expected.sum(), expected.max())
+    assert lengths.num_truncated == (expected > 2).sum()
+
+
+def test_lengths_beyond_counting_are_approximate(collect, monkeypatch):
+    monkeypatch.setattr("ctr_pipeline.statistics.MOST_LENGTHS", 1)
+    one = collect({"c": ["a", "a|b", "a|b|c"]}, specs=[SEQUENCE])
+    other = collect({"c": ["a|b|c|d"]}, specs=[SEQUENCE])
+    merged = merge_statistics(one, other)
+    lengths = merged.columns["c"].lengths
+    assert lengths.rows_by_length is None
+    assert "lengths" in merged.approximate["c"]
+    assert (lengths.num_elements, lengths.mean, lengths.maximum) == (10, 2.5, 4)
+    assert (lengths.median, lengths.num_truncated) == (2, 2)
+    with pytest.raises(ValueError, match="a sequence in only one of the sets"):
+        merge_statistics(one, collect({"c": ["a"]}))

@@ -94,7 +94,7 @@ def test_profile_of_parquet_files_by_a_glob(folder, capsys):
     assert code == 0
     found = json.loads(out)
     assert found["num_rows"] == 6
-    assert [one["num_missing"] for one in found["columns"].values()] == [4, 4]
+    assert [one["num_missing"] for one in found["columns"].values()] == [4, 4, 0]
 
 
 def test_profile_counts_bad_rows_and_goes_on(folder, capsys):

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_pipeline.config import load_config
+from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.errors import ConfigError, DataError, RunFolderError
 from ctr_pipeline.pipeline.init import init_config
 from ctr_pipeline.pipeline.preview import check_config
@@ -113,3 +113,40 @@ def test_refusal_writes_nothing(init, tmp_path, text, options, error, message):
     with pytest.raises(error, match=message):
         init(text, **options)
     assert not (tmp_path / "c.yaml").exists()
+
+
+def test_times_and_lists_of_parquet_become_features(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chance = random.Random(2)
+    seconds = [1_709_251_200 + chance.randrange(10 * 86_400) for _ in range(NUM_ROWS)]
+    table = pa.table(
+        {
+            "click": [int(chance.random() < 0.3) for _ in range(NUM_ROWS)],
+            "price": [chance.random() for _ in range(NUM_ROWS)],
+            "clicked_at": seconds,
+            "stamp": pa.array(seconds, pa.timestamp("s", "UTC")),
+            "tags": [[chance.choice("abc"), chance.choice("abc")] for _ in range(NUM_ROWS)],
+            "taste": [[chance.random(), chance.random()] for _ in range(NUM_ROWS)],
+            "deep": [[[1]]] * NUM_ROWS,
+        }
+    )
+    pq.write_table(table, "clicks.parquet")
+    progress = SilentProgress()
+    result = init_config(
+        "clicks.parquet", label="click", output=tmp_path / "c.yaml", progress=progress
+    )
+    assert [column for column, _ in result.left_out] == ["deep"]
+    loaded = load_config(result.output)
+    rows = {row.feature: row for row in check_config(loaded, progress=progress).rows}
+    assert rows["clicked_at"].id == "datetime(parts ('hour', 'weekday'), format epoch_seconds)"
+    assert rows["stamp"].id == "datetime(parts ('hour', 'weekday'))"
+    assert rows["tags"].id.startswith("sequence('|'")
+    assert rows["taste"].number == "vector(2) → standardize"
+    # The config that was written decides as the one without entries does.
+    automatic = config_from_mapping(
+        {"data": {"train": "clicks.parquet", "label": "click", "split": {"by": "random"}}}
+    )
+    decided = check_config(automatic, progress=progress).rows
+    assert {row.feature: (row.number, row.id, row.num_ids) for row in decided} == {
+        row.feature: (row.number, row.id, row.num_ids) for row in rows.values()
+    }
