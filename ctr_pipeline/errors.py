@@ -7,6 +7,22 @@ Every error that the user can mend is a `CtrPipelineError`: one clear sentence t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_LONGEST = 2000
+"""Characters of a part of a message: names of columns may have a million."""
+
+
+def printable(text: str) -> str:
+    """A text on one line and of bounded length, as a terminal may show it.
+
+    Names and values of data may hold line ends, and sequences that a terminal obeys.
+    """
+    if len(text) > _LONGEST:
+        half = _LONGEST // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
 
 class CtrPipelineError(Exception):
     """An error the user can mend.
@@ -28,9 +44,9 @@ class CtrPipelineError(Exception):
         super().__init__(self._render())
 
     def _render(self) -> str:
-        prefix = f"{self.place}: " if self.place else ""
-        suffix = f". {self.remedy}" if self.remedy else ""
-        return f"{prefix}{self.message}{suffix}"
+        prefix = f"{printable(self.place)}: " if self.place else ""
+        suffix = f". {printable(self.remedy)}" if self.remedy else ""
+        return f"{prefix}{printable(self.message)}{suffix}"
 
 
 class DataError(CtrPipelineError):
@@ -88,7 +104,7 @@ class ConfigProblem:
     def __str__(self) -> str:
         hint = f" (did you mean '{self.suggestion}'?)" if self.suggestion else ""
         key = f"{self.key}: " if self.key else ""
-        return f"{self.place}: {key}{self.message}{hint}"
+        return printable(f"{self.place}: {key}{self.message}{hint}")
 
 
 class ConfigError(CtrPipelineError):
@@ -99,6 +115,10 @@ class ConfigError(CtrPipelineError):
         count = len(self.problems)
         title = "1 problem in the config" if count == 1 else f"{count} problems in the config"
         super().__init__("\n".join([f"{title}:", *(f"  {problem}" for problem in self.problems)]))
+
+    def _render(self) -> str:
+        # Lines of their own, each of which is printable.
+        return self.message
 
 
 class Interrupted(BaseException):  # like KeyboardInterrupt, an event and not a fault

@@ -313,22 +313,25 @@ class Datetime(Transform):
 class Age(Transform):
     """Days from a point in time to `at`, as a number; negative for what comes after it.
 
-    Formats are those of `datetime`; a text that tells no time is missing. No statistics are known
-    of ages, so `log`, `clip`, `fill` and `bucketize` by boundaries or ln2 may follow.
+    Formats are those of `datetime`; a text that tells no time is missing. Every transform of a
+    number may follow.
     """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
-    example: ClassVar[str] = "{columns: joined_on, number: [{age: {at: '2024-06-01'}}, log]}"
+    example: ClassVar[str] = "{columns: joined_on, number: [age, log, standardize]}"
     name: Literal["age"] = "age"
-    at: str = Field(
-        description="Point in time in the format iso; in quotes, or YAML takes it for a date."
+    at: str | None = Field(
+        default=None,
+        description="Point in time in the format iso, in quotes, or YAML takes it for a date; "
+        "null: the newest one of the column in the training rows.",
     )
     format: str = Field(default=ISO, description=_FORMAT)
 
     @model_validator(mode="after")
     def _sound(self) -> "Age":
         check_format(self.format)
-        iso_seconds(self.at)
+        if self.at is not None:
+            iso_seconds(self.at)
         return self
 
 

@@ -6,9 +6,11 @@ is missing is an error, never a default.
 Semantics: NULL, an empty text and NaN are *missing* and counted in `num_missing`; every other
 statistic is over the values present. Infinite numbers are counted in `num_infinite` and left out of
 mean, deviation, skew, minimum, maximum, quantiles and histogram. Deviation and skew are those of
-the population (divide by n). Quantile i/n is the smallest value that at least that share of the
-values does not exceed (numpy's `inverted_cdf`). Ties between equally frequent values are broken by
-the value itself: texts in ascending order of their UTF-8 bytes, numbers ascending.
+the population (divide by n). Where rows have weights, mean, deviation and skew weigh them; all else
+counts rows: minimum, maximum, quantiles, frequencies, distinct values. Quantile i/n is the smallest
+value that at least that share of the values does not exceed (numpy's `inverted_cdf`). Ties between
+equally frequent values are broken by the value itself: texts in ascending order of their UTF-8
+bytes, numbers ascending.
 """
 
 import json
@@ -60,6 +62,8 @@ class Moments(_Frozen):
         minimum: Smallest finite value.
         maximum: Largest finite value.
         skew: Third standardised moment of the population; None if the deviation is 0.
+        weight: What the rows with finite values weigh, if mean, deviation and skew weigh rows; 0:
+            those weigh nothing, and all count alike. None: rows have no weights.
     """
 
     count: int
@@ -68,6 +72,7 @@ class Moments(_Frozen):
     minimum: float | None
     maximum: float | None
     skew: float | None
+    weight: float | None = Field(default=None, exclude_if=is_none)
 
 
 class LabelInformation(_Frozen):
@@ -312,6 +317,26 @@ class VocabularyStatistics(_Frozen):
     columns: tuple[str, ...] | None = Field(default=None, exclude_if=is_none)
 
 
+class ValueWeights(_Frozen):
+    """What the rows of a column weigh whose values have a table, in whole units.
+
+    Attributes:
+        weight: The column of weights.
+        exponent: A unit is 2^-exponent; see `dataset.weights.weight_units`.
+        total_units: All rows.
+        click_units: Those of label 1.
+        missing_units: Those without a value.
+        missing_click_units: Those of them with label 1.
+    """
+
+    weight: str
+    exponent: int
+    total_units: int
+    click_units: int
+    missing_units: int
+    missing_click_units: int
+
+
 class Statistics(_Frozen):
     """All statistics of one set of training rows.
 
@@ -326,7 +351,9 @@ class Statistics(_Frozen):
         boundaries: Cut points of `bucketize: {quantiles: n}`: by expression key of the chain before
             it, then by n as text; unique and ascending, so at most n - 1 of them.
         vocabularies: By column name.
-        value_tables: By column name, values with their counts for encodings by count or click rate.
+        value_tables: By column name, values with their counts for encodings by count or click rate;
+            with weights, the files say what the rows of each value weigh as well.
+        value_weights: By column name, for those tables; None without weights.
         drift: Of other rows that were compared, by their name, such as `valid` and `test`.
         approximate: By column name: what a merge of the statistics of two sets of rows could not
             compute exactly, as names of fields; see `analysis.merging`.
@@ -343,6 +370,7 @@ class Statistics(_Frozen):
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     vocabularies: dict[str, VocabularyStatistics] = {}
     value_tables: dict[str, VocabularyStatistics] = {}
+    value_weights: dict[str, ValueWeights] | None = Field(default=None, exclude_if=is_none)
     drift: dict[str, RowsDrift] = {}
     approximate: dict[str, tuple[str, ...]] = {}
     notes: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from ctr_pipeline.features import (
+    Age,
     AnyTransform,
     Bucketize,
     ColumnType,
@@ -26,6 +27,10 @@ from ctr_pipeline.features import (
 )
 
 Chain = tuple[AnyTransform, ...]
+
+
+def _is_empty(value: object) -> bool:
+    return value == ()
 
 
 class _Frozen(BaseModel):
@@ -80,20 +85,56 @@ class ColumnPlan(_Frozen):
         return self.column_type if self.vector is None else ColumnType.NUMBER
 
 
+class TextNumbersPlan(_Frozen):
+    """What is derived from the numbers that a kernel makes of the texts of a column.
+
+    Attributes:
+        column: The column's name.
+        transform: Makes the numbers; it begins every chain.
+        moments: Chains after which the moments are needed, shorter ones first.
+        boundaries: Quantiles after a chain.
+    """
+
+    column: str
+    transform: Age
+    moments: tuple[Chain, ...] = ()
+    boundaries: tuple[BoundaryPlan, ...] = ()
+
+
+class WeightPlan(_Frozen):
+    """How rows are weighed: in whole units of 2^-exponent, so that all sums are exact.
+
+    Attributes:
+        column: Name of the column of weights.
+        exponent: By `dataset.weights.unit_exponent`.
+    """
+
+    column: str
+    exponent: int
+
+
 class StatisticsPlan(_Frozen):
     """All statistics wanted of one set of training rows.
 
     Attributes:
         label: Name of the label column.
         columns: One entry for each column, in order of first mention.
+        weight: How rows are weighed in means, deviations and skews; None: all alike.
+        text_numbers: What no engine computes, but `analysis.text_numbers`.
     """
 
     label: str
     columns: tuple[ColumnPlan, ...]
+    weight: WeightPlan | None = Field(default=None, exclude_if=is_none)
+    text_numbers: tuple[TextNumbersPlan, ...] = Field(default=(), exclude_if=_is_empty)
 
 
 def plan_statistics(
-    features: Sequence[FeatureSpec], label: str, *, profile: bool = True
+    features: Sequence[FeatureSpec],
+    label: str,
+    *,
+    profile: bool = True,
+    weight: WeightPlan | None = None,
 ) -> StatisticsPlan:
     """Plans what `features` need; several features of the same column share one entry.
 
@@ -101,6 +142,7 @@ def plan_statistics(
         features: What becomes of each column.
         label: Name of the label column.
         profile: Whether every column also gets the statistics that the report shows.
+        weight: How rows are weighed; None: all alike.
 
     Raises:
         ValueError: A chain does not fit its column, or two features want different
@@ -117,6 +159,56 @@ def plan_statistics(
             _plan_column(column, specs, profile=profile, table=tables.get(column))
             for column, specs in by_column.items()
         ),
+        weight=weight,
+        text_numbers=_plan_text_numbers(features),
+    )
+
+
+def _plan_text_numbers(features: Sequence[FeatureSpec]) -> tuple[TextNumbersPlan, ...]:
+    """What chains need that begin with a step which a kernel alone computes."""
+    moments: dict[tuple[str, Age], dict[Chain, None]] = {}
+    boundaries: dict[tuple[str, Age], dict[BoundaryPlan, None]] = {}
+    for spec in features:
+        for chain in (spec.number or (), spec.id or ()):
+            if not chain or not isinstance(chain[0], Age):
+                continue
+            key = (spec.column, chain[0])
+            for position, transform in enumerate(chain):
+                prefix = chain[:position]
+                if _needs_moments(transform):
+                    moments.setdefault(key, {})[prefix] = None
+                elif isinstance(transform, Bucketize) and transform.quantiles is not None:
+                    cut = BoundaryPlan(chain=prefix, num_quantiles=transform.quantiles)
+                    boundaries.setdefault(key, {})[cut] = None
+    return tuple(
+        TextNumbersPlan(
+            column=key[0],
+            transform=key[1],
+            moments=tuple(sorted(moments.get(key, ()), key=len)),
+            boundaries=tuple(boundaries.get(key, ())),
+        )
+        for key in dict.fromkeys([*moments, *boundaries])
+    )
+
+
+def plan_profile(plan: StatisticsPlan) -> StatisticsPlan:
+    """The same columns with nothing but what the report shows and other rows are compared by."""
+    return plan.model_copy(
+        update={
+            "weight": None,
+            "text_numbers": (),
+            "columns": tuple(
+                ColumnPlan(
+                    column=column.column,
+                    column_type=column.column_type,
+                    profile=True,
+                    moments=((),) if column.value_type is ColumnType.NUMBER else (),
+                    sequence=column.sequence,
+                    vector=column.vector,
+                )
+                for column in plan.columns
+            ),
+        }
     )
 
 
@@ -159,6 +251,9 @@ def _plan_column(
             for position, transform in enumerate(chain or ()):
                 prefix = (chain or ())[:position]
                 _check_fit(column, value_type, prefix, transform)
+                if prefix and isinstance(prefix[0], Age):
+                    # Of `text_numbers`.
+                    continue
                 if _needs_moments(transform):
                     moments[prefix] = None
                 elif isinstance(transform, Bucketize) and transform.quantiles is not None:

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
 from ctr_pipeline.analysis.shared_vocabularies import collect_shared_vocabularies, counts_file
-from ctr_pipeline.analysis.sql import frequent_values_query
+from ctr_pipeline.analysis.sql import frequent_values_query, weights_query
 from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_values
 from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
@@ -25,6 +25,7 @@ from ctr_pipeline.statistics import (
     ColumnStatistics,
     RowsDrift,
     Statistics,
+    ValueWeights,
     VocabularyStatistics,
     load_statistics,
     save_statistics,
@@ -42,6 +43,7 @@ class _Found:
     vocabulary: VocabularyStatistics | None
     table: VocabularyStatistics | None
     drift: Mapping[str, ColumnDrift]
+    weights: ValueWeights | None
 
 
 def collect_statistics(
@@ -224,11 +226,12 @@ def _compute(
         for number, column in enumerate(tables)
     }
 
+    weight = plan.weight
     all_values = frequent_values_query(ColumnType.TEXT, 1, None)
 
     def measure(session: Session, column: ColumnPlan) -> _Found:
         with session.value_counts(column):
-            measured = measure_column(session.rows, column, labels.num_rows)
+            measured = measure_column(session.rows, column, labels.num_rows, plan.weight)
             vocabulary = None
             if column.vocabulary is not None and column.table is not None:
                 write_values(counts_file(staging, plan, column), session.batches(all_values))
@@ -237,15 +240,18 @@ def _compute(
                 vocabulary = _write_vocabulary(
                     session, column.vocabulary, measured.statistics, staging, file
                 )
-            table = None
+            table = weights = None
             if column.table_min_count is not None:
                 wanted = Vocabulary(min_count=column.table_min_count)
                 file = table_files[column.column]
-                table = _write_vocabulary(session, wanted, measured.statistics, staging, file)
+                table = _write_vocabulary(
+                    session, wanted, measured.statistics, staging, file, weighted=weight is not None
+                )
+                weights = None if weight is None else _value_weights(session, weight)
             # Elements of lists are no rows, and are not compared with those of other rows.
             is_list = column.sequence is not None or column.vector is not None
             drift = {} if is_list else session.compare(measured)
-        return _Found(measured, vocabulary, table, drift)
+        return _Found(measured, vocabulary, table, drift, weights)
 
     found: list[_Found] = []
     with (
@@ -271,11 +277,38 @@ def _compute(
         value_tables={
             result.table.column: result.table for result in found if result.table is not None
         },
+        value_weights=None
+        if weight is None
+        else {
+            result.measured.statistics.column: result.weights
+            for result in found
+            if result.weights is not None
+        },
         drift=_drift_of_rows([result.drift for result in found]),
         notes=(
             "All statistics are exact; quantile i/n is the smallest value with that share below "
             "or at it.",
+            *([] if plan.weight is None else [_weighing_note(plan.weight.column)]),
         ),
+    )
+
+
+def _weighing_note(column: str) -> str:
+    return (
+        f"Means, deviations, skews and target_encode weigh rows by '{column}'; all other "
+        "statistics of columns count rows alike."
+    )
+
+
+def _value_weights(session: Session, weight: WeightPlan) -> ValueWeights:
+    ((total, clicks, missing, missing_clicks),) = session.rows(weights_query())
+    return ValueWeights(
+        weight=weight.column,
+        exponent=weight.exponent,
+        total_units=total,
+        click_units=clicks,
+        missing_units=missing,
+        missing_click_units=missing_clicks,
     )
 
 
@@ -311,9 +344,14 @@ def _write_vocabulary(
     statistics: ColumnStatistics,
     staging: Path,
     file: str,
+    *,
+    weighted: bool = False,
 ) -> VocabularyStatistics:
-    query = frequent_values_query(statistics.column_type, vocabulary.min_count, vocabulary.max_size)
-    size, num_kept_rows = write_values(staging / file, session.batches(query))
+    query = frequent_values_query(
+        statistics.column_type, vocabulary.min_count, vocabulary.max_size, weighted=weighted
+    )
+    batches = session.batches(query)
+    size, num_kept_rows = write_values(staging / file, batches, weighted=weighted)
     return VocabularyStatistics(
         column=statistics.column,
         min_count=vocabulary.min_count,

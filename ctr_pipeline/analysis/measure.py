@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan
+from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, WeightPlan
 from ctr_pipeline.analysis.chains import apply_chain, chain_parameters
 from ctr_pipeline.analysis.histogram import plan_edges
 from ctr_pipeline.analysis.information import Groups, label_information
@@ -91,21 +91,29 @@ class MeasuredColumn:
     groups: ColumnGroups | None = None
 
 
-def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> MeasuredColumn:
+def measure_column(
+    rows_of: RowsOf, plan: ColumnPlan, num_rows: int, weight: WeightPlan | None = None
+) -> MeasuredColumn:
     """Derives everything that `plan` asks for.
 
     Args:
         rows_of: Runs a query on the table of value counts of the column.
         plan: What to derive.
         num_rows: Training rows.
+        weight: How rows are weighed; None: all alike.
     """
-    lengths = None if plan.sequence is None else _use_elements(rows_of, plan.sequence)
-    vectors = None if plan.vector is None else _use_numbers(rows_of, plan.vector)
+    weighted = weight is not None
+    lengths = vectors = None
+    if plan.sequence is not None:
+        lengths = _use_elements(rows_of, plan.sequence, weighted=weighted)
+    if plan.vector is not None:
+        vectors = _use_numbers(rows_of, plan.vector, weighted=weighted)
     moments: dict[str, Moments] = {}
     # Shorter chains come first, so that the moments a longer one needs are known.
     for chain in plan.moments:
         parameters = chain_parameters(plan.column, chain, moments)
-        moments[expression_key(plan.column, chain)] = collect_moments(rows_of, chain, parameters)
+        key = expression_key(plan.column, chain)
+        moments[key] = collect_moments(rows_of, chain, parameters, weight)
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     for wanted in plan.boundaries:
         key = expression_key(plan.column, wanted.chain)
@@ -136,10 +144,11 @@ def measure_column(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> Measured
     return MeasuredColumn(statistics, moments, boundaries, groups)
 
 
-def _use_elements(rows_of: RowsOf, sequence: SequenceSpec) -> dict[str, Any]:
+def _use_elements(rows_of: RowsOf, sequence: SequenceSpec, *, weighted: bool) -> dict[str, Any]:
     """Puts the elements of texts in the place of texts; what is known of rows by their length."""
     lengths = rows_of(lengths_query(sequence), {})
-    for query in (element_counts_query(sequence), drop_query(), rename_elements_query()):
+    made = element_counts_query(sequence, weighted=weighted)
+    for query in (made, drop_query(), rename_elements_query()):
         rows_of(query, {})
     without = [(rows, clicks) for length, rows, clicks in lengths if length == 0]
     num_missing, missing_clicks = without[0] if without else (0, 0)
@@ -153,10 +162,11 @@ def _use_elements(rows_of: RowsOf, sequence: SequenceSpec) -> dict[str, Any]:
     }
 
 
-def _use_numbers(rows_of: RowsOf, vector: VectorSpec) -> dict[str, Any]:
+def _use_numbers(rows_of: RowsOf, vector: VectorSpec, *, weighted: bool) -> dict[str, Any]:
     """Puts the numbers of vectors in the place of texts; what is known of rows without any."""
     ((num_missing, missing_clicks),) = rows_of(rows_without_query(), {})
-    for query in (number_counts_query(vector), drop_query(), rename_elements_query()):
+    made = number_counts_query(vector, weighted=weighted)
+    for query in (made, drop_query(), rename_elements_query()):
         rows_of(query, {})
     return {
         "num_missing": num_missing,

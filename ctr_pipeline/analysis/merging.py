@@ -42,7 +42,7 @@ from ctr_pipeline.statistics import (
     VocabularyStatistics,
 )
 
-_OF_THE_ROW_ALONE = frozenset({"log", "clip", "fill"})
+_OF_THE_ROW_ALONE = frozenset({"age", "log", "clip", "fill"})
 """Steps of a chain whose result does not depend on other rows."""
 _STEP_NAME = re.compile(r'"name":"(\w+)"')
 
@@ -126,6 +126,8 @@ def merge_statistics(
 
 def merge_moments(one: Moments, other: Moments) -> Moments:
     """Moments of both sets together; see the head of this module for the formulas."""
+    if (one.weight is None) != (other.weight is None):
+        raise ValueError("the rows of one set have weights, those of the other have none")
     if not one.count or not other.count:
         return one if one.count else other
     mean_one, mean_other = _known(one.mean), _known(other.mean)
@@ -134,7 +136,11 @@ def merge_moments(one: Moments, other: Moments) -> Moments:
         _known(other.standard_deviation),
     )
     count = one.count + other.count
+    weight = None if one.weight is None or other.weight is None else one.weight + other.weight
     share_one, share_other = one.count / count, other.count / count
+    if weight:
+        # What weighs nothing adds nothing.
+        share_one, share_other = (one.weight or 0.0) / weight, (other.weight or 0.0) / weight
     # Halves, since the difference of two numbers may overflow.
     half_distance = mean_other / 2 - mean_one / 2
     scale = max(abs(half_distance), deviation_one, deviation_other)
@@ -158,6 +164,7 @@ def merge_moments(one: Moments, other: Moments) -> Moments:
         minimum=min(_known(one.minimum), _known(other.minimum)),
         maximum=max(_known(one.maximum), _known(other.maximum)),
         skew=skew,
+        weight=weight,
     )
 
 

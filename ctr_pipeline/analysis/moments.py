@@ -12,7 +12,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ctr_pipeline.analysis.aggregates import Chain
+from ctr_pipeline.analysis.aggregates import Chain, WeightPlan
 from ctr_pipeline.analysis.sql import (
     FIXED_POINT_BITS,
     Query,
@@ -28,33 +28,50 @@ RowsOf = Callable[[Query, dict[str, float]], list[tuple[Any, ...]]]
 _LARGEST_EXPONENT = 1022
 
 
-def collect_moments(rows_of: RowsOf, chain: Chain, parameters: dict[str, float]) -> Moments:
+def collect_moments(
+    rows_of: RowsOf,
+    chain: Chain,
+    parameters: dict[str, float],
+    weight: WeightPlan | None = None,
+) -> Moments:
     """Moments of the finite values of the table of value counts, after a chain.
 
     Args:
         rows_of: Runs a query with its parameters.
         chain: Transforms before.
         parameters: Of the chain, from `chain_parameters`.
+        weight: How rows are weighed in mean, deviation and skew; None: all alike, as they are where
+            all rows with a finite value weigh nothing.
     """
-    ((count, minimum, maximum),) = rows_of(range_query(chain), parameters)
+    ((count, minimum, maximum, *units),) = rows_of(
+        range_query(chain, weighted=weight is not None), parameters
+    )
+    num_units = units[0] if units else 0
+    weighted, total_size = (True, num_units) if num_units else (False, count)
     if count == 0:
         return Moments(
-            count=0, mean=None, standard_deviation=None, minimum=None, maximum=None, skew=None
+            count=0,
+            mean=None,
+            standard_deviation=None,
+            minimum=None,
+            maximum=None,
+            skew=None,
+            weight=None if weight is None else 0.0,
         )
     # x = value / 2^size lies in (-1, 1).
     size = _exponent_above(max(abs(minimum), abs(maximum)))
     shrink = math.ldexp(1.0, -size)
-    ((total,),) = rows_of(mean_query(chain), parameters | {"shrink": shrink})
-    mean_x = _per_row(total, count)
+    ((total,),) = rows_of(mean_query(chain, weighted=weighted), parameters | {"shrink": shrink})
+    mean_x = _per_row(total, total_size)
     center = float(mean_x)
     # y = (x - center) / 2^width lies in [-1, 1] as well.
     width = _exponent_above(max(abs(minimum * shrink - center), abs(maximum * shrink - center)))
     stretch = math.ldexp(1.0, -width)
     (sums,) = rows_of(
-        central_query(chain),
+        central_query(chain, weighted=weighted),
         parameters | {"shrink": shrink, "center": center, "stretch": stretch},
     )
-    variance, third = _about_the_mean(*(_per_row(power, count) for power in sums))
+    variance, third = _about_the_mean(*(_per_row(power, total_size) for power in sums))
     deviation = math.ldexp(math.sqrt(variance), size + width)
     return Moments(
         count=count,
@@ -64,6 +81,7 @@ def collect_moments(rows_of: RowsOf, chain: Chain, parameters: dict[str, float])
         minimum=minimum + 0.0,
         maximum=maximum + 0.0,
         skew=float(third) / math.sqrt(variance) ** 3 if variance > 0 else None,
+        weight=None if weight is None else math.ldexp(float(num_units), -weight.exponent),
     )
 
 

@@ -46,13 +46,14 @@ class PartCounts:
         Raises:
             RunFolderError: The disk is full.
         """
-        batch = pa.record_batch(
-            {
-                "value": counts.values,
-                "num_rows": counts.num_rows,
-                "num_clicks": counts.num_clicks,
-            }
-        )
+        columns = {
+            "value": counts.values,
+            "num_rows": counts.num_rows,
+            "num_clicks": counts.num_clicks,
+        }
+        if counts.units is not None:
+            columns |= {"units": counts.units, "click_units": counts.click_units}
+        batch = pa.record_batch(columns)
         content = batch.serialize()
         with self._lock:
             place = self._end
@@ -68,7 +69,10 @@ class PartCounts:
             raise explain_os_error(error, self._file) from error
 
     def read(self, column: str) -> pa.RecordBatchReader:
-        """The counts of a column: value, num_rows, num_clicks, a value once for each part."""
+        """The counts of a column: value, num_rows, num_clicks, a value once for each part.
+
+        With weights, `units` and `click_units` as well.
+        """
         schema = self._schemas[column]
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
@@ -23,6 +23,7 @@ from ctr_pipeline.analysis.sql import (
     value_counts_query,
 )
 from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
+from ctr_pipeline.dataset.weights import weight_units
 from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
@@ -49,6 +50,7 @@ class PartEngine:
         others: Mapping[str, Sequence[Path]] | None = None,
     ) -> None:
         self._files = files
+        self._weighted = False
         self._others = dict(others or {})
         self._counts = PartCounts(spill_folder / "part_counts.arrow")
         self._other_counts = {
@@ -65,22 +67,33 @@ class PartEngine:
         for name, files in self._others.items():
             if not self._count(plan, files, self._other_counts[name]).num_rows:
                 raise ValueError(f"there are no {name} rows")
-        return self._count(plan, self._files, self._counts)
+        self._weighted = plan.weight is not None
+        return self._count(plan, self._files, self._counts, weight=plan.weight)
 
     def _count(
-        self, plan: StatisticsPlan, files: Sequence[Path], counts: PartCounts
+        self,
+        plan: StatisticsPlan,
+        files: Sequence[Path],
+        counts: PartCounts,
+        *,
+        weight: WeightPlan | None = None,
     ) -> LabelCounts:
+        names = [plan.label, *(one.column for one in plan.columns)]
+        names += [] if weight is None else [weight.column]
 
         def count(_session: DuckDbSession, file: Path) -> LabelCounts:
             labels = LabelCounts()
-            for batch in read_batches([file], [plan.label, *(one.column for one in plan.columns)]):
+            for batch in read_batches([file], names):
                 label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
                 is_click = label == 1
                 num_clicks = int(np.count_nonzero(is_click))
                 num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
                 labels += LabelCounts(len(label), num_clicks, num_wrong)
+                units = None
+                if weight is not None:
+                    units = weight_units(batch.column(weight.column).to_numpy(), weight.exponent)
                 for column in plan.columns:
-                    counts.add(column.column, count_values(batch, column.column, is_click))
+                    counts.add(column.column, count_values(batch, column.column, is_click, units))
             return labels
 
         with closing(self._database.map(count, files)) as results:
@@ -92,7 +105,10 @@ class PartEngine:
         """As `Engine.map`, in as many threads as were asked for."""
 
         def work_on_counts(session: DuckDbSession, column: ColumnPlan) -> _Result:
-            return work(_PartSession(session, self._counts, self._other_counts), column)
+            session_of_parts = _PartSession(
+                session, self._counts, self._other_counts, weighted=self._weighted
+            )
+            return work(session_of_parts, column)
 
         return self._database.map(work_on_counts, columns)
 
@@ -100,7 +116,8 @@ class PartEngine:
         if not self._files:
             raise ValueError("there are no training rows")
         names = column_names(self._files)
-        for column in (plan.label, *(column.column for column in plan.columns)):
+        weight = [] if plan.weight is None else [plan.weight.column]
+        for column in (plan.label, *weight, *(column.column for column in plan.columns)):
             if column not in names:
                 raise ValueError(
                     f"{self._files[0]}: column '{column}' is missing from the training rows"
@@ -126,7 +143,10 @@ class _PartSession:
         session: DuckDbSession,
         counts: PartCounts,
         other_counts: Mapping[str, PartCounts],
+        *,
+        weighted: bool,
     ) -> None:
+        self._weighted = weighted
         self._session = session
         self._counts = counts
         self._other_counts = other_counts
@@ -134,7 +154,7 @@ class _PartSession:
     @contextmanager
     def value_counts(self, column: ColumnPlan) -> Iterator[None]:
         self._session.offer(PART_COUNTS, self._counts.read(column.column))
-        self._session.execute(value_counts_query())
+        self._session.execute(value_counts_query(weighted=self._weighted))
         yield
         self._session.execute(drop_query())
 

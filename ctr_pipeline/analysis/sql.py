@@ -65,8 +65,12 @@ class Query:
 
 
 @cache
-def value_counts_query() -> Query:
-    """Makes the table of value counts of one column. NULL, '' and NaN are still apart in it."""
+def value_counts_query(*, weighted: bool = False) -> Query:
+    """Makes the table of value counts of one column. NULL, '' and NaN are still apart in it.
+
+    With weights it has the columns `units` and `click_units` as well: what the rows of a value
+    weigh, and what those of label 1 do.
+    """
     # Temporary, so that several sessions of one database have one each.
     temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
     return Query(
@@ -74,22 +78,14 @@ def value_counts_query() -> Query:
             this=exp.to_table(TABLE),
             kind="TABLE",
             properties=temporary,
-            expression=counts_of_parts(),
+            expression=counts_of_parts(weighted=weighted),
         )
     )
 
 
-def counts_of_parts() -> exp.Select:
+def counts_of_parts(*, weighted: bool = False) -> exp.Select:
     """Value counts of one column, from what each part says of it."""
-    return (
-        exp.select(
-            _value(),
-            _as(_sum(exp.column("num_rows")), "num_rows"),
-            _as(_sum(exp.column("num_clicks")), "num_clicks"),
-        )
-        .from_(PART_COUNTS)
-        .group_by(_value())
-    )
+    return exp.select(_value(), *_sums(weighted)).from_(PART_COUNTS).group_by(_value())
 
 
 @cache
@@ -125,24 +121,16 @@ def lengths_query(sequence: SequenceSpec) -> Query:
 
 
 @cache
-def element_counts_query(sequence: SequenceSpec) -> Query:
+def element_counts_query(sequence: SequenceSpec, *, weighted: bool = False) -> Query:
     """Makes the table `element_counts`: as `value_counts`, for the elements of texts."""
     split = exp.select(
-        _as(exp.Explode(this=_split(sequence)), "element"),
-        exp.column("num_rows"),
-        exp.column("num_clicks"),
+        _as(exp.Explode(this=_split(sequence)), "element"), *_counts(weighted)
     ).from_(TABLE)
     values = exp.select(
-        _as(_element_value(exp.column("element"), sequence), "value"),
-        exp.column("num_rows"),
-        exp.column("num_clicks"),
+        _as(_element_value(exp.column("element"), sequence), "value"), *_counts(weighted)
     ).from_(split.subquery("split_texts"))
     counts = (
-        exp.select(
-            _value(),
-            _as(_sum(exp.column("num_rows")), "num_rows"),
-            _as(_sum(exp.column("num_clicks")), "num_clicks"),
-        )
+        exp.select(_value(), *_sums(weighted))
         .from_(values.subquery("elements"))
         .where(exp.NEQ(this=_value(), expression=exp.Literal.string("")))
         .group_by(_value())
@@ -174,22 +162,16 @@ def rows_without_query() -> Query:
 
 
 @cache
-def number_counts_query(vector: VectorSpec) -> Query:
+def number_counts_query(vector: VectorSpec, *, weighted: bool = False) -> Query:
     """Makes the table `element_counts`: as `value_counts`, for the numbers of vectors, float64."""
     split = exp.Split(this=_value(), expression=exp.Literal.string(vector.delimiter))
-    texts = exp.select(
-        _as(exp.Explode(this=split), "element"), exp.column("num_rows"), exp.column("num_clicks")
-    ).from_(TABLE)
+    texts = exp.select(_as(exp.Explode(this=split), "element"), *_counts(weighted)).from_(TABLE)
     number = exp.TryCast(this=exp.column("element"), to=exp.DataType.build("double"))
-    numbers = exp.select(
-        _as(number, "value"), exp.column("num_rows"), exp.column("num_clicks")
-    ).from_(texts.subquery("split_texts"))
+    numbers = exp.select(_as(number, "value"), *_counts(weighted)).from_(
+        texts.subquery("split_texts")
+    )
     counts = (
-        exp.select(
-            _value(),
-            _as(_sum(exp.column("num_rows")), "num_rows"),
-            _as(_sum(exp.column("num_clicks")), "num_clicks"),
-        )
+        exp.select(_value(), *_sums(weighted))
         .from_(numbers.subquery("numbers"))
         .where(exp.Not(this=exp.Is(this=_value(), expression=exp.null())))
         .group_by(_value())
@@ -228,6 +210,20 @@ def _element_value(element: exp.Expr, sequence: SequenceSpec) -> exp.Expr:
 
 
 @cache
+def weights_query() -> Query:
+    """What all rows of a text column weigh and those of label 1, and both of the missing ones."""
+    missing = exp.Is(this=_value(), expression=exp.null())
+    return Query(
+        exp.select(
+            _as(_sum(exp.column("units")), "total_units"),
+            _as(_sum(exp.column("click_units")), "click_units"),
+            _as(_sum_if("units", missing), "missing_units"),
+            _as(_sum_if("click_units", missing), "missing_click_units"),
+        ).from_(_cleaned(ColumnType.TEXT, weighted=True))
+    )
+
+
+@cache
 def summary_query(column_type: ColumnType) -> Query:
     """Missing rows and their clicks, infinite rows, distinct values, largest count."""
     missing = exp.Is(this=_value(), expression=exp.null())
@@ -245,39 +241,43 @@ def summary_query(column_type: ColumnType) -> Query:
 
 
 @cache
-def range_query(chain: Chain) -> Query:
-    """Finite rows after a chain, their smallest and largest value."""
+def range_query(chain: Chain, *, weighted: bool = False) -> Query:
+    """Finite rows after a chain, smallest and largest value; with weights, what the rows weigh."""
+    units = [_as(_sum(exp.column("units")), "units")] if weighted else []
     return Query(
         exp.select(
             _as(_sum(exp.column("num_rows")), "num_rows"),
             _as(exp.Min(this=_value()), "minimum"),
             _as(exp.Max(this=_value()), "maximum"),
-        ).from_(_finite(chain))
+            *units,
+        ).from_(_finite(chain, weighted=weighted))
     )
 
 
 @cache
-def mean_query(chain: Chain) -> Query:
-    """Sum of value times $shrink in fixed point."""
+def mean_query(chain: Chain, *, weighted: bool = False) -> Query:
+    """Sum of value times $shrink in fixed point, over rows or over what they weigh."""
     term = exp.Mul(this=_value(), expression=_number("shrink"))
-    return Query(exp.select(_as(_fixed_point_sum(term), "total")).from_(_finite(chain)))
+    total = _as(_fixed_point_sum(term, _size(weighted)), "total")
+    return Query(exp.select(total).from_(_finite(chain, weighted=weighted)))
 
 
 @cache
-def central_query(chain: Chain) -> Query:
+def central_query(chain: Chain, *, weighted: bool = False) -> Query:
     """Sums of y, y^2, y^3 in fixed point, y = (value * $shrink - $center) * $stretch."""
+    size = _size(weighted)
     centered = exp.Sub(
         this=exp.Mul(this=_value(), expression=_number("shrink")), expression=_number("center")
     )
     y = exp.Mul(this=exp.Paren(this=centered), expression=_number("stretch"))
-    terms = exp.select(_as(y, "y"), exp.column("num_rows")).from_(_finite(chain))
+    terms = exp.select(_as(y, "y"), exp.column(size)).from_(_finite(chain, weighted=weighted))
     powers: list[exp.Expr] = [exp.column("y")]
     for _ in range(2):
         powers.append(exp.Mul(this=powers[-1].copy(), expression=exp.column("y")))
     return Query(
         exp.select(
             *(
-                _as(_fixed_point_sum(power), f"power{degree}")
+                _as(_fixed_point_sum(power, size), f"power{degree}")
                 for degree, power in enumerate(powers, start=1)
             )
         ).from_(terms.subquery("terms"))
@@ -430,11 +430,13 @@ def group_sizes_query() -> Query:
 
 
 @cache
-def frequent_values_query(column_type: ColumnType, min_count: int, max_size: int | None) -> Query:
-    """Values present, most frequent first, ties by the value; with rows and clicks."""
+def frequent_values_query(
+    column_type: ColumnType, min_count: int, max_size: int | None, *, weighted: bool = False
+) -> Query:
+    """Values present, most frequent first, ties by the value; with rows, clicks and weights."""
     query = (
-        exp.select(_value(), exp.column("num_rows"), exp.column("num_clicks"))
-        .from_(_cleaned(column_type))
+        exp.select(_value(), *_counts(weighted))
+        .from_(_cleaned(column_type, weighted=weighted))
         .where(
             exp.Not(this=exp.Is(this=_value(), expression=exp.null())),
             exp.GTE(this=exp.column("num_rows"), expression=_integer(min_count)),
@@ -491,22 +493,27 @@ def _sum_by(keys: Sequence[str], rows: exp.Select, counts: Sequence[str]) -> exp
     )
 
 
-def _cleaned(column_type: ColumnType, table: str = TABLE) -> exp.Expr:
+def _cleaned(column_type: ColumnType, table: str = TABLE, *, weighted: bool = False) -> exp.Expr:
     """Value counts with every kind of missing value as NULL."""
     if column_type is ColumnType.TEXT:
         value: exp.Expr = exp.Nullif(this=_value(), expression=exp.Literal.string(""))
     else:
         value = exp.Case().when(exp.IsNan(this=_value()), exp.null()).else_(_value())
-    beside = ["sample", "num_rows"] if table == OTHER_COUNTS else ["num_rows", "num_clicks"]
-    columns = [exp.column(name) for name in beside]
+    columns = _counts(weighted)
+    if table == OTHER_COUNTS:
+        columns = [exp.column("sample"), exp.column("num_rows")]
     return exp.select(_as(value, "value"), *columns).from_(table).subquery("cleaned")
 
 
-def _finite(chain: Chain) -> exp.Expr:
+def _finite(chain: Chain, *, weighted: bool = False) -> exp.Expr:
     """Finite values after a chain; a value may occur in several rows."""
-    kept = [exp.column(name) for name in ("source", "num_rows", "num_clicks")]
+    kept = [exp.column("source"), *_counts(weighted)]
     starts_with_text = bool(chain) and chain[0].kind.takes_text
-    numbers = _numbers_of_texts(chain[0]) if starts_with_text else _cleaned(ColumnType.NUMBER)
+    numbers = (
+        _numbers_of_texts(chain[0], weighted=weighted)
+        if starts_with_text
+        else _cleaned(ColumnType.NUMBER, weighted=weighted)
+    )
     rows: exp.Expr = (
         exp.select(_value(), _as(_value(), "source"), *kept[1:]).from_(numbers).subquery("step")
     )
@@ -523,13 +530,13 @@ def _finite(chain: Chain) -> exp.Expr:
     )
 
 
-def _numbers_of_texts(transform: Transform) -> exp.Expr:
+def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
     """What a transform makes of the texts, from their counts; NULL is a missing value."""
-    num_rows, num_clicks = exp.column("num_rows"), exp.column("num_clicks")
+    num_rows = exp.column("num_rows")
     # NULL and '' are one value here.
     texts = (
-        exp.select(_value(), _as(_sum(num_rows), "num_rows"), _as(_sum(num_clicks), "num_clicks"))
-        .from_(_cleaned(ColumnType.TEXT))
+        exp.select(_value(), *_sums(weighted))
+        .from_(_cleaned(ColumnType.TEXT, weighted=weighted))
         .group_by(_value())
         .subquery("texts")
     )
@@ -542,25 +549,39 @@ def _numbers_of_texts(transform: Transform) -> exp.Expr:
                 .else_(_double(0.0))
             )
         case TargetEncode(min_count=min_count, smoothing=smoothing):
-            base = _click_rate().subquery()
+            base = _click_rate(weighted=weighted).subquery()
             clicks = exp.Add(
-                this=exp.cast(num_clicks.copy(), "double"),
+                this=_in_rows("click_units" if weighted else "num_clicks", weighted=weighted),
                 expression=exp.Mul(this=_double(smoothing), expression=base.copy()),
             )
-            rows = exp.Add(this=exp.cast(num_rows.copy(), "double"), expression=_double(smoothing))
-            rate = exp.Div(this=exp.Paren(this=clicks), expression=exp.Paren(this=rows))
+            rows = exp.Add(
+                this=_in_rows(_size(weighted), weighted=weighted), expression=_double(smoothing)
+            )
+            rate: exp.Expr = exp.Div(this=exp.Paren(this=clicks), expression=exp.Paren(this=rows))
+            if weighted:
+                weighs = exp.GT(this=exp.column("units"), expression=_integer(0))
+                rate = exp.Case().when(weighs, rate).else_(base.copy())
             number = exp.Case().when(_at_least(num_rows, min_count), rate).else_(base)
         case _:
             raise ValueError(f"'{transform.name}' has no number as its result")
-    return (
-        exp.select(_as(number, "value"), num_rows.copy(), num_clicks.copy())
-        .from_(texts)
-        .subquery("numbers")
+    return exp.select(_as(number, "value"), *_counts(weighted)).from_(texts).subquery("numbers")
+
+
+def _in_rows(column: str, *, weighted: bool) -> exp.Expr:
+    """Rows as a float; of units of weight, as many as would weigh as much, were all alike."""
+    number = exp.cast(exp.column(column), "double")
+    if not weighted:
+        return number
+    units, rows = (_sum(exp.column(name)) for name in ("units", "num_rows"))
+    a_row = exp.Div(this=exp.cast(units, "double"), expression=exp.cast(rows, "double"))
+    return exp.Div(
+        this=number, expression=exp.select(_as(a_row, "units_a_row")).from_(TABLE).subquery()
     )
 
 
-def _click_rate() -> exp.Select:
-    clicks, rows = (_sum(exp.column(name)) for name in ("num_clicks", "num_rows"))
+def _click_rate(*, weighted: bool) -> exp.Select:
+    names = ("click_units", "units") if weighted else ("num_clicks", "num_rows")
+    clicks, rows = (_sum(exp.column(name)) for name in names)
     rate = exp.Div(this=exp.cast(clicks, "double"), expression=exp.cast(rows, "double"))
     return exp.select(_as(rate, "rate")).from_(TABLE)
 
@@ -581,14 +602,29 @@ def _grouped(chain: Chain) -> exp.Expr:
     )
 
 
-def _fixed_point_sum(term: exp.Expr) -> exp.Expr:
+def _counts(weighted: bool) -> list[exp.Expr]:
+    """The columns of value counts beside the value."""
+    names = ["num_rows", "num_clicks", *(["units", "click_units"] if weighted else [])]
+    return [exp.column(name) for name in names]
+
+
+def _sums(weighted: bool) -> list[exp.Expr]:
+    return [_as(_sum(column.copy()), column.name) for column in _counts(weighted)]
+
+
+def _size(weighted: bool) -> str:
+    """The column that says how much a value counts."""
+    return "units" if weighted else "num_rows"
+
+
+def _fixed_point_sum(term: exp.Expr, size: str) -> exp.Expr:
     unit = exp.cast(exp.Literal.number(f"{2**FIXED_POINT_BITS}.0"), "double")
     scaled = exp.Mul(this=exp.Paren(this=term), expression=unit)
     # Through a 64-bit integer, which holds every term: engines agree on that cast, while some read
     # a decimal from the shortest text of the number. ROUND takes halves away from zero in all.
     whole = exp.cast(exp.cast(exp.Round(this=scaled), "bigint"), "decimal(38, 0)")
     # As text: PyODPS 0.13 takes the scale of DECIMAL(38, 0) for one not given, and reads another.
-    return exp.cast(exp.Sum(this=exp.Mul(this=whole, expression=exp.column("num_rows"))), "text")
+    return exp.cast(exp.Sum(this=exp.Mul(this=whole, expression=exp.column(size))), "text")
 
 
 def _sum_if(column: str, condition: exp.Expr) -> exp.Expr:

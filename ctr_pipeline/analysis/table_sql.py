@@ -36,6 +36,12 @@ class TrainingTable:
 
     def check(self, plan: StatisticsPlan) -> None:
         """Raises StatisticsError for a column that SQL would not read as the rows are read."""
+        if plan.weight is not None:
+            raise StatisticsError(
+                "weighs rows, which are then counted where they are read",
+                place=f"{self.place}, column '{plan.weight.column}'",
+                remedy="Leave data.weight out, or have the statistics computed here",
+            )
         self._value(self.label, ColumnType.NUMBER)
         for column in plan.columns:
             self._value(column.column, column.column_type)

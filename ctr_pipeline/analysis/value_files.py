@@ -18,6 +18,9 @@ _SCHEMA = pa.schema(
         pa.field("label_sum", pa.int64(), nullable=False),
     ]
 )
+_WEIGHED_SCHEMA = _SCHEMA.append(pa.field("units", pa.int64(), nullable=False)).append(
+    pa.field("click_units", pa.int64(), nullable=False)
+)
 _COUNTS_SCHEMA = pa.schema(
     [("value", pa.string()), ("num_rows", pa.int64()), ("num_clicks", pa.int64())]
 )
@@ -31,26 +34,30 @@ def vocabulary_files(plan: StatisticsPlan) -> dict[str, str]:
     }
 
 
-def write_values(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+def write_values(
+    path: Path, batches: Iterable[pa.RecordBatch], *, weighted: bool = False
+) -> tuple[int, int]:
     """Writes values with their rows and clicks, durably.
 
     Args:
         path: The Parquet file.
         batches: Value, rows, clicks, in the order of the file; a value occurs once.
+        weighted: Whether they also say what the rows weigh, and those of label 1.
 
     Returns:
         Values and rows written.
     """
+    schema = _WEIGHED_SCHEMA if weighted else _SCHEMA
     size = num_rows = 0
     with (
         durable_write(path) as target,
         # Values occur once, so a dictionary of them would only cost.
-        pq.ParquetWriter(target, _SCHEMA, compression="lz4", use_dictionary=False) as writer,
+        pq.ParquetWriter(target, schema, compression="lz4", use_dictionary=False) as writer,
     ):
         for batch in batches:
-            values, counts, label_sums = batch.columns
-            columns = [values.cast(pa.string()), counts, label_sums]
-            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            values, counts, *others = batch.columns
+            columns = [values.cast(pa.string()), counts, *others]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
             size += batch.num_rows
             num_rows += pc.sum(counts).as_py()
     return size, num_rows

@@ -37,7 +37,7 @@ class ChunkCompression(StrEnum):
 def convert(
     context: typer.Context,
     rows: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A file or glob of rows, in any format.")
+        str, typer.Argument(metavar="INPUT", help="A file, glob or table of rows, in any format.")
     ],
     *,
     output: Annotated[

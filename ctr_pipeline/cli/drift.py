@@ -15,14 +15,14 @@ def drift(
         str,
         typer.Argument(
             metavar="OLD",
-            help="A file or glob of rows; or a run folder, or its config, for the rows that its "
+            help="A file, glob or table; or a run folder, or its config, for the rows that its "
             "model was trained on.",
             show_default=False,
         ),
     ],
     new: Annotated[
         str,
-        typer.Argument(metavar="NEW", help="A file or glob of other rows.", show_default=False),
+        typer.Argument(metavar="NEW", help="A file, glob or table of others.", show_default=False),
     ],
     *,
     html: Annotated[

@@ -12,7 +12,7 @@ from ctr_pipeline.cli.session import session_of
 def profile(
     context: typer.Context,
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="A file or glob of rows.", show_default=False)
+        str, typer.Argument(metavar="DATA", help="A file, glob or table.", show_default=False)
     ],
     *,
     label: Annotated[

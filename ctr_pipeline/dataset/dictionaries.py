@@ -105,6 +105,42 @@ def count_indices(
     return num_rows_D, num_clicks_D
 
 
+def sum_indices(
+    indices: NDArray[np.uint16] | NDArray[np.int32],
+    is_click: NDArray[np.bool_],
+    units: NDArray[np.int64],
+    num_values: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What the rows of each value of a dictionary weigh, and what those of them that are clicks do.
+
+    Args:
+        indices: [N], below `num_values`.
+        is_click: bool [N].
+        units: int64 [N], weights in whole units.
+        num_values: D.
+
+    Returns:
+        int64 [D] each.
+    """
+    units_D = np.zeros(num_values, np.int64)
+    click_units_D = np.zeros(num_values, np.int64)
+    _sum(indices, is_click, units, units_D, click_units_D)
+    return units_D, click_units_D
+
+
+@kernel
+def _sum(
+    indices: np.ndarray,
+    is_click: np.ndarray,
+    units: np.ndarray,
+    units_D: np.ndarray,
+    click_units_D: np.ndarray,
+) -> None:
+    for n in range(len(indices)):
+        units_D[indices[n]] += units[n]
+        click_units_D[indices[n]] += units[n] * is_click[n]
+
+
 @kernel
 def _count(
     indices: np.ndarray, is_click: np.ndarray, num_rows_D: np.ndarray, num_clicks_D: np.ndarray

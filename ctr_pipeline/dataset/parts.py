@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary
+from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary, sum_indices
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error
 from ctr_pipeline.errors import DataError
@@ -44,11 +44,15 @@ class ValueCounts:
         values: Distinct values, NULL among them if it occurs.
         num_rows: int64, rows of each value.
         num_clicks: int64, those of label 1.
+        units: int64, what the rows of each value weigh; None without weights.
+        click_units: int64, what those of label 1 weigh; the same.
     """
 
     values: pa.Array
     num_rows: NDArray[np.int64]
     num_clicks: NDArray[np.int64]
+    units: NDArray[np.int64] | None = None
+    click_units: NDArray[np.int64] | None = None
 
 
 def part_name(index: int) -> str:
@@ -233,19 +237,28 @@ def column_names(files: Sequence[Path]) -> list[str]:
         return list(pa.ipc.open_file(source).schema.names)
 
 
-def count_values(batch: pa.RecordBatch, column: str, is_click: NDArray[np.bool_]) -> ValueCounts:
+def count_values(
+    batch: pa.RecordBatch,
+    column: str,
+    is_click: NDArray[np.bool_],
+    units: NDArray[np.int64] | None = None,
+) -> ValueCounts:
     """The distinct values of a column with their rows and clicks.
 
     Args:
         batch: A part, as `read_batches` gives it.
         column: Not the label.
         is_click: bool, one a row.
+        units: int64, what each row weighs in whole units; None without weights.
     """
     encoded = batch.column(column)
     num_rows, num_clicks = count_indices(
         np.asarray(encoded.indices), is_click, len(encoded.dictionary)
     )
-    return ValueCounts(encoded.dictionary, num_rows, num_clicks)
+    if units is None:
+        return ValueCounts(encoded.dictionary, num_rows, num_clicks)
+    weighed = sum_indices(np.asarray(encoded.indices), is_click, units, len(encoded.dictionary))
+    return ValueCounts(encoded.dictionary, num_rows, num_clicks, *weighed)
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile, size_of
+from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, find_features, read_examples
 from ctr_pipeline.dataset.inference import is_numeric
+from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.parquet import ParquetSource, read_batches, read_schema
 from ctr_pipeline.dataset.recordio_rows import read_record_blocks
 from ctr_pipeline.dataset.rows import read_good_rows
@@ -109,6 +111,44 @@ def read_parquet(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
             before, done = done, done + batch.num_rows
             on_bytes(size * done // num_rows - size * before // num_rows)
+
+
+def read_tables(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
+    """All rows of tables of databases or of a service, with the types of the first one.
+
+    Raises:
+        DataError: The rows cannot be read, or a value does not have its column's type.
+    """
+    kinds: pa.Schema | None = None
+    for place, opened in source.opened.items():
+        # What a database needs is imported only where one is named.
+        if isinstance(opened, DatabaseSource):
+            from ctr_pipeline.dataset.databases.inspection import read_rows
+
+            batches = read_rows(opened)
+        elif isinstance(opened, TableSource):
+            from ctr_pipeline.dataset.maxcompute import reading
+
+            batches = reading.read_rows(opened)
+        else:
+            continue
+        for batch in batches:
+            table = pa.Table.from_batches([batch]).select(list(source.column_names))
+            kinds = table.schema if kinds is None else kinds
+            for name in kinds.names:
+                found, expected = table.schema.field(name).type, kinds.field(name).type
+                declared = opened.schema.field(name).type
+                if pa.types.is_string(found) and pa.types.is_primitive(declared):
+                    # SQLite: a value that is no number makes texts of all in its batch.
+                    expected = declared
+                if found != expected:
+                    raise DataError(
+                        f"has values of the type {found}, and others of the type {expected}",
+                        place=f"{place}, column '{name}'",
+                        remedy="Give all values of the column one type",
+                    )
+            yield table
+        on_bytes(source.size_bytes(place))
 
 
 @dataclass

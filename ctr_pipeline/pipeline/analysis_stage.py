@@ -1,7 +1,8 @@
 """Check → ingest → statistics: from files to features with everything known about them."""
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,22 +11,28 @@ from pydantic import TypeAdapter
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import (
     ColumnDecision,
+    StatisticsPlan,
     collect_statistics,
     plan_statistics,
 )
+from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
+from ctr_pipeline.analysis.text_numbers import collect_text_numbers
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.errors import ConfigError, PreprocessingError
-from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.table_statistics import collect_table_statistics
+from ctr_pipeline.pipeline.table_statistics import add_drift, collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics, save_statistics
@@ -98,6 +105,7 @@ def run_analysis(
         accept(ingested.fingerprint)
     with times.stage("statistics"):
         features, left_out = _decide(loaded, run, columns, source, ingested, progress=progress)
+        features = with_newest_times(features, ingested.splits["train"].files)
         statistics = _collect(
             loaded, run.path, features, source, ingested, progress=progress, compare=True
         )
@@ -108,6 +116,66 @@ def run_analysis(
         run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
     )
     return Analysis(source, columns, ingested, features, left_out, statistics)
+
+
+def with_newest_times(
+    features: Sequence[FeatureSpec], files: Sequence[Path]
+) -> tuple[FeatureSpec, ...]:
+    """The features with ages counted to a point in time: the newest one of the training rows.
+
+    Args:
+        features: Whose ages may lack it.
+        files: Parts of the training rows.
+    """
+    newest = {
+        (column, format): newest_time(
+            (batch.column(0) for batch in read_batches(files, [column])), format
+        )
+        for column, format in open_ages(features)
+    }
+    return close_ages(features, newest)
+
+
+def add_text_numbers(
+    statistics: Statistics,
+    plan: StatisticsPlan,
+    files: Sequence[Path],
+    folder: Path,
+    runtime: RuntimeConfig,
+) -> Statistics:
+    """The statistics with those of ages, which no database computes.
+
+    Args:
+        statistics: Of everything else; returned as they are if they have those already.
+        plan: What is asked for.
+        files: Parts of the training rows.
+        folder: Where the statistics are kept.
+        runtime: Its memory limit.
+    """
+    wanted = [
+        expression_key(one.column, chain)
+        for one in plan.text_numbers
+        for chain in (*one.moments, *(cut.chain for cut in one.boundaries))
+    ]
+    known = statistics.derived_moments.keys() | statistics.boundaries.keys()
+    if known.issuperset(wanted):
+        return statistics
+    with tempfile.TemporaryDirectory(prefix=".ages-", dir=folder) as name:
+        found = collect_text_numbers(
+            plan,
+            files,
+            ages_of,
+            spill_folder=Path(name),
+            memory_limit_gb=runtime.memory_limit_gb,
+        )
+    added = statistics.model_copy(
+        update={
+            "derived_moments": statistics.derived_moments | found.moments,
+            "boundaries": statistics.boundaries | found.boundaries,
+        }
+    )
+    save_statistics(folder / STATISTICS_FILE, added)
+    return added
 
 
 def load_features(run: RunFolder) -> tuple[FeatureSpec, ...]:
@@ -236,10 +304,15 @@ def _collect(
 ) -> Statistics:
     """Of the training rows; and how far the other splits are from them, if they are compared.
 
-    Splits are compared on this machine alone: a database counts the training rows only.
+    A service counts the training rows only; the other splits are compared with them here.
     """
     config = loaded.config
-    plan = plan_statistics(features, config.data.label)
+    train = ingested.splits["train"].files
+    weights = ingested.splits["train"].weights
+    weight = None
+    if weights is not None and config.data.weight is not None:
+        weight = WeightPlan(column=config.data.weight, exponent=unit_exponent(weights.total))
+    plan = plan_statistics(features, config.data.label, weight=weight)
     there = collect_table_statistics(
         plan,
         config.data,
@@ -250,7 +323,11 @@ def _collect(
         progress=progress,
     )
     if there is not None:
-        return _with_weighted_rate(there, ingested, folder)
+        there = _with_weighted_rate(there, ingested, folder)
+        there = add_text_numbers(there, plan, train, folder, config.runtime)
+        if not compare:
+            return there
+        return add_drift(there, plan, ingested, folder, runtime=config.runtime, progress=progress)
     others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
     found = collect_statistics(
         plan,
@@ -262,7 +339,8 @@ def _collect(
         progress=progress,
         others=others if compare else {},
     )
-    return _with_weighted_rate(found, ingested, folder)
+    found = _with_weighted_rate(found, ingested, folder)
+    return add_text_numbers(found, plan, train, folder, config.runtime)
 
 
 def _with_weighted_rate(statistics: Statistics, ingested: IngestedRows, folder: Path) -> Statistics:

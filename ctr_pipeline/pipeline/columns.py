@@ -110,9 +110,8 @@ def choose_columns(
         ConfigError: With every column that does not exist or whose chains do not fit.
     """
     config, problems = loaded.config, list[ConfigProblem]()
-    carried = dict.fromkeys(config.data.key_columns)
-    if config.evaluation.gauc_column is not None:
-        carried[config.evaluation.gauc_column] = None
+    named = (*config.data.key_columns, config.evaluation.gauc_column)
+    carried = dict.fromkeys(name for name in named if name is not None)
     _require_named(loaded, names, problems)
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}

@@ -11,14 +11,14 @@ import pyarrow as pa
 from ctr_pipeline import durable
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
-from ctr_pipeline.dataset.data_files import is_same_file, size_of
-from ctr_pipeline.dataset.paths import resolve_files
+from ctr_pipeline.dataset.data_files import is_same_file
+from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
 from ctr_pipeline.dataset.recordio import Compressor
 from ctr_pipeline.dataset.row_reading import (
     ExampleTypes,
     TextTypes,
-    paths_of,
     read_parquet,
+    read_tables,
     read_texts,
 )
 from ctr_pipeline.dataset.row_writers import (
@@ -30,7 +30,7 @@ from ctr_pipeline.dataset.row_writers import (
     example_columns,
     text_columns,
 )
-from ctr_pipeline.dataset.source import Format, Source, inspect_files
+from ctr_pipeline.dataset.source import Format, Source, inspect_paths
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.progress import Progress
 
@@ -129,7 +129,7 @@ def convert_rows(
     first reading of all rows.
 
     Args:
-        rows: A file or a glob, of any format.
+        rows: A file or a glob, of any format; or the address of a table.
         target: What is written.
         columns: Names of files without a header, separated by commas; ranges such as I1..I13.
         delimiter: Of text that is read; None to find it.
@@ -142,7 +142,8 @@ def convert_rows(
     """
     started = time.perf_counter()
     output = target.output
-    files = resolve_files(rows, "INPUT")
+    is_table = names_table(rows) or names_database(rows)
+    files = () if is_table else resolve_files(rows, "INPUT")
     if output.is_dir():
         raise RunFolderError("is a folder", place=str(output), remedy="Give --output a file's name")
     if output.exists() and any(is_same_file(file, output) for file in files):
@@ -156,13 +157,13 @@ def convert_rows(
     _check_compression(target)
     data = DataConfig(train=rows, columns=_names(columns), delimiter=_delimiter(delimiter))
     progress.say(f"Looking at {rows}")
-    source = inspect_files(data, {"input": files})
+    source = inspect_paths(data, {"input": rows}, {"input": "INPUT"})
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise durable.explain_os_error(error, output.parent) from error
     num_rows = num_rounded = 0
-    place = str(files[0])
+    place = str(next(iter(source.opened)))
     tables = _tables(source, target, progress)
     first = next(tables, None)
     if first is None:
@@ -238,7 +239,7 @@ def _check_compression(target: Target) -> None:
 
 def _tables(source: Source, target: Target, progress: Progress) -> Iterator[pa.Table]:
     """All rows; where types matter, by those of all rows."""
-    total = sum(size_of(file) for file in paths_of(source))
+    total = sum(source.size_bytes(place) for place in source.opened)
     if source.is_delimited and target.is_text:
         with progress.task("convert", total=total, unit="bytes") as task:
             yield from read_texts(source, task.advance)
@@ -257,8 +258,9 @@ def _tables(source: Source, target: Target, progress: Progress) -> Iterator[pa.T
         with progress.task("convert", total=total, unit="bytes") as task:
             yield from examples.read(source, task.advance)
     else:
+        read = read_parquet if source.format == "parquet" else read_tables
         with progress.task("convert", total=total, unit="bytes") as task:
-            yield from read_parquet(source, task.advance)
+            yield from read(source, task.advance)
 
 
 def _writer(file: IO[bytes], target: Target, first: pa.Table) -> RowWriter:

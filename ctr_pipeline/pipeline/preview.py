@@ -24,7 +24,11 @@ from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
-from ctr_pipeline.pipeline.analysis_stage import load_features
+from ctr_pipeline.pipeline.analysis_stage import (
+    add_text_numbers,
+    load_features,
+    with_newest_times,
+)
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
@@ -34,6 +38,7 @@ from ctr_pipeline.pipeline.rows import segment_specs
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.text_ages import open_ages, reopen_ages
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.statistics import Statistics
 
@@ -47,12 +52,14 @@ class Preview:
         features: What would become of each column.
         left_out: Columns without a feature, with the reason.
         plan: Transforms fitted to the head.
+        open_ages: Columns, and formats of their texts, of which ages are counted to the newest.
     """
 
     source: Source
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
     plan: PreprocessingPlan
+    open_ages: tuple[tuple[str, str], ...] = ()
 
 
 def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
@@ -69,7 +76,8 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     if run.preprocessing.exists() and run.features.exists():
         analyzed = load_features(run)
         if {spec.column for spec in analyzed} == {spec.column for spec in features} and (
-            config.features == "auto" or analyzed == features
+            config.features == "auto"
+            or reopen_ages(analyzed, preview.open_ages) == reopen_ages(features, preview.open_ages)
         ):
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
     rows = tuple(
@@ -202,8 +210,11 @@ def preview_features(loaded: LoadedConfig) -> Preview:
             ]
             profile = _collect(loaded, plain, file, folder / "profile")
         features, left_out = complete_features(loaded, columns, source.head, profile)
+        opened = tuple(open_ages(features))
+        features = with_newest_times(features, [file])
         statistics = _collect(loaded, features, file, folder)
-        return Preview(source, features, left_out, plan_preprocessing(features, statistics, folder))
+        plan = plan_preprocessing(features, statistics, folder)
+        return Preview(source, features, left_out, plan, opened)
 
 
 def _collect(
@@ -211,8 +222,9 @@ def _collect(
 ) -> Statistics:
     folder.mkdir(exist_ok=True)
     config = loaded.config
-    return collect_statistics(
-        plan_statistics(features, config.data.label),
+    plan = plan_statistics(features, config.data.label)
+    found = collect_statistics(
+        plan,
         [file],
         folder,
         data_fingerprint="head",
@@ -220,6 +232,7 @@ def _collect(
         memory_limit_gb=config.runtime.memory_limit_gb,
         progress=SilentProgress(),
     )
+    return add_text_numbers(found, plan, [file], folder, config.runtime)
 
 
 def _head(source: Source, read: FeatureColumns, label: str) -> pa.Table:

@@ -1,16 +1,20 @@
 """Statistics of training rows that are in tables: by the service that holds them."""
 
+import tempfile
 from functools import partial
 from pathlib import Path
 
-from ctr_pipeline.analysis import StatisticsPlan, collect_statistics_with
-from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.analysis import StatisticsPlan, collect_statistics, collect_statistics_with
+from ctr_pipeline.analysis.aggregates import plan_profile
+from ctr_pipeline.analysis.collect import STATISTICS_FILE
+from ctr_pipeline.config.models import DataConfig, RuntimeConfig
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.maxcompute.table import TableSource
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.statistics import Statistics, save_statistics
 
 
 def collect_table_statistics(
@@ -75,3 +79,49 @@ def collect_table_statistics(
         progress=progress,
         memory_limit_gb=memory_limit_gb,
     )
+
+
+def add_drift(
+    statistics: Statistics,
+    plan: StatisticsPlan,
+    ingested: IngestedRows,
+    folder: Path,
+    *,
+    runtime: RuntimeConfig,
+    progress: Progress,
+) -> Statistics:
+    """The statistics of a service with the drift of the other splits, which it does not count.
+
+    All rows are here as well, so the training rows are counted once more beside the others; what
+    the service found stays as it is. Statistics that have a drift already are left alone.
+
+    Args:
+        statistics: Of the training rows.
+        plan: What was asked of the service.
+        ingested: All rows, read.
+        folder: The run folder, where the statistics are kept.
+        runtime: Threads and memory.
+        progress: Is told of each column.
+
+    Raises:
+        StatisticsError: Memory and disk do not suffice.
+        RunFolderError: The folder cannot be written.
+    """
+    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
+    if statistics.drift or not others:
+        return statistics
+    progress.say("The other splits are compared with the training rows here")
+    with tempfile.TemporaryDirectory(prefix=".drift-", dir=folder) as name:
+        counted = collect_statistics(
+            plan_profile(plan),
+            ingested.splits["train"].files,
+            Path(name),
+            data_fingerprint=ingested.fingerprint,
+            threads=num_threads(runtime),
+            memory_limit_gb=runtime.memory_limit_gb,
+            progress=progress,
+            others=others,
+        )
+    found = statistics.model_copy(update={"drift": counted.drift})
+    save_statistics(folder / STATISTICS_FILE, found)
+    return found

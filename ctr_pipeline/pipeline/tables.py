@@ -16,8 +16,7 @@ from ctr_pipeline.config.models import DataConfig, RuntimeConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import load_ingested
-from ctr_pipeline.dataset.paths import resolve_files
-from ctr_pipeline.dataset.source import Source, inspect_files
+from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.features import ColumnType, FeatureSpec
@@ -114,7 +113,7 @@ def profile_table(
     """Reads a whole table and says what is in it, column by column.
 
     Args:
-        data: A file or a glob.
+        data: A file, a glob or the address of a table.
         label: The column of clicks, if there is one.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
         output: The page to write.
@@ -129,7 +128,7 @@ def profile_table(
     if output is not None:
         durable.require_place(output)
     config = _config_of(data, label, columns)
-    source = inspect_files(config, {"train": resolve_files(data, "DATA")})
+    source = inspect_paths(config, {"train": data}, {"train": "DATA"})
     if label is not None:
         source.require([label], "--label")
         label_rate_of(source, label)
@@ -218,8 +217,9 @@ def measure_drift(
     """Says how far the rows of `new` are from those of `old`, column by column.
 
     Args:
-        old: A file or a glob; or a run folder, or its config: its training rows and features.
-        new: A file or a glob.
+        old: A file, a glob or the address of a table; or a run folder, or its config: its training
+            rows and features.
+        new: A file, a glob or the address of a table.
         columns: Names of files without a header; ranges such as I1..I13 are fine.
         output: The page to write.
         progress: Who is told.
@@ -239,14 +239,15 @@ def measure_drift(
             if run is None
             else _open_run(run, columns)
         )
-        files = {"new": resolve_files(new, "NEW")}
-        source = inspect_files(before.config, files, may_lack_label=run is not None)
+        source = inspect_paths(
+            before.config, {"new": new}, {"new": "NEW"}, may_lack_label=run is not None
+        )
         types = {name: kind for name, kind in before.types.items() if name in source.column_names}
         notes = _notes_on_columns(before, source, in_run=run is not None)
         if not types:
             raise DataError(
                 f"has none of the columns of '{old}'",
-                place=str(files["new"][0]),
+                place=str(next(iter(source.opened))),
                 remedy="Give files of the same table; --columns names the columns of files "
                 "without a header",
             )
@@ -340,7 +341,7 @@ def _read_old_file(
     old: str, columns: Sequence[str] | None, folder: Path, progress: Progress
 ) -> _OldRows:
     config = _config_of(old, None, columns)
-    source = inspect_files(config, {"train": resolve_files(old, "OLD")})
+    source = inspect_paths(config, {"train": old}, {"train": "OLD"})
     config = config.model_copy(update={"label": _free_name(source.column_names)})
     types = dict(source.inferred_types)
     table = write_table(

@@ -3,7 +3,6 @@
 import math
 
 from ctr_pipeline.features import (
-    Age,
     AnyTransform,
     Bucketize,
     Clip,
@@ -12,9 +11,7 @@ from ctr_pipeline.features import (
     Fill,
     Hash,
     LogRound,
-    Normalize,
     RoundIdentity,
-    Standardize,
     TargetEncode,
     TransformKind,
 )
@@ -32,8 +29,6 @@ def check_chain(spec: FeatureSpec) -> list[str]:
         problems += _id_problems(spec, spec.id)
     for transform in (*(spec.number or ()), *(spec.id or ())):
         problems += _option_problems(spec, transform)
-    for chain in (spec.number or (), spec.id or ()):
-        problems += _age_problems(spec, chain)
     if spec.cross is not None and any(
         isinstance(transform, Hash) and transform.functions > 1 for transform in spec.id or ()
     ):
@@ -108,19 +103,6 @@ def _id_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str
                 f"Add bucketize, log_round or round_identity, or move the chain to `number`"
             )
     return problems
-
-
-def _age_problems(spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> list[str]:
-    """Ages are made when rows are encoded; the statistics know the column's texts alone."""
-    if not chain or not isinstance(chain[0], Age):
-        return []
-    return [
-        f"feature '{spec.column}': '{transform.name}' needs statistics, and none are known of "
-        f"ages. Use log, clip, or bucketize by boundaries or ln2 after 'age'"
-        for transform in chain
-        if isinstance(transform, Standardize | Normalize)
-        or (isinstance(transform, Bucketize) and (transform.quantiles or transform.equal_width))
-    ]
 
 
 def _misplaced_reader(spec: FeatureSpec, transform: AnyTransform) -> str:

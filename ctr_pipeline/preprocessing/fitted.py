@@ -141,8 +141,28 @@ class FittedCountEncode(_Frozen):
     size: int
 
 
+class FittedWeights(_Frozen):
+    """How training rows are weighed: in whole units of 2^-exponent.
+
+    Attributes:
+        column: The column of weights.
+        exponent: See `dataset.weights.weight_units`.
+        units_a_row: What a row weighs on average.
+        missing_units: What the training rows without a value weigh.
+        missing_click_units: Those of them with label 1.
+    """
+
+    column: str
+    exponent: int
+    units_a_row: float
+    missing_units: int
+    missing_click_units: int
+
+
 class FittedTargetEncode(_Frozen):
     """`(clicks + smoothing * base) / (rows + smoothing)` of the text's training rows.
+
+    With weights, a row counts as its weight over the mean one, a click likewise.
 
     Attributes:
         file: Path of the table of counts below the run folder.
@@ -154,6 +174,7 @@ class FittedTargetEncode(_Frozen):
         missing_clicks: Those of them with label 1.
         folds: Parts of the training rows, each encoded from the others; None: a training row is
             encoded from those before it.
+        weights: How rows are weighed; None: all alike.
     """
 
     kind: Literal["target_encode"] = "target_encode"
@@ -165,6 +186,7 @@ class FittedTargetEncode(_Frozen):
     missing_rows: int
     missing_clicks: int
     folds: int | None
+    weights: FittedWeights | None = Field(default=None, exclude_if=is_none)
 
 
 class FittedDatetimePart(_Frozen):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ctr_pipeline.dataset.weights import weight_units
 from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.fitted import FittedTargetEncode, PreprocessingPlan, TextStep
@@ -25,8 +26,8 @@ class Counts(NamedTuple):
     """Rows and those of label 1; a named tuple, since Numba takes those.
 
     Attributes:
-        num_rows: int64.
-        num_clicks: int64.
+        num_rows: int64; with weights, units.
+        num_clicks: int64; the same.
     """
 
     num_rows: np.ndarray
@@ -56,7 +57,12 @@ class OwnRows:
     @property
     def columns(self) -> list[str]:
         """Columns that the batches must have."""
-        return list(dict.fromkeys(column for column, _ in self._columns))
+        weights = [
+            step.weights.column
+            for _, step in self._columns
+            if isinstance(step, FittedTargetEncode) and step.weights is not None
+        ]
+        return list(dict.fromkeys([*(column for column, _ in self._columns), *weights]))
 
     @property
     def needs_counting(self) -> bool:
@@ -101,13 +107,16 @@ class _FoldColumn:
         self._table = open_value_table(step, folder)
         # Axes: K folds, V values and those of other and missing texts; rows, then clicks.
         size = len(self._table.numbers)
-        self._rows_KV = np.zeros((num_folds, size), np.int32)
-        self._clicks_KV = np.zeros((num_folds, size), np.int32)
+        # Units of weight need 64 bits, and rows half of them.
+        kind = np.int32 if step.weights is None else np.int64
+        self._rows_KV = np.zeros((num_folds, size), kind)
+        self._clicks_KV = np.zeros((num_folds, size), kind)
 
     def count(self, batch: pa.RecordBatch, labels: np.ndarray, first_row: int) -> None:
         ids, folds = self._ids_and_folds(batch, first_row)
-        np.add.at(self._rows_KV, (folds, ids), 1)
-        np.add.at(self._clicks_KV, (folds, ids), labels)
+        sizes = _sizes(batch, self._step)
+        np.add.at(self._rows_KV, (folds, ids), sizes)
+        np.add.at(self._clicks_KV, (folds, ids), sizes * labels)
 
     def encode(self, batch: pa.RecordBatch, _labels: np.ndarray, first_row: int) -> np.ndarray:
         ids, folds = self._ids_and_folds(batch, first_row)
@@ -135,7 +144,8 @@ class _TimeColumn:
     def encode(self, batch: pa.RecordBatch, labels: np.ndarray, _first_row: int) -> np.ndarray:
         ids = _ids(self._table, batch, self._name)
         before = Counts(np.empty_like(ids), np.empty_like(ids))
-        _count_before(ids, labels, self._counts_V, before)
+        sizes = np.array(np.broadcast_to(_sizes(batch, self._step), ids.shape))
+        _count_before(ids, sizes, sizes * labels, self._counts_V, before)
         return _rates(self._table, self._step, ids, before)
 
 
@@ -161,6 +171,14 @@ def _labels(batch: pa.RecordBatch, label: str) -> np.ndarray:
     return np.asarray(batch.column(label).to_numpy(zero_copy_only=False), np.int64)
 
 
+def _sizes(batch: pa.RecordBatch, step: FittedTargetEncode) -> np.ndarray:
+    """How much each row counts: 1, or its weight in units; int64 [N] or [1]."""
+    if step.weights is None:
+        return np.ones(1, np.int64)
+    weights = batch.column(step.weights.column).to_numpy(zero_copy_only=False)
+    return weight_units(weights, step.weights.exponent)
+
+
 def _mix(numbers: np.ndarray) -> np.ndarray:
     """Scrambled bits (SplitMix64's output function, Steele, Lea and Flood, OOPSLA 2014)."""
     bits = numbers * np.uint64(0x9E3779B97F4A7C15)
@@ -170,10 +188,12 @@ def _mix(numbers: np.ndarray) -> np.ndarray:
 
 
 @kernel
-def _count_before(ids: np.ndarray, labels: np.ndarray, counts_V: Counts, before: Counts) -> None:
+def _count_before(
+    ids: np.ndarray, sizes: np.ndarray, clicks: np.ndarray, counts_V: Counts, before: Counts
+) -> None:
     for n in range(len(ids)):
         value = ids[n]
         before.num_rows[n] = counts_V.num_rows[value]
         before.num_clicks[n] = counts_V.num_clicks[value]
-        counts_V.num_rows[value] += 1
-        counts_V.num_clicks[value] += labels[n]
+        counts_V.num_rows[value] += sizes[n]
+        counts_V.num_clicks[value] += clicks[n]

@@ -50,6 +50,7 @@ from ctr_pipeline.preprocessing.fitted import (
     FittedStandardize,
     FittedTargetEncode,
     FittedVocabulary,
+    FittedWeights,
     IdStep,
     NumberPlan,
     NumberStep,
@@ -301,18 +302,32 @@ class _Fit:
         table = self._value_table(transform.min_count)
         known = self._statistics.column(self._column)
         missing_rate = known.missing_label_rate or 0.0
+        weights, base = None, self._statistics.label_rate
+        if self._statistics.value_weights is not None:
+            found = self._statistics.value_weights[self._column]
+            base = found.click_units / found.total_units
+            weights = FittedWeights(
+                column=found.weight,
+                exponent=found.exponent,
+                units_a_row=found.total_units / self._statistics.num_rows,
+                missing_units=found.missing_units,
+                missing_click_units=found.missing_click_units,
+            )
         return FittedTargetEncode(
             file=table.file,
             size=table.size,
             min_count=transform.min_count,
             smoothing=transform.smoothing,
-            base=self._statistics.label_rate,
+            base=base,
             missing_rows=known.num_missing,
             missing_clicks=round(missing_rate * known.num_missing),
             folds=None if transform.order == "time" else transform.folds or DEFAULT_FOLDS,
+            weights=weights,
         )
 
     def age(self, transform: Age) -> FittedAge:
+        if transform.at is None:
+            raise ValueError(f"feature '{self._column}': no point in time that ages are counted to")
         return FittedAge(format=transform.format, at_seconds=iso_seconds(transform.at))
 
     def datetime(self, transform: Datetime, _: tuple[AnyTransform, ...]) -> tuple[IdStep, int]:

@@ -48,18 +48,22 @@ def open_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path)
         PreprocessingError: The file is missing, or not the one the plan was fitted with.
     """
     path = folder / step.file
-    values, counts, clicks = _load_counts(path, step)
+    weights = step.weights if isinstance(step, FittedTargetEncode) else None
+    values, counts, sizes, clicks = _load_counts(path, step, weighted=weights is not None)
     is_kept = counts >= step.min_count
     if not is_kept.all():
         values = values.filter(pa.array(is_kept))
-        counts, clicks = counts[is_kept], clicks[is_kept]
+        counts, sizes, clicks = counts[is_kept], sizes[is_kept], clicks[is_kept]
     if isinstance(step, FittedCountEncode):
         numbers = np.concatenate([counts.astype(np.float64), [0.0, np.nan]])
     else:
+        missing, missing_clicks = step.missing_rows, step.missing_clicks
+        if weights is not None:
+            missing, missing_clicks = weights.missing_units, weights.missing_click_units
         is_known = step.missing_rows >= step.min_count
         numbers = smoothed_rates(
-            np.concatenate([clicks, [0, step.missing_clicks if is_known else 0]]),
-            np.concatenate([counts, [0, step.missing_rows if is_known else 0]]),
+            np.concatenate([clicks, [0, missing_clicks if is_known else 0]]),
+            np.concatenate([sizes, [0, missing if is_known else 0]]),
             step,
         )
     return ValueTable(values, numbers, vocabulary_table(values, source=str(path)))
@@ -68,20 +72,29 @@ def open_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path)
 def smoothed_rates(
     num_clicks: np.ndarray, num_rows: np.ndarray, step: FittedTargetEncode
 ) -> np.ndarray:
-    """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0."""
-    rates = (num_clicks + step.smoothing * step.base) / (num_rows + step.smoothing)
+    """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0.
+
+    With weights, clicks and rows are given in units.
+    """
+    sizes, clicks = num_rows, num_clicks
+    if step.weights is not None:
+        sizes, clicks = sizes / step.weights.units_a_row, clicks / step.weights.units_a_row
+    rates = (clicks + step.smoothing * step.base) / (sizes + step.smoothing)
     return np.where(num_rows == 0, step.base, rates)
 
 
 def _load_counts(
-    path: Path, step: FittedCountEncode | FittedTargetEncode
-) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-    """Values, rows and clicks."""
+    path: Path, step: FittedCountEncode | FittedTargetEncode, *, weighted: bool
+) -> tuple[pa.Array, np.ndarray, np.ndarray, np.ndarray]:
+    """Values and rows; rows and clicks again, or what they weigh."""
+    sizes, clicks = ("units", "click_units") if weighted else ("count", "label_sum")
     remedy = "Delete it and run 'ctrpipe train --resume' with the config of the run"
     try:
         with pq.ParquetFile(path) as file:
-            table = file.read(columns=["value", "count", "label_sum"]).combine_chunks()
-    except (OSError, pa.ArrowException) as error:
+            names = dict.fromkeys(("value", "count", sizes, clicks))
+            table = file.read(columns=list(names)).combine_chunks()
+            found = [table.column(name).to_numpy() for name in ("count", sizes, clicks)]
+    except (OSError, KeyError, pa.ArrowException) as error:
         raise PreprocessingError(
             f"the table of counts cannot be read ({error})", place=str(path), remedy=remedy
         ) from error
@@ -95,4 +108,4 @@ def _load_counts(
     values = pc.cast(table.column("value"), pa.large_binary()).combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    return values, table.column("count").to_numpy(), table.column("label_sum").to_numpy()
+    return values, *found

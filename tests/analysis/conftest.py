@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -6,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
+from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.dataset.parts import write_part
+from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import Statistics
@@ -15,14 +18,19 @@ Collect = Callable[..., Statistics]
 
 
 def write_rows(
-    path: Path, columns: Mapping[str, Sequence[object]], labels: Sequence[int], *, label: str
+    path: Path,
+    columns: Mapping[str, Sequence[object]],
+    labels: Sequence[int],
+    *,
+    label: str,
+    weight: str | None = None,
 ) -> None:
     """Text for columns of str, float64 for others; None is NULL."""
     arrays = [pa.array(np.asarray(labels, np.int8))]
     for values in columns.values():
         is_text = any(isinstance(value, str) for value in values)
         arrays.append(pa.array(values, pa.string() if is_text else pa.float64(), from_pandas=False))
-    write_part(pa.table(arrays, names=[label, *columns]), path, label)
+    write_part(pa.table(arrays, names=[label, *columns]), path, label, weight)
 
 
 @pytest.fixture(scope="session")
@@ -38,19 +46,24 @@ def collect(tmp_path_factory: pytest.TempPathFactory) -> Collect:
         label: str = "label",
         profile: bool = True,
         threads: int = 2,
+        weights: Sequence[float] | None = None,
     ) -> Statistics:
         folder = folder or tmp_path_factory.mktemp("run")
         if labels is None:
             labels = [0] * len(next(iter(columns.values())))
         path = folder / "rows.arrow"
-        write_rows(path, columns, labels, label=label)
+        written = columns if weights is None else {**columns, "weight": weights}
+        write_rows(path, written, labels, label=label, weight=None if weights is None else "weight")
+        weight = None
+        if weights is not None:
+            weight = WeightPlan(column="weight", exponent=unit_exponent(math.fsum(weights)))
         if specs is None:
             specs = [
                 FeatureSpec(column=name, column_type=_type_of(values))
                 for name, values in columns.items()
             ]
         return collect_statistics(
-            plan_statistics(specs, label, profile=profile),
+            plan_statistics(specs, label, profile=profile, weight=weight),
             [path],
             folder,
             data_fingerprint="rows",

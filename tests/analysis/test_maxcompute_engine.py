@@ -10,6 +10,7 @@ import pytest
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
+from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
 from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.dataset.maxcompute import client as client_module
@@ -42,7 +43,7 @@ def service(monkeypatch):
         yield running
 
 
-def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder):
+def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, weight=None):
     service.add_table("clicks", rows)
     address = TableAddress(PROJECT, "clicks")
     table = TrainingTable(
@@ -55,7 +56,7 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder):
     )
     return collect_statistics_with(
         lambda _: MaxComputeEngine(connect(), table),
-        plan_statistics(specs, "label"),
+        plan_statistics(specs, "label", weight=weight),
         folder,
         data_fingerprint="rows",
         progress=SilentProgress(),
@@ -224,6 +225,13 @@ def test_no_secret_is_in_a_message(service, tmp_path):
     assert "bad key …" in str(caught.value)
     assert ACCESS_KEY not in str(caught.value)
     assert not any(ACCESS_KEY in line for line in service.requests)
+
+
+def test_weighted_rows_are_left_to_this_machine(service, tmp_path):
+    rows = pa.table({"label": [0, 1], "price": [1.0, 2.0], "times": [1.0, 3.0]})
+    weight = WeightPlan(column="times", exponent=0)
+    with pytest.raises(StatisticsError, match=r"column 'times': weighs rows"):
+        collect_there(service, rows, [number("price")], tmp_path, weight)
 
 
 def test_a_column_that_sql_reads_otherwise_is_refused(service, tmp_path):

@@ -66,6 +66,7 @@ KEYS = {
     "features[0].vector.delimiter": (";", ""),
     "features[0].number": ("log", "logg"),
     "features[0].id": ({"hash": {"buckets": 9}}, {"hash": 9}),
+    "features[0].embedding.share": ("one", 3),
     "features[0].type": ("numeric", "number"),
     "features[0].sensitive": (True, "yes"),
     "model.name": ("dcn", 3),
@@ -166,7 +167,8 @@ COMPANIONS = {
 
 CROSS = {"cross": ["x", "y"], "id": {"hash": {"buckets": 9}}}
 # The entry that a key of features needs around it, if it is not one of columns.
-ENTRIES = {"cross": CROSS, "name": CROSS, "sequence": {"columns": "x", "id": "vocabulary"}}
+WITH_ID = {"columns": "x", "id": "vocabulary"}
+ENTRIES = {"cross": CROSS, "name": CROSS, "sequence": WITH_ID, "embedding": WITH_ID}
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -51,9 +51,14 @@ FEATURE_CASES = (
         ("'yesterday' is no date", "2024-06-01"),
     ),
     Case(
-        "age_standardized",
-        entry(columns="city", number=[{"age": {"at": "2024-06-01"}}, "standardize"]),
-        ("'standardize' needs statistics", "none are known of ages"),
+        "age_of_no_dates",
+        entry(columns="city", number=["age", "standardize"]),
+        ("features", "'city'", "tells a time in the format 'iso'"),
+    ),
+    Case(
+        "age_after_a_transform",
+        entry(columns="city", number=["count_encode", "age"]),
+        ("features[0].number", "age takes the text of the column"),
     ),
     Case(
         "boundaries_equal",

@@ -12,6 +12,7 @@ from bad_input_config_cases import CONFIG_CASES
 from bad_input_data_cases import DATA_CASES
 from bad_input_database_cases import DATABASE_CASES
 from bad_input_feature_cases import FEATURE_CASES
+from bad_input_hostile_cases import HOSTILE_CASES
 from bad_input_job_cases import JOB_CASES, MEMBER_CASES
 from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
 from bad_input_object_cases import OBJECT_CASES
@@ -27,6 +28,7 @@ ALL_CASES = (
     *CASES,
     *CONFIG_CASES,
     *FEATURE_CASES,
+    *HOSTILE_CASES,
     *DATA_CASES,
     *ARTEFACT_CASES,
     *JOB_CASES,

@@ -41,8 +41,6 @@ def analyze(config: dict, folder) -> dict:
     found = json.loads((folder / "run" / "statistics.json").read_text())
     # The checksum is of the whole, fingerprint included.
     del found["fingerprint"], found["crc32"]
-    # A database counts the training rows only.
-    del found["drift"]
     return found
 
 
@@ -61,6 +59,8 @@ def test_the_same_statistics_as_of_files(service, tmp_path):
         config = {"data": {"label": "click", **paths}, "features": "auto"}
         found.append(analyze(config, tmp_path / side))
     assert found[0] == found[1]
+    # The service counts the training rows only; the other splits are compared here.
+    assert set(found[0]["drift"]) == {"valid", "test"}
     assert any("CREATE TABLE" in query for query in service.queries)
     assert service.left_tables() == []
 
@@ -73,6 +73,29 @@ def test_a_hashed_split_is_counted_and_read_alike(service, tmp_path):
     found = analyze({"data": data, "features": features}, tmp_path)
     ingested = json.loads(next((tmp_path / "run").rglob("ingested.json")).read_text())
     assert found["num_rows"] == ingested["splits"]["train"]["num_rows"]
+
+
+def test_profile_drift_and_convert_of_tables(service, tmp_path, capsys):
+    service.add_partitions("clicks", "ds", {"old": rows(400), "new": rows(400, 400)})
+    pq.write_table(rows(400), tmp_path / "old.parquet")
+    old, new = ("odps://ads/clicks/ds=old", "odps://ads/clicks/ds=new")
+
+    def call(*arguments):
+        assert main([*arguments, "-q", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    there, here = (
+        call("profile", data, "--label", "click") for data in (old, str(tmp_path / "old.parquet"))
+    )
+    assert there["columns"]["price"] == here["columns"]["price"]
+    assert set(there["columns"]) == set(here["columns"])
+    drift = call("drift", old, new)
+    assert {one["column"] for one in drift["columns"]} >= {"price", "city"}
+    output = tmp_path / "copy.parquet"
+    assert call("convert", old, "--output", str(output))["num_rows"] == 400
+    copied = pq.read_table(output)
+    for name in ("price", "clicks_before", "city", "user_id", "click"):
+        assert copied.column(name).to_pylist() == rows(400).column(name).to_pylist(), name
 
 
 def test_init_of_a_table_gives_a_config_that_checks(service, tmp_path):

@@ -5,7 +5,6 @@ import pytest
 from preprocessing_cases import EXAMPLES, example_specs, number_spec, text_spec
 
 from ctr_pipeline.features import (
-    Age,
     Bucketize,
     Clip,
     ColumnType,
@@ -58,7 +57,6 @@ def test_every_example_is_sound():
             "default_value 5",
             "below num_buckets",
         ),
-        (text_spec("x", Age(at="2024-01-01"), Bucketize(quantiles=3)), "of ages", "boundaries"),
         (
             FeatureSpec(
                 column="x",

@@ -114,6 +114,17 @@ def read_database_blocks(source: DatabaseSource, plan: ColumnPlan) -> Iterator[R
         yield RecordBlock(source.path, batch, size_bytes * done // max(num_rows, 1))
 
 
+def read_rows(source: DatabaseSource) -> Iterator[pa.RecordBatch]:
+    """All rows of a table, every column as its type is.
+
+    Raises:
+        DataError: The rows cannot be read.
+    """
+    module = _module(source.path.engine)
+    for batch in module.read_batches(source, list(source.column_names), _BATCH_ROWS):
+        yield _readable(batch)
+
+
 def _module(engine: Engine) -> ModuleType:
     if engine == "sqlite":
         from ctr_pipeline.dataset.databases import sqlite_file

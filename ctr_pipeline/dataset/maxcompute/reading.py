@@ -59,6 +59,17 @@ def read_table_blocks(source: TableSource, plan: ColumnPlan) -> Iterator[RecordB
         source.client.stopping.clear()
 
 
+def read_rows(source: TableSource) -> Iterator[pa.RecordBatch]:
+    """All rows of a table, every column as its type is, a range at a time.
+
+    Raises:
+        DataError: The rows cannot be read.
+    """
+    reader = open_rows(source, list(source.column_names))
+    for first, count in ranges(reader.num_rows, RANGE_ROWS):
+        yield from reader.read(first, count)
+
+
 def read_head(source: TableSource, num_rows: int) -> pa.Table:
     """The first rows of a table, all columns, whatever its split.
 

@@ -1,0 +1,94 @@
+"""Ages of texts outside of plans: the newest point in time, and numbers for the statistics."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_pipeline.datetime_formats import iso_seconds
+from ctr_pipeline.features import Age, AnyTransform, FeatureSpec, Transform
+from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
+from ctr_pipeline.preprocessing.datetime_kernels import NO_TIME, ages, parse_seconds
+
+_Chain = tuple[AnyTransform, ...] | None
+
+
+def ages_of(transform: Transform, texts: pa.Array) -> np.ndarray:
+    """Days from each of some texts to the transform's `at`, float64; NaN where there is none.
+
+    Raises:
+        ValueError: The transform is another, or has no `at`.
+    """
+    if not isinstance(transform, Age) or transform.at is None:
+        raise ValueError(f"'{transform.name}' makes no ages of texts")
+    return ages(_seconds_of(texts, transform.format), iso_seconds(transform.at))
+
+
+def open_ages(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
+    """Columns, and the formats of their texts, of which ages are counted to the newest one."""
+    return list(
+        dict.fromkeys(
+            (spec.column, chain[0].format)
+            for spec in features
+            for chain in (spec.number, spec.id)
+            if chain and isinstance(chain[0], Age) and chain[0].at is None
+        )
+    )
+
+
+def newest_time(arrays: Iterable[pa.Array], format: str) -> str:
+    """The newest point in time of some texts, in the format iso; that of 1970 if none tells one."""
+    newest = NO_TIME
+    for array in arrays:
+        seconds = _seconds_of(array, format)
+        known = seconds[seconds != NO_TIME]
+        if len(known) and (newest == NO_TIME or known.max() > newest):
+            newest = int(known.max())
+    point = datetime.fromtimestamp(0 if newest == NO_TIME else newest, UTC)
+    return point.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def close_ages(
+    features: Sequence[FeatureSpec], newest: Mapping[tuple[str, str], str]
+) -> tuple[FeatureSpec, ...]:
+    """The features with ages counted to the newest point in time, by column and format."""
+
+    def close(column: str, chain: _Chain) -> _Chain:
+        if not chain or not isinstance(chain[0], Age) or chain[0].at is not None:
+            return chain
+        at = newest[column, chain[0].format]
+        return (chain[0].model_copy(update={"at": at}), *chain[1:])
+
+    return tuple(
+        spec.model_copy(
+            update={"number": close(spec.column, spec.number), "id": close(spec.column, spec.id)}
+        )
+        for spec in features
+    )
+
+
+def reopen_ages(
+    features: Sequence[FeatureSpec], opened: Collection[tuple[str, str]]
+) -> tuple[FeatureSpec, ...]:
+    """The features without the points in time that were found for these columns and formats."""
+
+    def reopen(
+        column: str, chain: tuple[AnyTransform, ...] | None
+    ) -> Sequence[AnyTransform] | None:
+        if not chain or not isinstance(chain[0], Age) or (column, chain[0].format) not in opened:
+            return chain
+        return (chain[0].model_copy(update={"at": None}), *chain[1:])
+
+    return tuple(
+        spec.model_copy(
+            update={"number": reopen(spec.column, spec.number), "id": reopen(spec.column, spec.id)}
+        )
+        for spec in features
+    )
+
+
+def _seconds_of(texts: pa.Array, format: str) -> np.ndarray:
+    """Of each text, or of each one in a dictionary."""
+    text = text_column(texts, column="values")
+    return parse_seconds(TextColumn(text.values, text.num_values, None), format)

@@ -1,0 +1,92 @@
+"""Names and values that look like code, or that a terminal would obey."""
+
+from collections.abc import Callable
+
+from bad_input_cases import Case, entry, setting
+from bad_input_world import HEADER, World, lines
+
+SQL = "'; DROP TABLE value_counts; --"
+
+
+def _rows(header: str, third: str) -> Callable[[World], None]:
+    """Rows with another header and another third row."""
+
+    def spoil(world: World) -> None:
+        rows = lines()
+        rows[2] = third
+        world.rows(rows, header=header)
+
+    return spoil
+
+
+HOSTILE_CASES = (
+    Case("label_like_sql", setting(data__label=SQL), (f"no column '{SQL}'", "data.label")),
+    Case(
+        "feature_of_two_lines",
+        entry(columns="pri\nce", number="log"),
+        ("features[0].columns", "no column 'pri\\nce'", "did you mean 'price'?"),
+    ),
+    Case(
+        "feature_that_clears_the_terminal",
+        entry(columns="\x1b[2J", number="log"),
+        ("features[0].columns", "no column '\\x1b[2J'"),
+    ),
+    Case(
+        "feature_with_nul",
+        entry(columns="pri\0ce", number="log"),
+        ("features[0].columns", "no column 'pri\\x00ce'"),
+    ),
+    Case(
+        "feature_of_a_million_letters",
+        entry(columns="x" * 1_000_000, number="log"),
+        ("features[0].columns", "no column 'xxx", "…"),
+    ),
+    Case(
+        "header_of_two_lines",
+        _rows('click,"pri\nce",city,user\n', lines()[2]),
+        ("features[0].columns", "no column 'price'"),
+    ),
+    Case(
+        "header_with_sql_twice",
+        _rows(f"click,price,{SQL},{SQL}\n", lines()[2]),
+        ("rows.csv", f"two columns are named '{SQL}'"),
+    ),
+    Case(
+        "number_that_is_sql",
+        _rows(HEADER, f"1,{SQL},a,u1"),
+        ("rows.csv", "row 4", "column 'price'", SQL),
+    ),
+    Case("number_with_nul", _rows(HEADER, "1,4\x002,a,u1"), ("rows.csv", "is not text", "binary")),
+    Case(
+        "number_of_a_million_letters",
+        _rows(HEADER, f"1,{'9x' * 500_000},a,u1"),
+        ("rows.csv", "row 4", "column 'price'", "9x9x", "…"),
+    ),
+    Case("label_of_two_lines", _rows(HEADER, '"1\n0",4,a,u1'), ("rows.csv", "'click'")),
+    Case(
+        "cross_of_hostile_names",
+        entry(cross=[SQL, "city"], id={"hash": {"buckets": 9}}),
+        ("features[0].cross", f"no column '{SQL}'"),
+    ),
+    Case("dimension_0", setting(model__embedding_dim=0), ("model.embedding_dim", "at least 1")),
+    Case(
+        "target_encode_on_the_test_rows",
+        entry(columns="city", number={"target_encode": {"split": "test"}}),
+        ("features[0].number", "unknown key"),
+    ),
+    Case(
+        "sequence_cut_at_nothing",
+        entry(columns="city", sequence={"delimiter": ""}, id="vocabulary"),
+        ("features[0].sequence.delimiter", "at least 1"),
+    ),
+    Case(
+        "auto_and_a_column_misspelt",
+        setting(features=["auto", {"columns": "cty", "id": "vocabulary"}]),
+        ("features[1].columns", "no column 'cty'", "did you mean 'city'?"),
+    ),
+    Case(
+        "sequence_with_a_number_beside_auto",
+        setting(features=["auto", {"columns": "city", "sequence": {}, "number": "count_encode"}]),
+        ("features[1]", "a sequence has columns and an id alone"),
+    ),
+)
