@@ -11,7 +11,7 @@ from ctr_pipeline.config.explanations import nearest
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.models import ALL_COLUMNS, RuntimeConfig, SplitConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
-from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.features import TRANSFORMS, cross_name
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
     ("data", "label"),
@@ -27,6 +27,7 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
     _check_splits(values, source)
     _check_runtime(values, source)
     _check_ensemble(values, source)
+    _check_target(values, source)
     entries = value_at(values, ("features",))
     for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
         for key in ("number", "id"):
@@ -161,6 +162,40 @@ def _check_ensemble(values: dict[str, Any], source: Source) -> None:
         source.add(
             ("train", "ensemble"),
             "an ensemble is trained in one process; set runtime.mode: local, or ensemble: 1",
+        )
+
+
+def _check_target(values: dict[str, Any], source: Source) -> None:
+    """The feature that sequences are held against has to be one, where features are named."""
+    target = value_at(values, ("model", "target"))
+    if not isinstance(target, str):
+        return
+    features: dict[str, bool] = {}
+    for entry in _entries(values):
+        columns = _texts(value_at(entry, ("columns",)))
+        if entry == "auto" or "*" in columns:
+            # All columns, whatever they are called.
+            return
+        is_sequence = value_at(entry, ("sequence",)) is not None
+        # Entries of one feature are merged.
+        features |= {one: is_sequence or features.get(one, False) for one in columns}
+        parts = _texts(value_at(entry, ("cross",)))
+        if len(parts) > 1:
+            name = value_at(entry, ("name",))
+            features[name if isinstance(name, str) else cross_name(tuple(parts))] = False
+    if not features:
+        return
+    if target not in features:
+        source.add(
+            ("model", "target"), f"there is no feature '{target}'", nearest(target, features)
+        )
+    elif features[target]:
+        source.add(("model", "target"), f"'{target}' is a sequence; a target has one value a row")
+    if value_at(values, ("model", "name")) == "din" and not any(features.values()):
+        source.add(
+            ("model", "name"),
+            "din looks into sequences, and no feature is one: add {columns: viewed, sequence: {}, "
+            "id: vocabulary}, or take another model",
         )
 
 

@@ -319,7 +319,7 @@ class ModelConfig(Section):
     name: str = Field(
         default="deepfm",
         description="deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | autoint | fibinet | masknet "
-        "| finalmlp | dlrm | custom.",
+        "| finalmlp | dlrm | din | custom.",
     )
     embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
     hidden_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -362,6 +362,15 @@ class ModelConfig(Section):
     )
     bottom_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(64,), description="dlrm's network of the numbers, before embedding_dim units."
+    )
+    target: str | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="din's target: the feature, such as the item shown, that the elements of "
+        "sequences are held against.",
+    )
+    activation_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(36,), description="Widths of the network that weighs an element for din."
     )
     file: str | None = Field(
         default=None,

@@ -1,6 +1,6 @@
-"""The three inputs that all models share.
+"""The three inputs that all models share, and two more of those that look into sequences.
 
-Axes: B batch, F fields, D embedding dimension, N numbers, K = F·D + N.
+Axes: B batch, F fields, D embedding dimension, N numbers, K = F·D + N, S slots of all sequences.
 """
 
 import math
@@ -20,12 +20,17 @@ class ModelSignature:
         embedding_dim: Length of an embedding, D.
         num_numbers: Dense inputs, N; may be 0.
         base_rate: Click rate of the training rows, in the open interval (0, 1).
+        sequences: Slots of each sequence, which are the last fields; empty where there are none,
+            or the model takes them pooled.
+        target: The field that their elements are held against; None without sequences.
     """
 
     num_fields: int
     embedding_dim: int
     num_numbers: int
     base_rate: float
+    sequences: tuple[int, ...] = ()
+    target: int | None = None
 
     @property
     def base_logit(self) -> float:
@@ -42,6 +47,8 @@ class ModelInputs:
         embeddings_BFD: Input "embeddings", (batch, fields, dim): the row of each field's id.
         linear_BF: Input "linear", (batch, fields): the linear weight of each field's id.
         numbers_BN: Input "numbers", (batch, numbers).
+        slots_BSD: Input "slots", (batch, slots, dim): the row of each element; None without.
+        coefficients_BS: Input "coefficients", (batch, slots): 0 where a slot has no element.
     """
 
     signature: ModelSignature
@@ -49,12 +56,19 @@ class ModelInputs:
     linear_BF: Any
     numbers_BN: Any
 
+    slots_BSD: Any = None
+    coefficients_BS: Any = None
+
     @cached_property
     def flat_BK(self) -> Any:  # noqa: N802 - the suffix names the axes
         """Flattened embeddings, then numbers: (batch, fields · dim + numbers)."""
+        return self.flatten(self.embeddings_BFD)
+
+    def flatten(self, fields_BFD: Any) -> Any:
+        """Flattened fields, then numbers: (batch, fields · dim + numbers)."""
         parts = []
         if self.signature.num_fields:
-            parts.append(keras.layers.Flatten(name="flat_embeddings")(self.embeddings_BFD))
+            parts.append(keras.layers.Flatten(name="flat_embeddings")(fields_BFD))
         if self.signature.num_numbers:
             parts.append(self.numbers_BN)
         if len(parts) == 1:
@@ -63,11 +77,14 @@ class ModelInputs:
 
     def as_dict(self) -> dict[str, Any]:
         """The inputs as a `keras.Model` takes them."""
-        return {
+        shared = {
             "embeddings": self.embeddings_BFD,
             "linear": self.linear_BF,
             "numbers": self.numbers_BN,
         }
+        if self.slots_BSD is None:
+            return shared
+        return {**shared, "slots": self.slots_BSD, "coefficients": self.coefficients_BS}
 
 
 def build_inputs(signature: ModelSignature) -> ModelInputs:
@@ -81,9 +98,16 @@ def build_inputs(signature: ModelSignature) -> ModelInputs:
     if not 0 < signature.base_rate < 1:
         raise ValueError(f"the click rate of the training rows is {signature.base_rate:g}")
     fields, dim = signature.num_fields, signature.embedding_dim
+    apart: dict[str, Any] = {}
+    if num_slots := sum(signature.sequences):
+        apart = {
+            "slots_BSD": keras.Input((num_slots, dim), dtype="float32", name="slots"),
+            "coefficients_BS": keras.Input((num_slots,), dtype="float32", name="coefficients"),
+        }
     return ModelInputs(
         signature=signature,
         embeddings_BFD=keras.Input((fields, dim), dtype="float32", name="embeddings"),
         linear_BF=keras.Input((fields,), dtype="float32", name="linear"),
         numbers_BN=keras.Input((signature.num_numbers,), dtype="float32", name="numbers"),
+        **apart,
     )

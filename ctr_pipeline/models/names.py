@@ -22,6 +22,7 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
     "masknet": _DEEP | {"mask_blocks", "mask_block_units", "mask_units", "mask_structure"},
     "finalmlp": _DEEP | {"second_hidden_units", "fusion_heads"},
     "dlrm": _DEEP | {"bottom_units"},
+    "din": _DEEP | {"target", "activation_units"},
     "custom": _ALWAYS | {"file", "options"},
 }
 """Every model by its YAML name, with the keys of `model:` that it uses."""
@@ -29,6 +30,10 @@ MODEL_KEYS: dict[str, frozenset[str]] = {
 
 WITHOUT_XLA = frozenset({"autoint"})
 """Models that TensorFlow's own kernels step faster, half as fast again on two cores."""
+
+
+TAKES_SLOTS = frozenset({"din"})
+"""Models that look into sequences, and are given their elements one by one."""
 
 
 def nearest_model_name(name: str) -> str | None:
@@ -80,6 +85,8 @@ def check_model(config: ModelConfig, members: Sequence[str] = ()) -> list[str]:
             "'custom' in train.ensemble_models needs the model's file: set model.name to custom as "
             "well"
         )
+    if "din" in kinds and config.target is None:
+        problems.append("'din' needs the key 'target': the feature that sequences are held against")
     if "finalmlp" in kinds:
         problems += _check_heads(config)
     return problems

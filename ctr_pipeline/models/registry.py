@@ -13,6 +13,7 @@ from ctr_pipeline.models.custom import build_custom
 from ctr_pipeline.models.dcn import build_dcn
 from ctr_pipeline.models.dcnv2 import build_dcnv2
 from ctr_pipeline.models.deepfm import build_deepfm
+from ctr_pipeline.models.din import build_din
 from ctr_pipeline.models.dlrm import build_dlrm
 from ctr_pipeline.models.fibinet import build_fibinet
 from ctr_pipeline.models.finalmlp import build_finalmlp
@@ -33,6 +34,7 @@ MODEL_BUILDERS: dict[str, Callable[[ModelInputs, ModelConfig, int], Any]] = {
     "masknet": build_masknet,
     "finalmlp": build_finalmlp,
     "dlrm": build_dlrm,
+    "din": build_din,
     "custom": build_custom,
 }
 """Every builder: (inputs, config, seed) -> logits (batch,)."""
@@ -61,8 +63,9 @@ def build_model(
 
     Returns:
         A model from the inputs {"embeddings": (batch, fields, dim), "linear": (batch, fields),
-        "numbers": (batch, numbers)}, float32, to logits (batch,). Its only variables beside the
-        trainable ones are states of seed generators.
+        "numbers": (batch, numbers)}, float32, to logits (batch,); with sequences in the signature,
+        of "slots": (batch, slots, dim) and "coefficients": (batch, slots) as well. Its only
+        variables beside the trainable ones are states of seed generators.
 
     Raises:
         ValueError: The section does not fit together, or there is no feature.

@@ -2,8 +2,9 @@
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.sampling import sampling_of
+from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.names import WITHOUT_XLA
+from ctr_pipeline.models.names import TAKES_SLOTS, WITHOUT_XLA
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.pipeline.precision import precision_of
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -25,13 +26,20 @@ def compile_model(
         threads: Of TensorFlow.
         trains: Whether gradients will be asked for, in the precision of the config; scores are
             float32 in any case, so whoever only scores needs no processor for another one.
+
+    Raises:
+        ModelError: The model needs a target and sequences that the features do not give, or the
+            user's own file is at fault.
     """
     configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
+    apart = config.model.name in TAKES_SLOTS
     signature = ModelSignature(
         num_fields=len(plan.fields),
         embedding_dim=config.model.embedding_dim,
         num_numbers=len(plan.numbers),
         base_rate=load_statistics(run.statistics).base_rate,
+        sequences=tuple(field.num_slots for field in plan.sequences) if apart else (),
+        target=_target_of(config.model.target, plan) if apart else None,
     )
     sampling = sampling_of(config)
     seed, precision = config.train.seed, precision_of(config.train)
@@ -43,13 +51,50 @@ def compile_model(
         training_model=training_model,
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
-        slots=slots_of(plan),
+        slots=slots_of(plan, apart=apart),
         use_xla=config.model.name not in WITHOUT_XLA,
     )
 
 
-def slots_of(plan: PreprocessingPlan) -> Slots | None:
-    """How slots become fields; None without sequences."""
+def _target_of(target: str | None, plan: PreprocessingPlan) -> int:
+    """The field of a target, for a model that holds sequences against it.
+
+    Raises:
+        ModelError: There is no sequence, or the target is not one field of one value.
+    """
+    if not plan.sequences:
+        raise ModelError(
+            "the model looks into sequences, and no feature is one",
+            place="model.name",
+            remedy="Add one, such as {columns: viewed, sequence: {}, id: vocabulary}, or take "
+            "another model",
+        )
+    plain = plan.fields[: len(plan.fields) - len(plan.sequences)]
+    places = [place for place, field in enumerate(plain) if field.column == target]
+    if len(places) == 1:
+        return places[0]
+    if places:
+        problem = f"'{target}' has {len(places)} embedded fields, and a target has one"
+    else:
+        problem = f"'{target}' is no feature with an id of one value"
+    known = dict.fromkeys(field.column for field in plain)
+    single = [name for name in known if sum(field.column == name for field in plain) == 1]
+    raise ModelError(
+        problem,
+        place="model.target",
+        remedy=f"Name one of: {', '.join(single[:20])}"
+        if single
+        else "Give the item that is shown an id, such as {columns: item, id: vocabulary}",
+    )
+
+
+def slots_of(plan: PreprocessingPlan, *, apart: bool = False) -> Slots | None:
+    """How slots become fields; None without sequences.
+
+    Args:
+        plan: Fitted transforms.
+        apart: Whether the model is given slots one by one as well.
+    """
     if not plan.sequences:
         return None
     return Slots(
@@ -60,4 +105,5 @@ def slots_of(plan: PreprocessingPlan) -> Slots | None:
             if field.sequence is not None
         ),
         num_numbers=len(plan.numbers),
+        apart=apart,
     )

@@ -17,7 +17,6 @@ from ctr_pipeline.export.parity import ParityProof, prove_parity
 from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.pipeline.dense_model import slots_of
 from ctr_pipeline.pipeline.rows import TrainedRows
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.training_stage import TrainedModel
@@ -80,7 +79,7 @@ def run_export(
             ),
             warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
             slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
-            slots=slots_of(model.plan),
+            slots=model.compiled.slots,
         )
     with times.stage("parity"):
         progress.say("Proving that it scores as the trainer does")

@@ -30,6 +30,7 @@ MODEL_TITLES = {
     "masknet": "MaskNet",
     "finalmlp": "FinalMLP",
     "dlrm": "DLRM",
+    "din": "DIN",
     "custom": "Custom model",
 }
 

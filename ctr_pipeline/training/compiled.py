@@ -48,8 +48,9 @@ class CompiledModel:
     """Compiles a model for batches of one size.
 
     Args:
-        model: From {"embeddings", "linear", "numbers"} to logits (batch,). Its variables only give
-            initial values; training never writes them.
+        model: From {"embeddings", "linear", "numbers"} to logits (batch,), and from "slots" and
+            "coefficients" if slots are given apart. Its variables only give initial values;
+            training never writes them.
         batch_size: Rows of every batch; short ones are padded by the caller.
         slots: How slots become fields; None if each field is one slot.
         training_offset: Added to the logits that are trained, and to no others: the log of how
@@ -82,6 +83,11 @@ class CompiledModel:
         self._num_seeds = len(model.non_trainable_variables)
         self._gradients = tf.function(self._compute_gradients, jit_compile=use_xla)
         self._forward = tf.function(self._compute_logits, jit_compile=use_xla)
+
+    @property
+    def slots(self) -> Slots | None:
+        """How slots become fields; None if each field is one slot."""
+        return self._slots
 
     @property
     def num_parameters(self) -> int:
@@ -289,8 +295,17 @@ def _innermost_reason(error: Exception) -> str:
 def model_inputs(
     linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any, slots: Slots | None
 ) -> dict[str, Any]:
-    """What a model takes, pooled by field if there are slots."""
+    """What a model takes, pooled by field if there are slots, and these themselves if it asks."""
+    apart = {}
     if slots is not None:
+        if slots.apart:
+            apart = dict(
+                zip(
+                    ("slots", "coefficients"),
+                    slots.elements(embeddings_BFD, numbers_BN),
+                    strict=True,
+                )
+            )
         linear_BF1 = slots.pool(linear_BF1, numbers_BN)
         embeddings_BFD = slots.pool(embeddings_BFD, numbers_BN)
         numbers_BN = slots.numbers(numbers_BN)
@@ -298,6 +313,7 @@ def model_inputs(
         "embeddings": embeddings_BFD,
         "linear": tf.squeeze(linear_BF1, -1),
         "numbers": numbers_BN,
+        **apart,
     }
 
 

@@ -20,6 +20,7 @@ from ctr_pipeline.progress import ProgressTask, SilentTask
 from ctr_pipeline.training.compiled import CompiledModel, Floats
 from ctr_pipeline.training.lookup import DenseValues
 from ctr_pipeline.training.scoring import ScoredRows, Scorer
+from ctr_pipeline.training.slots import Slots
 
 
 class JoinedModel:
@@ -56,7 +57,8 @@ class JoinedModel:
             trainable: Values of `trainable_variables`.
             non_trainable: Values of `non_trainable_variables`.
             inputs: "linear" [B, F], the first value of a joined row; "embeddings" [B, F, W - 1],
-                the others; "numbers" [B, N], which all members take.
+                the others; "numbers" [B, N], which all members take; "slots" [B, S, W - 1] and
+                "coefficients" [B, S] if a member takes single elements.
             training: Whether dropout is on.
 
         Returns:
@@ -78,6 +80,7 @@ class JoinedModel:
                     "linear": rows_BFW[:, :, first],
                     "embeddings": rows_BFW[:, :, first + 1 : first + 1 + self._dim],
                     "numbers": inputs["numbers"],
+                    **self._elements(model, inputs, first),
                 },
                 training=training,
             )
@@ -85,6 +88,17 @@ class JoinedModel:
             logits.append(logit_B)
             states += changed
         return tf.add_n(logits) / float(len(logits)), states
+
+    def _elements(
+        self, model: keras.Model, inputs: Mapping[str, Any], first: int
+    ) -> dict[str, Any]:
+        """What a model takes of single elements, whose values come without the first weight."""
+        if "slots" not in model.input:
+            return {}
+        return {
+            "slots": inputs["slots"][:, :, first : first + self._dim],
+            "coefficients": inputs["coefficients"],
+        }
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,12 @@ class JoinedNetwork:
     def num_parameters(self) -> int:
         """Of all members."""
         return sum(member.num_parameters for member in self.members)
+
+    @property
+    def slots(self) -> Slots | None:
+        """How slots become fields, given apart as well if any member takes them so."""
+        slots = [member.slots for member in self.members]
+        return next((one for one in slots if one is not None and one.apart), slots[0])
 
     def assign(self, parameters_P: Floats) -> JoinedModel:
         """Puts trained parameters into the models' variables, for the export.

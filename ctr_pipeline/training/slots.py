@@ -32,11 +32,25 @@ class Slots:
         num_plain: Fields of one slot.
         pooled: The other fields.
         num_numbers: N; coefficients stand after the numbers, slot after slot.
+        apart: Whether the model is also given the slots of pooled fields one by one.
     """
 
     num_plain: int
     pooled: Sequence[PooledField]
     num_numbers: int
+    apart: bool = False
+
+    def elements(self, values_BSW: Any, floats: Any) -> tuple[Any, Any]:
+        """Values and coefficients of the slots that are pooled, one by one.
+
+        Args:
+            values_BSW: Values of the id in each slot.
+            floats: Numbers and coefficients, float32 [B, N + C].
+
+        Returns:
+            [B, C, W] and [B, C]; a coefficient is 0 where no element is.
+        """
+        return values_BSW[:, self.num_plain :], floats[:, self.num_numbers :]
 
     def numbers(self, floats: Any) -> Any:
         """The numbers of [B, N + C]: [B, N]."""

@@ -87,6 +87,8 @@ KEYS = {
     "model.second_hidden_units": ([32], [0]),
     "model.fusion_heads": (2, 0),
     "model.bottom_units": ([32], [0]),
+    "model.target": ("item", 3),
+    "model.activation_units": ([64, 16], [0]),
     "model.file": ("model.py", 3),
     "model.options": ({"a": 1}, [1]),
     "train.epochs": (2, 0),

@@ -317,4 +317,20 @@ CONFIG_CASES = (
         setting(train={"ensemble": 2}, runtime={"mode": "processes"}),
         ("train.ensemble", "one process", "runtime.mode: local"),
     ),
+    Case("din_without_target", setting(model={"name": "din"}), ("model", "needs the key 'target'")),
+    Case(
+        "din_without_a_sequence",
+        setting(model={"name": "din", "target": "city"}),
+        ("model.name", "no feature is one", "sequence"),
+    ),
+    Case(
+        "din_with_an_unknown_target",
+        setting(model={"name": "din", "target": "citty"}),
+        ("model.target", "no feature 'citty'", "did you mean 'city'"),
+    ),
+    Case(
+        "target_of_another_model",
+        setting(model={"target": "city"}),
+        ("model.target", "belongs to din"),
+    ),
 )

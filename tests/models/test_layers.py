@@ -26,6 +26,10 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
     "Cross": ({"form": "vector", "seed": 7}, [(5,), (5,)]),
     "FactorizationMachine": ({}, [(3, 2)]),
     "Linear": ({"initial_bias": -1.5}, [(3,), (2,)]),
+    "LocalActivation": (
+        {"target": 0, "sequences": (2, 3), "units": (4,), "seed": 7},
+        [(4, 2), (5, 2), (5,)],
+    ),
     "LogitHead": ({"seed": 7}, [(5,)]),
     "SeededDropout": ({"rate": 0.25, "seed": 7}, [(5,)]),
 }
@@ -108,6 +112,20 @@ def test_cross_refuses_what_does_not_fit() -> None:
         (lambda: layers.BilinearFusion(2)(tf.ones((2, 4)), tf.ones((2, 3))), "2 heads do not"),
         (lambda: layers.InteractingAttention(0, 3), "received 0 and 3"),
         (lambda: layers.SqueezeExcitation(0), "received 0"),
+        (lambda: layers.LocalActivation(0, []), "must have slots"),
+        (lambda: layers.LocalActivation(-1, [2]), "from 0 on, received -1"),
+        (
+            lambda: layers.LocalActivation(1, [2])(
+                tf.ones((2, 2, 3)), tf.ones((2, 2, 3)), tf.ones((2, 2))
+            ),
+            "the target 1 is none of 1 fields",
+        ),
+        (
+            lambda: layers.LocalActivation(0, [2])(
+                tf.ones((2, 2, 3)), tf.ones((2, 3, 3)), tf.ones((2, 3))
+            ),
+            "sequences of 2 slots do not fit 3",
+        ),
     ],
 )
 def test_layers_refuse_what_does_not_fit(build: Callable[[], Any], words: str) -> None:

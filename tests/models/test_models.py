@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.names import MODEL_KEYS
+from ctr_pipeline.models.layers import LocalActivation
+from ctr_pipeline.models.names import MODEL_KEYS, TAKES_SLOTS
 from ctr_pipeline.models.registry import MODEL_BUILDERS, build_model
 
 BATCH = 7
@@ -21,12 +22,20 @@ Weights = dict[str, np.ndarray]
 
 
 def small_config(name: str, dropout: float = 0.0) -> ModelConfig:
-    return ModelConfig(name=name, embedding_dim=3, hidden_units=(6, 5), dropout=dropout)
+    keys = {"target": "item", "activation_units": (4, 3)} if name in TAKES_SLOTS else {}
+    return ModelConfig(name=name, embedding_dim=3, hidden_units=(6, 5), dropout=dropout, **keys)
+
+
+def signature_of(name: str, fields: int = 4, numbers: int = 3) -> ModelSignature:
+    """With two sequences where the model looks into them and there are fields enough."""
+    apart = name in TAKES_SLOTS and fields == 4
+    return ModelSignature(
+        fields, 3, numbers, 0.2, sequences=(2, 3) if apart else (), target=1 if apart else None
+    )
 
 
 def make_model(name: str, fields: int = 4, numbers: int = 3, dropout: float = 0.0) -> keras.Model:
-    signature = ModelSignature(fields, 3, numbers, base_rate=0.2)
-    model = build_model(small_config(name, dropout), signature, seed=5)
+    model = build_model(small_config(name, dropout), signature_of(name, fields, numbers), seed=5)
     generator = np.random.default_rng(1)
     # Zeros at the start would hide a term that is missing.
     for variable in model.trainable_variables:
@@ -34,13 +43,20 @@ def make_model(name: str, fields: int = 4, numbers: int = 3, dropout: float = 0.
     return model
 
 
-def make_batch(fields: int = 4, numbers: int = 3) -> dict[str, np.ndarray]:
+def make_batch(fields: int = 4, numbers: int = 3, name: str = "") -> dict[str, np.ndarray]:
     generator = np.random.default_rng(2)
-    return {
+    batch = {
         "embeddings": generator.normal(size=(BATCH, fields, 3)).astype(np.float32),
         "linear": generator.normal(size=(BATCH, fields)).astype(np.float32),
         "numbers": generator.normal(size=(BATCH, numbers)).astype(np.float32),
     }
+    if num_slots := sum(signature_of(name, fields, numbers).sequences):
+        batch["slots"] = generator.normal(size=(BATCH, num_slots, 3)).astype(np.float32)
+        there = generator.random((BATCH, num_slots)) < 0.6
+        # One row without any element.
+        there[0] = False
+        batch["coefficients"] = np.where(there, 0.3, 0.0).astype(np.float32)
+    return batch
 
 
 def weights_of(model: keras.Model) -> Weights:
@@ -239,11 +255,42 @@ def numpy_part(name: str, w: Weights, batch: dict[str, np.ndarray]) -> np.ndarra
     raise AssertionError(f"no oracle for {name}")
 
 
+def numpy_activation(w: Weights, place: int, element: np.ndarray, target: np.ndarray) -> float:
+    """The activation unit of Figure 2 of DIN, one element of one row at a time."""
+    x = np.concatenate([element, target, element - target, element * target])
+    for index in range(3):
+        name = f"local_activation/sequence_{place}_{index}"
+        x = w[f"{name}_kernel"].T @ x + w[f"{name}_bias"]
+        if f"{name}_slope" in w:
+            x = np.where(x > 0, x, w[f"{name}_slope"] * x)
+    return x.item()
+
+
+def numpy_din(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Eq. (3) of DIN, row by row and element by element."""
+    if "slots" not in batch:
+        return numpy_deep(w, batch)
+    fields = batch["embeddings"].astype(np.float64)
+    rows = []
+    for row in range(BATCH):
+        target, parts = fields[row, 1], [*fields[row, :2]]
+        for place, slots in enumerate((range(2), range(2, 5))):
+            pooled = np.zeros(3)
+            for slot in slots:
+                if batch["coefficients"][row, slot] > 0:
+                    element = batch["slots"][row, slot].astype(np.float64)
+                    pooled += numpy_activation(w, place, element, target) * element
+            parts.append(pooled)
+        rows.append(np.concatenate([*parts, batch["numbers"][row]]))
+    return numpy_deep(w, batch, np.array(rows))
+
+
 OWN_ORACLES = {
     "fibinet": numpy_fibinet,
     "masknet": numpy_masknet,
     "finalmlp": numpy_finalmlp,
     "dlrm": numpy_dlrm,
+    "din": numpy_din,
 }
 
 
@@ -259,6 +306,7 @@ def test_registry_is_pinned() -> None:
         "masknet",
         "finalmlp",
         "dlrm",
+        "din",
         "custom",
     ]
     assert list(MODEL_KEYS) == list(MODEL_BUILDERS)
@@ -267,7 +315,7 @@ def test_registry_is_pinned() -> None:
 @pytest.mark.parametrize(("fields", "numbers"), SIZES)
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_forward_pass_equals_numpy(name: str, fields: int, numbers: int) -> None:
-    model, batch = make_model(name, fields, numbers), make_batch(fields, numbers)
+    model, batch = make_model(name, fields, numbers), make_batch(fields, numbers, name)
     weights = weights_of(model)
     expected = numpy_linear(weights, batch) + numpy_part(name, weights, batch)
     logits = model(batch).numpy()
@@ -290,7 +338,7 @@ def loss_of(logits: Any) -> Any:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_gradient_equals_finite_differences(name: str) -> None:
     """Differences of the float64 oracle, at a few places of every parameter and every input."""
-    model, batch = make_model(name), make_batch()
+    model, batch = make_model(name), make_batch(name=name)
     tensors = {key: tf.constant(value) for key, value in batch.items()}
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -303,6 +351,10 @@ def test_gradient_equals_finite_differences(name: str) -> None:
     arrays = weights | wide_batch
     generator = np.random.default_rng(3)
     for key, gradient in gradients.items():
+        if key == "coefficients":
+            # Whether an element is there, no more.
+            assert gradient is None
+            continue
         array = arrays[key]
         for place in generator.integers(array.size, size=3):
             index = np.unravel_index(place, array.shape)
@@ -318,7 +370,7 @@ def test_gradient_equals_finite_differences(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_one_step_lowers_the_loss(name: str) -> None:
-    model, batch = make_model(name), make_batch()
+    model, batch = make_model(name), make_batch(name=name)
     with tf.GradientTape() as tape:
         before = loss_of(model(batch))
     variables = model.trainable_variables
@@ -331,7 +383,7 @@ def test_one_step_lowers_the_loss(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_config_round_trip(name: str) -> None:
-    model, batch = make_model(name, dropout=0.3), make_batch()
+    model, batch = make_model(name, dropout=0.3), make_batch(name=name)
     again = keras.Model.from_config(model.get_config())
     assert again.get_config() == model.get_config()
     again.set_weights(model.get_weights())
@@ -340,7 +392,7 @@ def test_config_round_trip(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_saved_model_round_trip(name: str, tmp_path: Path) -> None:
-    model, batch = make_model(name, dropout=0.3), make_batch()
+    model, batch = make_model(name, dropout=0.3), make_batch(name=name)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again(batch), model(batch))
@@ -350,7 +402,7 @@ def test_saved_model_round_trip(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_compiled_training_step_equals_eager(name: str, fields: int, numbers: int) -> None:
     """With dropout on, and the gradient with respect to parameters and inputs."""
-    model, batch = make_model(name, fields, numbers, dropout=0.3), make_batch(fields, numbers)
+    model, batch = make_model(name, fields, numbers, dropout=0.3), make_batch(fields, numbers, name)
     trainable = [tf.constant(v.numpy()) for v in model.trainable_variables]
     states = [tf.constant([3, 9], tf.int64) for _ in model.non_trainable_variables]
     tensors = {key: tf.constant(value) for key, value in batch.items()}
@@ -374,14 +426,14 @@ def test_compiled_training_step_equals_eager(name: str, fields: int, numbers: in
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_untrained_model_starts_at_the_base_rate(name: str) -> None:
-    model = build_model(small_config(name), ModelSignature(4, 3, 3, base_rate=0.2), seed=5)
-    batch = {key: np.zeros_like(value) for key, value in make_batch().items()}
+    model = build_model(small_config(name), signature_of(name), seed=5)
+    batch = {key: np.zeros_like(value) for key, value in make_batch(name=name).items()}
     np.testing.assert_allclose(tf.sigmoid(model(batch)), 0.2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_seed_decides_initial_weights(name: str) -> None:
-    signature = ModelSignature(4, 3, 3, base_rate=0.2)
+    signature = signature_of(name)
     first, again, other = (
         build_model(small_config(name), signature, seed=seed).get_weights() for seed in (5, 5, 6)
     )
@@ -394,14 +446,13 @@ def test_seed_decides_initial_weights(name: str) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_bfloat16_is_what_products_are_computed_in_and_nothing_else(name: str) -> None:
-    signature = ModelSignature(4, 3, 3, base_rate=0.2)
     plain = make_model(name)
-    mixed = build_model(small_config(name), signature, seed=5, precision="bfloat16")
+    mixed = build_model(small_config(name), signature_of(name), seed=5, precision="bfloat16")
     assert keras.config.dtype_policy().name == "float32"
     assert {variable.dtype for variable in mixed.trainable_variables} == {"float32"}
     assert "bfloat16" in {layer.compute_dtype for layer in mixed.layers}
     mixed.set_weights(plain.get_weights())
-    exact, rounded = plain(make_batch()).numpy(), mixed(make_batch()).numpy()
+    exact, rounded = (model(make_batch(name=name)).numpy() for model in (plain, mixed))
     assert rounded.dtype == np.float32
     assert not np.array_equal(exact, rounded)
     # Eight bits of each factor.
@@ -415,3 +466,26 @@ def test_refusals() -> None:
         build_model(ModelConfig(), ModelSignature(2, 8, 0, base_rate=1.0), seed=0)
     with pytest.raises(ValueError, match="did you mean 'deepfm'"):
         build_model(ModelConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)
+
+
+def test_empty_slots_and_pooled_fields_of_sequences_do_not_matter() -> None:
+    name = "din"
+    model, batch = make_model(name), make_batch(name=name)
+    changed = {key: value.copy() for key, value in batch.items()}
+    changed["slots"][batch["coefficients"] == 0] = 1e3
+    changed["embeddings"][:, 2:] = -7.0
+    changed["coefficients"] *= 5
+    np.testing.assert_array_equal(model(changed), model(batch))
+    changed["slots"][batch["coefficients"] > 0] += 1
+    assert np.abs(model(changed).numpy() - model(batch).numpy())[1:].min() > 1e-4
+
+
+def test_an_untrained_activation_unit_is_near_sum_pooling() -> None:
+    """As embeddings are at the start of training: small."""
+    layer = LocalActivation(target=0, sequences=(4,), units=(8,), seed=1)
+    generator = np.random.default_rng(0)
+    fields = generator.normal(scale=1e-4, size=(5, 2, 3)).astype(np.float32)
+    slots = generator.normal(scale=1e-4, size=(5, 4, 3)).astype(np.float32)
+    pooled = layer(fields, slots, np.ones((5, 4), np.float32)).numpy()
+    np.testing.assert_array_equal(pooled[:, 0], fields[:, 0])
+    np.testing.assert_allclose(pooled[:, 1], slots.sum(axis=1), rtol=1e-2, atol=1e-7)

@@ -44,7 +44,16 @@ def test_unused_keys_that_were_set_are_named_with_their_owners() -> None:
     ]
     assert check_model(ModelConfig(name="custom", file="m.py", dropout=0.1)) == [
         "'custom' has no key 'dropout'; it belongs to deepfm, wide_and_deep, xdeepfm, dcn, dcnv2, "
-        "autoint, fibinet, masknet, finalmlp, dlrm"
+        "autoint, fibinet, masknet, finalmlp, dlrm, din"
+    ]
+
+
+def test_din_needs_a_target() -> None:
+    assert check_model(ModelConfig(name="din", target="item")) == []
+    (problem,) = check_model(ModelConfig(name="din"))
+    assert "'din' needs the key 'target'" in problem
+    assert check_model(ModelConfig(target="item")) == [
+        "'deepfm' has no key 'target'; it belongs to din"
     ]
 
 

@@ -1,6 +1,7 @@
 """Sequences through whole runs, up to the proof of their exports."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,10 @@ from test_crosses import settings_of
 from visits import HEADER, visits, write_visits
 
 import ctr_pipeline
-from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.config.loader import config_from_mapping, load_config
+from ctr_pipeline.errors import ModelError
+from ctr_pipeline.pipeline import train
+from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
 
 pytestmark = pytest.mark.slow
@@ -106,3 +110,68 @@ def test_list_columns_are_read_as_delimited_texts(rows, trained):
     settings = settings_of(path, folder, SEQUENCES, report={})
     result = ctr_pipeline.run(settings)
     assert result.metrics["test"] == trained[1].metrics["test"]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Rows of an item that is shown and of items seen before; seen ones of its group click."""
+    path = tmp_path_factory.mktemp("shown") / "shown.csv"
+    chance = np.random.default_rng(4)
+    lines = ["click,item,seen"]
+    for _ in range(NUM_ROWS):
+        item, seen = chance.integers(8), chance.integers(8, size=chance.integers(0, 6))
+        alike = sum(one % 2 == item % 2 for one in seen) - sum(one % 2 != item % 2 for one in seen)
+        click = int(chance.random() < 1 / (1 + np.exp(1 - 2 * alike)))
+        lines.append(f"{click},i{item},{'|'.join(f'i{one}' for one in seen)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+SHOWN = [
+    {"columns": "item", "id": "vocabulary"},
+    {"columns": "seen", "sequence": {"max_length": 5}, "id": "vocabulary"},
+]
+DIN = {"name": "din", "embedding_dim": 4, "hidden_units": [16], "target": "item", "dropout": 0.0}
+
+
+def din_settings(rows, name, **model):
+    settings = settings_of(rows, rows.with_name(name), SHOWN, model=DIN | model)
+    fast = {"name": "adam", "learning_rate": 0.02}
+    vector = {"optimizer": fast, "reduction": "mean", "initial_range": 0.1}
+    return settings | {
+        "train": {
+            "epochs": 8,
+            "batch_size": 64,
+            "optimizer": fast,
+            "embeddings": {"vector": vector},
+        }
+    }
+
+
+def test_din_learns_what_elements_say_of_the_target(shown):
+    folder = shown.with_name("din")
+    metrics = ctr_pipeline.run(din_settings(shown, "din")).metrics
+    assert metrics["test"]["auc"] > 0.85
+    importance = {row["feature"]: row["auc_drop"] for row in metrics["importance"]}
+    assert min(importance["item"], importance["seen"]) > 0.1
+    parity = json.loads((folder / "export/1/parity.json").read_text())
+    assert max(parity["max_difference"].values()) <= parity["tolerance"]
+
+
+@pytest.mark.parametrize(
+    ("feature", "target", "words"),
+    [
+        ({"hash": {"buckets": 20, "functions": 2}}, "item", "'item' has 2 embedded fields"),
+        ("vocabulary", "click", "'click' is no feature with an id of one value"),
+    ],
+)
+def test_a_target_is_one_field_of_one_value(shown, feature, target, words):
+    settings = din_settings(shown, f"refused-{target}", target=target)
+    # What the columns become is known after the analysis alone, where features are automatic.
+    settings["features"] = [{"columns": "item", "id": feature}, SHOWN[1]]
+    loaded = config_from_mapping(settings | {"model": DIN})
+    changed = loaded.config.model_copy(
+        update={"model": loaded.config.model.model_copy(update={"target": target})}
+    )
+    with pytest.raises(ModelError, match=words):
+        train(replace(loaded, config=changed), progress=SilentProgress())

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -8,9 +10,10 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.progress import SilentTask
-from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.compiled import CompiledModel, model_inputs
 from ctr_pipeline.training.joined import JoinedDense, JoinedModel, JoinedNetwork, MeanScorer
 from ctr_pipeline.training.scoring import Scorer
+from ctr_pipeline.training.slots import PooledField, Slots
 
 SIGNATURE = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
 KINDS = ("deepfm", "dcnv2", "wide_and_deep")
@@ -108,3 +111,41 @@ def test_scores_are_means_and_a_split_is_read_once(make_rig, compiled, learnable
     assert np.array_equal(scored.labels, labels)
     assert np.array_equal(scored.logits, found)
     assert sum(done) == NUM_ROWS
+
+
+def test_a_member_that_looks_into_sequences_is_given_their_elements():
+    """Fields 0 and 1, and a sequence of 3 slots; rows of members side by side."""
+    slots = Slots(num_plain=2, pooled=[PooledField(3, False)], num_numbers=1, apart=True)
+    plain = build_model(
+        ModelConfig(embedding_dim=DIM, hidden_units=(4,)), ModelSignature(3, DIM, 1, 0.4), seed=0
+    )
+    din = build_model(
+        ModelConfig(name="din", embedding_dim=DIM, hidden_units=(4,), target="item"),
+        ModelSignature(3, DIM, 1, 0.4, sequences=(3,), target=1),
+        seed=1,
+    )
+    chance = np.random.default_rng(2)
+    rows = chance.normal(size=(6, 5, 2 * (1 + DIM))).astype(np.float32)
+    floats = np.concatenate([chance.normal(size=(6, 1)), chance.random((6, 3)) < 0.5], axis=1)
+    rows, floats = tf.constant(rows), tf.constant(floats, tf.float32)
+    expected = []
+    for model, apart, first in ((plain, False, 0), (din, True, 1 + DIM)):
+        own = rows[:, :, first : first + 1 + DIM]
+        inputs = model_inputs(own[:, :, :1], own[:, :, 1:], floats, replace(slots, apart=apart))
+        expected.append(model(inputs, training=False).numpy())
+    joined = JoinedModel([plain, din], DIM)
+    found, _ = joined.stateless_call(
+        [variable.value for variable in joined.trainable_variables],
+        [variable.value for variable in joined.non_trainable_variables],
+        model_inputs(rows[:, :, :1], rows[:, :, 1:], floats, slots),
+        training=False,
+    )
+    np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=1e-5, atol=1e-6)
+    network = JoinedNetwork(
+        (
+            CompiledModel(plain, batch_size=6, slots=replace(slots, apart=False)),
+            CompiledModel(din, batch_size=6, slots=slots),
+        ),
+        DIM,
+    )
+    assert network.slots == slots

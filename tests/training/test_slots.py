@@ -1,11 +1,13 @@
 """Pooling of slots against numpy, and what gradients of padding are."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.compiled import CompiledModel, model_inputs
 from ctr_pipeline.training.slots import PooledField, Slots
 
 B, N, D = 5, 2, 3
@@ -72,3 +74,15 @@ def test_a_model_sees_fields_and_padding_has_no_gradient(batch):
     changed[:, 2:][is_empty] = 1e6
     other = compiled.logits(**(arguments | {"embeddings_BFD": changed}))
     np.testing.assert_array_equal(other, compiled.logits(**arguments))
+
+
+def test_slots_are_given_apart_where_the_model_asks(batch):
+    values, floats = map(tf.constant, batch)
+    given = model_inputs(values[:, :, :1], values, floats, replace(SLOTS, apart=True))
+    assert list(given) == ["embeddings", "linear", "numbers", "slots", "coefficients"]
+    np.testing.assert_array_equal(given["slots"], values[:, 2:])
+    np.testing.assert_array_equal(given["coefficients"], floats[:, N:])
+    pooled = model_inputs(values[:, :, :1], values, floats, SLOTS)
+    assert list(pooled) == ["embeddings", "linear", "numbers"]
+    for key, expected in pooled.items():
+        np.testing.assert_array_equal(given[key], expected)

@@ -9,6 +9,7 @@ from ctr_pipeline.models.layers.factorization_machine import FactorizationMachin
 from ctr_pipeline.models.layers.feature_gate import FeatureGate
 from ctr_pipeline.models.layers.interacting_attention import InteractingAttention
 from ctr_pipeline.models.layers.linear import Linear
+from ctr_pipeline.models.layers.local_activation import LocalActivation
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mask_block import MaskBlock
 from ctr_pipeline.models.layers.mlp import MLP
@@ -26,6 +27,7 @@ __all__ = [
     "FeatureGate",
     "InteractingAttention",
     "Linear",
+    "LocalActivation",
     "LogitHead",
     "MaskBlock",
     "SeededDropout",
