@@ -44,6 +44,9 @@ def _texts(value: Any) -> list[str]:
 def _check_columns(values: dict[str, Any], source: Source) -> None:
     label = value_at(values, ("data", "label")) or "label"
     weight = value_at(values, ("data", "weight"))
+    is_by_time = value_at(values, ("data", "split", "by")) == "time"
+    if is_by_time and value_at(values, ("data", "split", "column")) == label:
+        source.add(("data", "split", "column"), f"'{label}' is the label, which tells no time")
     if weight == label:
         source.add(("data", "weight"), f"'{label}' is the label; rows of label 0 would not count")
     for index, entry in enumerate(_entries(values)):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import (
     AnyTransform,
     Hash,
@@ -35,12 +36,27 @@ class SplitConfig(Section):
 
     valid: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that validate.")
     test: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that test.")
-    by: Literal["order", "random", "hash"] = Field(
+    by: Literal["order", "random", "hash", "time"] = Field(
         default="order",
         description="order: first rows train, last rows test; random: by seed; hash: by `column`, "
-        "so that all rows of one value stay together.",
+        "so that all rows of one value stay together; time: by `column`, the latest rows test, "
+        "those before them validate, and rows of one time stay together.",
     )
-    column: str | None = Field(default=None, description="Column whose hash decides, for by: hash.")
+    column: str | None = Field(
+        default=None,
+        description="Column whose hash or time decides, for by: hash and by: time.",
+    )
+    time_format: str | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="How the column of by: time tells a time: iso, epoch_seconds, "
+        "epoch_milliseconds, or a pattern such as %d/%m/%Y %H:%M; null: iso, or any numbers.",
+    )
+
+    @field_validator("time_format")
+    @classmethod
+    def _is_format(cls, value: str | None) -> str | None:
+        return None if value is None else check_format(value)
 
     @model_validator(mode="after")
     def _fits(self) -> "SplitConfig":
@@ -48,8 +64,12 @@ class SplitConfig(Section):
             raise ValueError(
                 f"valid {self.valid} and test {self.test} together leave nothing to train on"
             )
-        if (self.by == "hash") != (self.column is not None):
-            raise ValueError("`column` belongs to by: hash, and by: hash needs it")
+        if self.column is None and self.by in {"hash", "time"}:
+            raise ValueError(f"`column` is missing, and by: {self.by} needs it")
+        if self.column is not None and self.by not in {"hash", "time"}:
+            raise ValueError("`column` belongs to by: hash and by: time")
+        if self.time_format is not None and self.by != "time":
+            raise ValueError("`time_format` belongs to by: time")
         return self
 
 

@@ -39,6 +39,8 @@ class BadRowReason(StrEnum):
     FLOAT_AS_TEXT = "a float, but the column is used as text"
     WEIGHT_MISSING = "weight missing"
     WEIGHT_OUT_OF_RANGE = "weight negative or not finite"
+    TIME_MISSING = "time missing"
+    NOT_A_TIME = "not a point in time"
 
 
 _REMEDIES = {
@@ -62,6 +64,9 @@ _REMEDIES = {
     BadRowReason.WEIGHT_MISSING: "Give the row a weight, 0 to leave it out",
     BadRowReason.WEIGHT_OUT_OF_RANGE: "Make the weight a number from 0 to 1e30, or name another "
     "column in data.weight",
+    BadRowReason.TIME_MISSING: "Give the row a time, which data.split divides rows by",
+    BadRowReason.NOT_A_TIME: "Mend the value, or say in data.split.time_format how times are "
+    "written",
 }
 
 

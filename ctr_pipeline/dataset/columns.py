@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
 from ctr_pipeline.dataset.lists import find_list_faults
+from ctr_pipeline.dataset.times import TimeColumn, points_in_time
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.features import ColumnType, ListSpec
 
@@ -38,6 +39,7 @@ class ColumnPlan:
         missing_values: Texts that mean missing, the empty one among them.
         sensitive: Columns whose values are never shown.
         lists: Text columns that are lists, and how they are cut.
+        time: The one of `types` that rows are divided by in the order of time; None without.
     """
 
     label: str | None
@@ -47,6 +49,7 @@ class ColumnPlan:
     sensitive: frozenset[str]
     weight: str | None = None
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
+    time: TimeColumn | None = None
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +72,7 @@ def plan_columns(
     carried: Sequence[str],
     sensitive: Collection[str],
     lists: Mapping[str, ListSpec] | None = None,
+    time: TimeColumn | None = None,
 ) -> ColumnPlan:
     """The label, then the typed columns, then those carried as text unless typed already.
 
@@ -88,6 +92,7 @@ def plan_columns(
         sensitive=frozenset(sensitive),
         weight=weight,
         lists=dict(lists or {}),
+        time=time,
     )
 
 
@@ -114,6 +119,31 @@ def is_binary_label(label: pa.ChunkedArray) -> bool:
         return False
     values = label.to_numpy()
     return bool(((values == 0) | (values == 1)).all())
+
+
+def condemn_times(
+    values: pa.Array,
+    time: TimeColumn,
+    faults: BlockFaults,
+    records: npt.NDArray[np.int64],
+    *,
+    show: Any,
+) -> None:
+    """Condemns rows whose time is missing, or is none.
+
+    Args:
+        values: string or float64, NULL where the time is missing.
+        time: The column.
+        faults: Where bad times go.
+        records: Their numbers in the block.
+        show: From positions to a function from their index to the text of the value.
+    """
+    is_missing = pc.is_null(values).to_numpy(zero_copy_only=False)
+    is_none = np.isnan(points_in_time(values, time.format))
+    wrong = np.flatnonzero(is_none & ~is_missing)
+    missing = np.flatnonzero(is_missing)
+    faults.condemn(records[missing], BadRowReason.TIME_MISSING, time.name, lambda _: "")
+    faults.condemn(records[wrong], BadRowReason.NOT_A_TIME, time.name, show(wrong))
 
 
 def nan_to_null(numbers: Any) -> Any:
@@ -170,6 +200,8 @@ def convert_texts(
                 note = None if fault.notes is None else fault.notes.__getitem__
                 shown = fault.shown.__getitem__
                 faults.condemn(records[fault.rows], fault.reason, column, shown, note)
+        if plan.time is not None and column == plan.time.name:
+            condemn_times(known, plan.time, faults, records, show=show)
         return known
     numbers, invalid = parse_numbers(texts, plan.missing_values)
     wrong = np.flatnonzero(invalid.to_numpy(zero_copy_only=False))
@@ -178,6 +210,8 @@ def convert_texts(
     faults.condemn(records[wrong], BadRowReason.NOT_A_NUMBER, column, show(wrong))
     if column == plan.weight:
         condemn_weights(numbers, column, faults, records, show=show)
+    if plan.time is not None and column == plan.time.name:
+        condemn_times(numbers, plan.time, faults, records, show=show)
     return numbers
 
 

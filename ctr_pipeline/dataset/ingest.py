@@ -7,11 +7,15 @@ or absent, and one that failed leaves the one before untouched.
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
@@ -19,12 +23,19 @@ from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
 from ctr_pipeline.dataset.ingested import (
     IngestedRows,
     SplitRows,
+    TimeRange,
     fingerprint_of,
     load_ingested,
     moved,
     save_ingested,
 )
-from ctr_pipeline.dataset.parts import Part, PartsWriter, divide_parts
+from ctr_pipeline.dataset.parts import (
+    Part,
+    PartsWriter,
+    divide_parts,
+    plain_batch,
+    read_batches,
+)
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import (
@@ -33,9 +44,17 @@ from ctr_pipeline.dataset.splits import (
     divide,
     hash_places,
     plan_order_ranges,
+    plan_time_ranges,
     random_places,
 )
 from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
+from ctr_pipeline.dataset.times import (
+    TimeColumn,
+    TimeCounts,
+    find_time_column,
+    points_in_time,
+    show_time,
+)
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error, sync_folder
 from ctr_pipeline.errors import DataError
@@ -92,14 +111,17 @@ def ingest(
     present = load_ingested(folder)
     if present is not None and present.fingerprint == fingerprint:
         return present
-    by_hash = [data.split.column] if data.split.column is not None else []
+    divided_by = [data.split.column] if data.split.column is not None else []
     plan = plan_columns(
         data,
         column_types,
         label_required=True,
-        carried=[*data.key_columns, *by_hash],
+        carried=[*data.key_columns, *divided_by],
         sensitive=sensitive,
         lists=lists,
+        time=find_time_column(data, source.head, column_types)
+        if len(_shares_of(data, source).splits) > 1
+        else None,
     )
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
     total_bytes = sum(source.size_bytes(file) for files in source.files.values() for file in files)
@@ -113,7 +135,7 @@ def ingest(
                 data, source, plan, temporary, ledger, pool, task, seed, threads, block_bytes
             )
             weight = [data.weight] if data.weight is not None else []
-            parts = ingestion.run(kept=[*column_types, *data.key_columns, *weight])
+            parts, times = ingestion.run(kept=[*column_types, *data.key_columns, *weight])
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -132,6 +154,7 @@ def ingest(
                     num_rows=sum(part.num_rows for part in parts[split]),
                     num_positive=sum(part.num_positive for part in parts[split]),
                     weights=WeightSums.of_all(part.weights for part in parts[split]),
+                    times=times.get(split),
                 )
                 for split in parts
             },
@@ -156,14 +179,18 @@ class _Ingestion:
     threads: int
     block_bytes: int
 
-    def run(self, kept: Collection[str]) -> dict[str, list[Part]]:
-        """The parts of every split; `kept` are the columns to write beside the label."""
+    def run(
+        self, kept: Collection[str]
+    ) -> tuple[dict[str, list[Part]], dict[str, TimeRange | None]]:
+        """The parts of every split, and the times of those that are divided by time.
+
+        Args:
+            kept: The columns to write beside the label.
+        """
         dropped = [name for name in self.plan.types if name not in kept]
-        shares = Shares(
-            valid=0.0 if "valid" in self.source.files else self.data.split.valid,
-            test=0.0 if "test" in self.source.files else self.data.split.test,
-        )
+        shares = _shares_of(self.data, self.source)
         parts: dict[str, list[Part]] = {}
+        times: dict[str, TimeRange | None] = {}
         for split, files in self.source.files.items():
             tables = read_good_rows(
                 self.source,
@@ -196,6 +223,9 @@ class _Ingestion:
                     weight=self.data.weight,
                 )
                 shutil.rmtree(self.folder / "all")
+            elif self.plan.time is not None:
+                divided, times = self._divide_by_time(tables, self.plan.time, own, dropped)
+                parts |= divided
             else:
                 writers = {name: self._writer(self.folder / name) for name in own.splits}
                 first_row = 0
@@ -208,12 +238,78 @@ class _Ingestion:
                     for name, chosen in divide(table.drop_columns(dropped), places, own):
                         writers[name].add(chosen)
                 parts |= {name: writer.finish() for name, writer in writers.items()}
-        return {split: parts[split] for split in SPLITS if split in parts}
+        return {split: parts[split] for split in SPLITS if split in parts}, times
+
+    def _divide_by_time(
+        self,
+        tables: Iterable[pa.Table],
+        time: TimeColumn,
+        shares: Shares,
+        dropped: Sequence[str],
+    ) -> tuple[dict[str, list[Part]], dict[str, TimeRange | None]]:
+        """Writes all rows and counts those of each time, then divides what was written.
+
+        Rows of a split keep their order.
+        """
+        writer, counts = self._writer(self.folder / "all"), TimeCounts()
+        for table in tables:
+            counts.add(_points_of(table.column(time.name), time))
+            writer.add(table.drop_columns([name for name in dropped if name != time.name]))
+        rows = writer.finish()
+        points_D, counts_D = counts.totals()
+        if len(points_D) < len(shares.splits):
+            raise DataError(
+                f"the rows have {len(points_D)} different times, too few to divide them into "
+                f"{', '.join(shares.splits)}: rows of one time stay together",
+                place=f"data.split.column '{time.name}'",
+                remedy="Give rows of more times, name files in data.valid and data.test, or set "
+                "data.split.by: random",
+            )
+        ranges = plan_time_ranges(counts_D, shares)
+        borders = points_D[[first for first, _ in list(ranges.values())[1:]]]
+        writers = {split: self._writer(self.folder / split) for split in ranges}
+        for batch in read_batches([part.file for part in rows], None):
+            table = pa.Table.from_batches([plain_batch(batch)])
+            # A row of a border's time is of the later split.
+            places = np.searchsorted(
+                borders, _points_of(table.column(time.name), time), side="right"
+            )
+            table = table.drop_columns([name for name in dropped if name == time.name])
+            for place, split in enumerate(ranges):
+                is_chosen = places == place
+                if is_chosen.any():
+                    writers[split].add(table.filter(pa.array(is_chosen)))
+        parts = {split: writer.finish() for split, writer in writers.items()}
+        shutil.rmtree(self.folder / "all")
+        is_shown = time.name not in self.plan.sensitive
+        return parts, {
+            split: TimeRange(
+                first=show_time(points_D[first], time.format),
+                last=show_time(points_D[after - 1], time.format),
+            )
+            if is_shown
+            else None
+            for split, (first, after) in ranges.items()
+        }
 
     def _writer(self, folder: Path) -> PartsWriter:
         return PartsWriter(
             folder, self.data.label, self.pool, self.threads + 1, weight=self.data.weight
         )
+
+
+def _shares_of(data: DataConfig, source: Source) -> Shares:
+    """How the rows of data.train are divided: splits with files of their own get none of them."""
+    return Shares(
+        valid=0.0 if "valid" in source.files else data.split.valid,
+        test=0.0 if "test" in source.files else data.split.test,
+    )
+
+
+def _points_of(column: pa.ChunkedArray, time: TimeColumn) -> NDArray[np.float64]:
+    """The times of all rows, which have one each."""
+    found = [points_in_time(chunk, time.format) for chunk in column.chunks]
+    return np.concatenate(found) if found else np.empty(0, np.float64)
 
 
 def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None:

@@ -23,6 +23,14 @@ INGESTED_VERSION = 2
 _RECORD = "ingested.json"
 
 
+class TimeRange(BaseModel):
+    """The first and the last time of some rows, as people read them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    first: str
+    last: str
+
+
 class SplitRows(BaseModel):
     """The rows of one split.
 
@@ -31,6 +39,7 @@ class SplitRows(BaseModel):
         num_rows: How many.
         num_positive: How many with label 1.
         weights: What they weigh; None without weights.
+        times: Their times; None unless rows are divided by time and times may be shown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,6 +47,7 @@ class SplitRows(BaseModel):
     num_rows: int
     num_positive: int
     weights: WeightSums | None = None
+    times: TimeRange | None = None
 
     @property
     def label_rate(self) -> float:

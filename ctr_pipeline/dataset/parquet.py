@@ -19,6 +19,7 @@ from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import (
     ColumnPlan,
     ParsedBlock,
+    condemn_times,
     condemn_weights,
     convert_label,
     convert_texts,
@@ -252,6 +253,8 @@ def convert_column(
 
     if name == plan.weight:
         condemn_weights(numbers, name, faults, records, show=show)
+    if plan.time is not None and name == plan.time.name:
+        condemn_times(numbers, plan.time, faults, records, show=show)
     if name != plan.label:
         return numbers
     return convert_label(numbers, name, faults, records, wrong=none, show=show)

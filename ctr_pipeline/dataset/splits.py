@@ -1,6 +1,7 @@
 """Which split a row belongs to: pure functions of its number or of a value.
 
-By order, the first rows train, the next validate, the last test. At random, the row's number among
+By order, the first rows train, the next validate, the last test. By time, the same holds of times:
+all rows of one time stay together, wherever they stand. At random, the row's number among
 the good rows and the seed decide. By hash, the fingerprint of one column's value decides alone, so
 that a value's rows stay together in every file and run; missing counts as one value.
 """
@@ -45,6 +46,37 @@ def plan_order_ranges(num_rows: int, shares: Shares) -> dict[str, tuple[int, int
         ranges[split] = (first, ends[split])
         first = ends[split]
     return {split: ranges[split] for split in shares.splits}
+
+
+def plan_time_ranges(counts: npt.NDArray[np.int64], shares: Shares) -> dict[str, tuple[int, int]]:
+    """The range of times [first, after) of each split, every one with at least one time.
+
+    Borders lie between times, as near as possible to where the shares would have them.
+
+    Args:
+        counts: int64 [D], rows of each time, in the order of time.
+        shares: Of the rows.
+
+    Raises:
+        ValueError: There are fewer times than splits.
+    """
+    splits = shares.splits
+    if len(counts) < len(splits):
+        raise ValueError(f"{len(counts)} times for {len(splits)} splits")
+    ends = {"train": 1.0 - shares.valid - shares.test, "valid": 1.0 - shares.test, "test": 1.0}
+    rows_before = np.concatenate([[0], np.cumsum(counts)])
+    ranges = {}
+    first = 0
+    for index, split in enumerate(splits):
+        last_border = len(counts) - (len(splits) - 1 - index)
+        candidates = np.arange(first + 1, last_border + 1)
+        if index == len(splits) - 1:
+            candidates = candidates[-1:]
+        distances = np.abs(rows_before[candidates] - rows_before[-1] * ends[split])
+        after = int(candidates[np.argmin(distances)])
+        ranges[split] = (first, after)
+        first = after
+    return ranges
 
 
 def random_places(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np.float64]:

@@ -35,6 +35,7 @@ from ctr_pipeline.dataset.records import (
     split_record,
 )
 from ctr_pipeline.dataset.text_fields import read_plain_columns
+from ctr_pipeline.dataset.times import points_in_time
 from ctr_pipeline.features import ColumnType
 
 _STEP_BYTES = 1 << 20
@@ -132,6 +133,10 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
             return None
     for index, name in enumerate(plan.names):
         column = table.column(index)
+        if plan.time is not None and name == plan.time.name:
+            points = [points_in_time(chunk, plan.time.format) for chunk in column.chunks]
+            if any(np.isnan(chunk).any() for chunk in points):
+                return None
         if name == plan.label:
             if not is_binary_label(column):
                 return None

@@ -103,6 +103,7 @@ def run_analysis(
         )
     if accept is not None:
         accept(ingested.fingerprint)
+    _say_times(ingested, progress)
     with times.stage("statistics"):
         features, left_out = _decide(loaded, run, columns, source, ingested, progress=progress)
         features = with_newest_times(features, ingested.splits["train"].files)
@@ -176,6 +177,17 @@ def add_text_numbers(
     )
     save_statistics(folder / STATISTICS_FILE, added)
     return added
+
+
+def _say_times(ingested: IngestedRows, progress: Progress) -> None:
+    """Where the borders of rows that are divided by time are."""
+    ranges = [
+        f"{split} {rows.times.first} to {rows.times.last}"
+        for split, rows in ingested.splits.items()
+        if rows.times is not None
+    ]
+    if ranges:
+        progress.say(f"Divided by time: {', '.join(ranges)}")
 
 
 def load_features(run: RunFolder) -> tuple[FeatureSpec, ...]:

@@ -12,7 +12,7 @@ from ctr_pipeline.analysis import ColumnDecision, decide_features
 from ctr_pipeline.analysis.decide import MIN_COUNT
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
-from ctr_pipeline.config.models import FeatureEntry
+from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.inference import infer_sequence
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import (
@@ -29,6 +29,7 @@ from ctr_pipeline.statistics import Statistics
 
 TAKEN_OUT = "the config gives it neither number nor id"
 UNFIT = "its type fits no feature (a list of lists, …): convert it to a number or a text"
+PASSING = "rows are divided by it, so no later value occurs in training"
 
 _ROWS_OF_SEQUENCES = 2000
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -46,8 +47,8 @@ class FeatureColumns:
         automatic: Columns whose transforms the statistics decide, as far as `explicit` has none.
         sensitive: Columns whose values are never shown.
         carried: Key columns and the column of GAUC; read as text, not features.
-        unfit: Columns that would be automatic, but whose type fits no feature, or that the config
-            takes out.
+        unfit: Columns that would be automatic, but whose type fits no feature, whose numbers are
+            the time that rows are divided by, or that the config takes out.
         times: Automatic columns of points in time that are no texts, and their format.
         found_lists: Automatic columns of lists, and how they are cut.
     """
@@ -138,6 +139,8 @@ def choose_columns(
                 types[column] = ColumnType.TEXT
             elif column not in inferred and not merged.is_named:
                 unfit[column] = UNFIT
+            elif not merged.is_named and _is_passing(config, column, inferred):
+                unfit[column] = PASSING
             else:
                 automatic.append(column)
                 types[column] = _type_of_entry(entry, inferred.get(column, ColumnType.TEXT))
@@ -249,6 +252,13 @@ def _require_named(
         ("data.split.column", config.data.split.column),
     ):
         _require(loaded, names, key, [column] if column is not None else [], problems)
+
+
+def _is_passing(config: Config, column: str, inferred: Mapping[str, ColumnType]) -> bool:
+    """Whether a column is numbers that rows are divided by in the order of time."""
+    split = config.data.split
+    is_time = split.by == "time" and split.column == column
+    return is_time and inferred.get(column) is ColumnType.NUMBER
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:

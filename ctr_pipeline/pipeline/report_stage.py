@@ -57,6 +57,8 @@ def run_report(
                     name=name,
                     num_rows=split.num_rows,
                     label_rate=split.label_rate,
+                    first_time=split.times.first if split.times is not None else None,
+                    last_time=split.times.last if split.times is not None else None,
                 )
                 for name, split in analysis.ingested.splits.items()
             ),

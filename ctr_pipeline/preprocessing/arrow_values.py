@@ -6,34 +6,18 @@ read-only and writable arrays apart.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from ctr_pipeline.dataset.text_buffers import TextBuffers, read_only, text_buffers
 
 SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
 """Below this magnitude a float64 is subnormal."""
 
 SMALLEST_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
 """Below this magnitude a float32 is subnormal."""
-
-
-class TextBuffers(NamedTuple):
-    """A text column as Arrow holds it; a named tuple, since Numba takes those.
-
-    Attributes:
-        offsets: int32 or int64 [N + 1]; value n is data[offsets[n]:offsets[n + 1]].
-        data: uint8 [bytes].
-        validity: uint8 [bytes], one bit a value, least significant first, 1 = present; empty if
-            no value is NULL.
-        validity_offset: Bit of the first value.
-    """
-
-    offsets: np.ndarray
-    data: np.ndarray
-    validity: np.ndarray
-    validity_offset: int
 
 
 @dataclass(frozen=True)
@@ -82,11 +66,11 @@ def text_column(array: pa.Array, *, column: str) -> TextColumn:
             array = array.cast(pa.dictionary(array.type.index_type, pa.string()))
         _check_text(array.type.value_type, column)
         values, indices = _dictionary_of(array)
-        return TextColumn(_text_buffers(values), len(values), indices)
+        return TextColumn(text_buffers(values), len(values), indices)
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     _check_text(array.type, column)
-    return TextColumn(_text_buffers(array), len(array), None)
+    return TextColumn(text_buffers(array), len(array), None)
 
 
 def number_column(array: pa.Array, *, column: str) -> NumberColumn:
@@ -151,7 +135,7 @@ def _dictionary_of(array: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray | No
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
     positions = indices.to_numpy(zero_copy_only=False)
     # Of two types alone, since kernels are compiled for each.
-    return values, _read_only(
+    return values, read_only(
         positions if positions.dtype == np.uint16 else positions.astype(np.int64, copy=False)
     )
 
@@ -164,34 +148,3 @@ def _check_text(kind: pa.DataType, column: str) -> None:
         or pa.types.is_large_binary(kind)
     ):
         raise ValueError(f"column '{column}' holds {kind}, and its transforms read text")
-
-
-def _text_buffers(array: pa.Array) -> TextBuffers:
-    validity_buffer, offsets_buffer, data_buffer = array.buffers()
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    dtype = np.dtype(np.int64 if large else np.int32)
-    if offsets_buffer is None or offsets_buffer.size == 0:
-        offsets = np.zeros(len(array) + 1, dtype)
-    else:
-        offsets = np.frombuffer(
-            offsets_buffer, dtype, count=len(array) + 1, offset=array.offset * dtype.itemsize
-        )
-    has_nulls = validity_buffer is not None and array.null_count > 0
-    return TextBuffers(
-        offsets=_read_only(offsets),
-        data=_bytes_of(data_buffer),
-        validity=_bytes_of(validity_buffer if has_nulls else None),
-        validity_offset=array.offset,
-    )
-
-
-def _bytes_of(buffer: pa.Buffer | None) -> np.ndarray:
-    if buffer is None or buffer.size == 0:
-        return _read_only(np.zeros(0, np.uint8))
-    return _read_only(np.frombuffer(buffer, np.uint8))
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ctr_pipeline.dataset.time_kernels import parse_seconds
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.preprocessing import crosses, datetime_kernels, number_kernels, text_kernels
 from ctr_pipeline.preprocessing.arrow_values import TextColumn
@@ -215,7 +216,7 @@ def _build_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Pat
 
 def _open_age(step: FittedAge, _folder: Path) -> TextKernel:
     def kernel(text: TextColumn) -> np.ndarray:
-        seconds = datetime_kernels.parse_seconds(text, step.format)
+        seconds = parse_seconds(text.values, step.format)
         return datetime_kernels.ages(seconds, step.at_seconds)
 
     return kernel
@@ -229,7 +230,7 @@ def _build_age(step: FittedAge, _folder: Path) -> Any:
 
 def _open_datetime_part(step: FittedDatetimePart, _folder: Path) -> IdKernel:
     def kernel(text: TextColumn, out: np.ndarray) -> None:
-        seconds = datetime_kernels.parse_seconds(text, step.format)
+        seconds = parse_seconds(text.values, step.format)
         datetime_kernels.part_ids(seconds, step.part, step.utc_offset_minutes, out)
 
     return kernel

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
 from ctr_pipeline.datetime_formats import iso_seconds
 from ctr_pipeline.features import Age, AnyTransform, FeatureSpec, Transform
-from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
-from ctr_pipeline.preprocessing.datetime_kernels import NO_TIME, ages, parse_seconds
+from ctr_pipeline.preprocessing.arrow_values import text_column
+from ctr_pipeline.preprocessing.datetime_kernels import ages
 
 _Chain = tuple[AnyTransform, ...] | None
 
@@ -90,5 +91,4 @@ def reopen_ages(
 
 def _seconds_of(texts: pa.Array, format: str) -> np.ndarray:
     """Of each text, or of each one in a dictionary."""
-    text = text_column(texts, column="values")
-    return parse_seconds(TextColumn(text.values, text.num_values, None), format)
+    return parse_seconds(text_column(texts, column="values").values, format)

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from ctr_pipeline.dataset.text_buffers import TextBuffers
 from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing.arrow_values import TextBuffers, TextColumn, text_column
+from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
 
 _KEY_MODULUS = np.uint64(KEY_MODULUS)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
 from ctr_pipeline.features import Age, Datetime, FeatureSpec
-from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
-from ctr_pipeline.preprocessing.datetime_kernels import NO_TIME, parse_seconds
+from ctr_pipeline.preprocessing.arrow_values import text_column
 
 
 def datetime_formats_of(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
@@ -27,7 +27,7 @@ def count_without_time(arrays: Iterable[pa.Array], format: str) -> int:
     count = 0
     for array in arrays:
         text = text_column(array, column="values")
-        seconds = parse_seconds(TextColumn(text.values, text.num_values, None), format)
+        seconds = parse_seconds(text.values, format)
         lengths = np.diff(text.values.offsets)
         if len(text.values.validity):
             bits = np.unpackbits(text.values.validity, bitorder="little")

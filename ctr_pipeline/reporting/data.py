@@ -18,11 +18,16 @@ class _Frozen(BaseModel):
 
 
 class SplitSummary(_Frozen):
-    """One part of the rows: its name (`train`, `valid`, `test`), rows and click rate."""
+    """One part of the rows: its name (`train`, `valid`, `test`), rows and click rate.
+
+    Its first and last time are those of rows that are divided by time.
+    """
 
     name: str
     num_rows: int
     label_rate: float | None = None
+    first_time: str | None = None
+    last_time: str | None = None
 
 
 class HistoryRow(_Frozen):

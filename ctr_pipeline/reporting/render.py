@@ -163,6 +163,7 @@ def _page(data: ReportData) -> dict[str, Any]:
         "findings": decide_findings(data),
         "metric_rows": metric_rows(data),
         "splits": _split_bars(data),
+        "times": _times_of_splits(data),
         "loss_chart": loss_chart(data),
         "auc_chart": auc_chart(data),
         "history": _history_shown(data.history),
@@ -231,6 +232,13 @@ def _split_bars(data: ReportData) -> list[tuple[str, int, float | None, float]]:
         (split.name, split.num_rows, split.label_rate, split.num_rows / total)
         for split in data.splits
     ]
+
+
+def _times_of_splits(data: ReportData) -> dict[str, tuple[str, str]]:
+    """First and last time by split; empty unless rows are divided by time."""
+    if not any(split.first_time for split in data.splits):
+        return {}
+    return {split.name: (split.first_time or "", split.last_time or "") for split in data.splits}
 
 
 def _history_shown(history: tuple[HistoryRow, ...]) -> list[HistoryRow]:

@@ -48,6 +48,7 @@ KEYS = {
     "data.split.test": (0.2, -0.1),
     "data.split.by": ("random", "day"),
     "data.split.column": ("user", 3),
+    "data.split.time_format": ("epoch_seconds", "%D"),
     "data.missing_values": (["NA"], "NA"),
     "data.bad_rows": ("skip", "ignore"),
     "data.max_bad_fraction": (0.5, 1.5),
@@ -156,6 +157,7 @@ SPACE = {"space": {"model.dropout": {"low": 0, "high": 0.5}}}
 COMPANIONS = {
     "data.split.by": {"by": "random"},
     "data.split.column": {"by": "hash"},
+    "data.split.time_format": {"by": "time", "column": "at"},
     "model.file": {"name": "custom"},
     "train.ensemble_models": {"ensemble": 4},
     "model.options": {"name": "custom", "file": "model.py"},

@@ -166,6 +166,38 @@ KEYS = (
         "split_too_much", setting(data__split={"valid": 0.6, "test": 0.6}), ("nothing to train on",)
     ),
     Case("split_by_nothing", setting(data__split={"by": "hash"}), ("by: hash needs it",)),
+    Case("split_by_no_time", setting(data__split={"by": "time"}), ("by: time needs it",)),
+    Case(
+        "split_time_format_unknown",
+        setting(data__split={"by": "time", "column": "user", "time_format": "%D"}),
+        ("data.split.time_format", "%D", "epoch_seconds"),
+    ),
+    Case(
+        "split_time_is_label",
+        setting(data__split={"by": "time", "column": "click"}),
+        ("data.split.column", "'click' is the label"),
+    ),
+    Case(
+        "split_time_is_none",
+        setting(data__split={"by": "time", "column": "user"}),
+        ("rows.csv, row 2", "'user'", "not a point in time", "time_format"),
+    ),
+    Case(
+        "split_time_absent",
+        lambda w: (
+            w.rows([f"{line},{9 + n}" if n != 17 else f"{line}," for n, line in _numbered_lines()]),
+            w.config(data__split={"by": "time", "column": "user"}),
+        ),
+        ("rows.csv, row 19", "'user'", "time missing"),
+    ),
+    Case(
+        "split_times_too_few",
+        lambda w: (
+            w.rows([line.rsplit(",", 1)[0] + ",2024-03-01" for line in lines()]),
+            w.config(data__split={"by": "time", "column": "user"}),
+        ),
+        ("data.split.column", "1 different times", "data.valid"),
+    ),
     Case("split_without_validation", setting(data__split={"valid": 0}), ("validation rows",)),
     Case(
         "rows_from_two_places",
@@ -258,6 +290,11 @@ def _two_files(second: list[str], header: str = HEADER) -> Callable[[World], Non
 
 def _labels(label: str) -> Callable[[World], None]:
     return lambda world: world.rows([f"{label}{line[1:]}" for line in lines()])
+
+
+def _numbered_lines() -> list[tuple[int, str]]:
+    """Good rows without their last column, with their numbers."""
+    return [(number, line.rsplit(",", 1)[0]) for number, line in enumerate(lines())]
 
 
 def _one_class_at_the_end(world: World) -> None:

@@ -36,6 +36,19 @@ def test_auto_takes_all_but_label_and_keys():
     assert columns.carried == ("user",)
 
 
+def test_auto_leaves_out_numbers_that_rows_are_divided_by():
+    split = {"by": "time", "column": "price"}
+    columns = choose("auto", data={"split": split})
+    assert "price" not in columns.types
+    assert [(one.column, one.reason) for one in columns.unfit] == [
+        ("price", "rows are divided by it, so no later value occurs in training")
+    ]
+    # A text may tell a part of a time that comes again; and who names a column gets it.
+    assert "city" in choose("auto", data={"split": {**split, "column": "city"}}).types
+    named = [{"columns": ["price", "city"]}]
+    assert choose(named, data={"split": split}).automatic == ("price", "city")
+
+
 def test_chains_decide_how_a_column_is_read():
     columns = choose(
         [

@@ -10,18 +10,17 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.datetime_formats import check_format
-from ctr_pipeline.preprocessing import Age, DatetimePart
-from ctr_pipeline.preprocessing.arrow_values import text_column
-from ctr_pipeline.preprocessing.datetime_kernels import (
+from ctr_pipeline.dataset.text_buffers import text_buffers
+from ctr_pipeline.dataset.time_kernels import (
     FIRST_SECOND,
     LAST_SECOND,
     NO_TIME,
-    PART_SIZES,
-    ages,
     parse_seconds,
-    part_ids,
 )
+from ctr_pipeline.datetime_formats import check_format
+from ctr_pipeline.preprocessing import Age, DatetimePart
+from ctr_pipeline.preprocessing.arrow_values import text_column
+from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES, ages, part_ids
 
 FORMATS = (
     "iso",
@@ -55,7 +54,7 @@ OFFSETS = st.integers(-23 * 60, 23 * 60)
 
 
 def seconds_of(texts, format):
-    return parse_seconds(text_column(pa.array(texts, pa.large_binary()), column="c"), format)
+    return parse_seconds(text_buffers(pa.array(texts, pa.large_binary())), format)
 
 
 def assert_equal_faces(texts, format):
@@ -187,7 +186,7 @@ def test_patterns_are_what_python_reads(moment):
 
 def test_integers_and_missing_texts():
     array = pa.array([1_700_000_000, None], pa.int64())
-    seconds = parse_seconds(text_column(array, column="c"), "epoch_seconds")
+    seconds = parse_seconds(text_column(array, column="c").values, "epoch_seconds")
     assert seconds.tolist() == [1_700_000_000, NO_TIME]
     assert DatetimePart("hour", "epoch_seconds")(np.array([3600, -1])).numpy().tolist() == [1, 23]
 

@@ -130,10 +130,12 @@ def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRan
     wanted = [name for name, share in shares.items() if share > 0]
     if not wanted:
         return {"train": None}
-    if split.by == "order":
+    if split.by in {"order", "time"}:
         keys = " and ".join(f"data.{name}" for name in wanted)
         raise DataError(
-            "rows of a table have no order, so they cannot be divided by it",
+            "rows of a table have no order, so they cannot be divided by it"
+            if split.by == "order"
+            else "rows of a MaxCompute table are not divided by a column of times",
             place="data.split.by",
             remedy=f"Set it to random or hash, or name tables or partitions in {keys}",
         )

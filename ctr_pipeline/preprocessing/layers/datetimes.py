@@ -8,13 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from ctr_pipeline.dataset.time_kernels import FIRST_SECOND, LAST_SECOND, NO_TIME
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, check_format, fixed_format
-from ctr_pipeline.preprocessing.datetime_kernels import (
-    FIRST_SECOND,
-    LAST_SECOND,
-    NO_TIME,
-    PART_SIZES,
-)
+from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES
 from ctr_pipeline.preprocessing.layers.raw_layer import (
     PACKAGE,
     ElementwiseLayer,
