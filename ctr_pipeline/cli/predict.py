@@ -18,6 +18,14 @@ def predict(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Parquet, or CSV by its ending.")
     ],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Columns of the rows to write beside the predictions, with commas between; "
+            "data.key_columns always are.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -30,7 +38,7 @@ def predict(
 
     ctrpipe predict config.yaml --data today.tsv --output predictions.parquet
 
-    ctrpipe predict config.yaml --data 'days/*.csv.gz' --output predictions.csv
+    ctrpipe predict config.yaml --data 'days/*.csv.gz' --output predictions.csv --keep row,user
 
     """
     session = session_of(context, verbose, quiet, as_json)
@@ -39,5 +47,6 @@ def predict(
     from ctr_pipeline.cli.tables import predict_payload, print_predictions
     from ctr_pipeline.pipeline import predict as predict_rows
 
-    result = predict_rows(loaded, data=data, output=output, progress=session.progress)
+    kept = [name for names in keep or () for name in names.split(",")]
+    result = predict_rows(loaded, data=data, output=output, keep=kept, progress=session.progress)
     session.show(predict_payload(result), lambda: print_predictions(result))

@@ -6,7 +6,7 @@ run while the run still trains. It is gone when its scores are read; one that fa
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -195,7 +195,12 @@ class JobScorer:
     progress: Progress
 
     def score_file(
-        self, data: str, *, label_required: bool, ledger: BadRowLedger
+        self,
+        data: str,
+        *,
+        label_required: bool,
+        ledger: BadRowLedger,
+        keep: Sequence[str] = (),
     ) -> Iterator[ScoredBatch]:
         """As `FileScorer.score_file`; the job is over when it returns.
 
@@ -206,7 +211,7 @@ class JobScorer:
         """
         with _own_folder(self.run) as folder:
             rows = folder.encoded / _NEW_ROWS
-            num_rows = self._encode(rows, data, label_required=label_required)
+            num_rows = self._encode(rows, data, label_required=label_required, keep=keep)
             if not num_rows:
                 return iter(())
             splits = {_NEW_ROWS: rows}
@@ -221,12 +226,20 @@ class JobScorer:
             )
             logits = scores.files.load(_NEW_ROWS, rows).logits
         rows_again = stream_file(
-            self.loaded, self.cut.plan, data, label_required=label_required, ledger=ledger
+            self.loaded,
+            self.cut.plan,
+            data,
+            label_required=label_required,
+            ledger=ledger,
+            keep=keep,
         )
         return _with_scores(rows_again, logits, data)
 
-    def _encode(self, folder: Path, data: str, *, label_required: bool) -> int:
-        """Writes the rows as workers read them; returns how many."""
+    def _encode(self, folder: Path, data: str, *, label_required: bool, keep: Sequence[str]) -> int:
+        """Writes the rows as workers read them; returns how many.
+
+        Columns to keep are not written, but missing ones are told before a job is started.
+        """
         plan, config = self.cut.plan, self.loaded.config
         threads = num_threads(config.runtime)
         encoder = ColumnEncoder(plan, self.run.path, threads=threads)
@@ -242,7 +255,7 @@ class JobScorer:
             ) as writer,
         ):
             batches = stream_file(
-                self.loaded, plan, data, label_required=label_required, ledger=ledger
+                self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
             )
             for records in encode_in_order(encoder, writer, batches, targets=None, threads=threads):
                 writer.write_records(records)

@@ -1,7 +1,7 @@
 """Rows that are not part of the run: predictions and metrics of new files."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,8 @@ from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 
+_PROBABILITY = "probability"
+
 
 @dataclass(frozen=True)
 class ScoredBatch:
@@ -48,7 +50,12 @@ class FileScorer(Protocol):
     """Scores rows of new files, wherever the model is."""
 
     def score_file(
-        self, data: str, *, label_required: bool, ledger: BadRowLedger
+        self,
+        data: str,
+        *,
+        label_required: bool,
+        ledger: BadRowLedger,
+        keep: Sequence[str] = (),
     ) -> Iterator[ScoredBatch]:
         """The good rows of files with their scores, in their order.
 
@@ -56,6 +63,7 @@ class FileScorer(Protocol):
             data: File or glob.
             label_required: A row without a label is a bad one; else labels are not looked at.
             ledger: Is told of bad rows.
+            keep: Columns that the rows have beside those of the model and the key columns.
         """
 
 
@@ -74,13 +82,18 @@ class ModelScorer:
     model: TrainedModel
 
     def score_file(
-        self, data: str, *, label_required: bool, ledger: BadRowLedger
+        self,
+        data: str,
+        *,
+        label_required: bool,
+        ledger: BadRowLedger,
+        keep: Sequence[str] = (),
     ) -> Iterator[ScoredBatch]:
         """As `FileScorer.score_file`."""
         plan = self.model.plan
         encoder = ColumnEncoder(plan, self.run.path)
         for batch in stream_file(
-            self.loaded, plan, data, label_required=label_required, ledger=ledger
+            self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
         ):
             encoded = encoder.encode(batch)
             yield ScoredBatch(batch, self.model.scorer.score(encoded.ids, encoded.numbers))
@@ -93,6 +106,7 @@ def stream_file(
     *,
     label_required: bool,
     ledger: BadRowLedger,
+    keep: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of files, with the columns that the model and the results need."""
     config = loaded.config
@@ -105,6 +119,7 @@ def stream_file(
         column_types_of(plan),
         label_required=label_required,
         extra_columns=list(carried),
+        kept_columns=keep,
         lists=plan.list_columns,
         ledger=ledger,
         threads=num_threads(config.runtime),
@@ -122,9 +137,22 @@ def predict_file(
     *,
     data: str,
     output: Path,
+    keep: Sequence[str] = (),
     progress: Progress,
 ) -> PredictResult:
-    """Writes `probability` beside the key columns for every good row, in the order of the rows."""
+    """Writes `probability` beside the carried columns of every good row, in the order of the rows.
+
+    Args:
+        loaded: The config, whose key columns are carried.
+        scorer: Of the trained model.
+        data: File or glob.
+        output: A new file, Parquet or CSV by its ending.
+        keep: More columns to carry.
+        progress: Who is told.
+
+    Raises:
+        DataError: The output cannot be, or a column to carry is not there.
+    """
     started = time.perf_counter()
     if output.suffix not in {".parquet", ".csv"}:
         raise DataError(
@@ -145,10 +173,11 @@ def predict_file(
             "is the file that --data reads", place=str(output), remedy="Give another --output"
         )
     ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
-    keys = list(loaded.config.data.key_columns)
-    schema = pa.schema([*((key, pa.string()) for key in keys), ("probability", pa.float32())])
+    _check_kept(keep)
+    keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))
+    schema = pa.schema([*((key, pa.string()) for key in keys), (_PROBABILITY, pa.float32())])
     num_rows, total = 0, 0.0
-    batches = scorer.score_file(data, label_required=False, ledger=ledger)
+    batches = scorer.score_file(data, label_required=False, ledger=ledger, keep=keep)
     with durable.durable_write(output) as file, progress.task("Predicting", total=None) as task:
         writer = (
             pq.ParquetWriter(file, schema)
@@ -171,6 +200,22 @@ def predict_file(
         mean_probability=total / num_rows if num_rows else 0.0,
         seconds=time.perf_counter() - started,
     )
+
+
+def _check_kept(keep: Sequence[str]) -> None:
+    for name in keep:
+        if not name:
+            raise DataError(
+                "an empty name is among the columns",
+                place="--keep",
+                remedy="Write names with commas between, such as --keep user,day",
+            )
+        if name == _PROBABILITY:
+            raise DataError(
+                f"'{name}' is what predictions are called in the output",
+                place="--keep",
+                remedy="Give the column of the data another name",
+            )
 
 
 def evaluate_file(

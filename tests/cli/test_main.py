@@ -151,7 +151,11 @@ class TestCommands:
     def test_predict_and_evaluate_name_their_rows(self, capsys, pipeline, config):
         call(capsys, "predict", config, "--data", "new.csv", "-o", "p.csv")
         call(capsys, "evaluate", config, "--data", "later.csv")
-        predict, evaluate = (keywords for _, _, keywords in pipeline.calls)
+        kept = ("--keep", "row,user", "--keep", "day")
+        call(capsys, "predict", config, "--data", "new.csv", "-o", "p.csv", *kept)
+        predict, evaluate, keeping = (keywords for _, _, keywords in pipeline.calls)
+        assert predict["keep"] == []
+        assert keeping["keep"] == ["row", "user", "day"]
         assert predict["data"] == "new.csv"
         assert str(predict["output"]) == "p.csv"
         assert evaluate["data"] == "later.csv"

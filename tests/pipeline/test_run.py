@@ -327,6 +327,29 @@ def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predicti
         assert result.mean_probability == pytest.approx(found["probability"].mean(), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["p.parquet", "p.csv"])
+def test_predictions_have_the_columns_to_keep(world, loaded, frame, tmp_path, name):
+    (tmp_path / "new.tsv").write_text("\n".join(world[1][:50]) + "\n")
+    # One that no feature reads, a key column, the label, a text of a feature, and numbers.
+    keep = ["user", "row", "label", "code", "I1", "user"]
+    predict(
+        loaded,
+        data=str(tmp_path / "new.tsv"),
+        output=tmp_path / name,
+        keep=keep,
+        progress=SilentProgress(),
+    )
+    texts = dict.fromkeys(keep, str)
+    path = tmp_path / name
+    found = pd.read_parquet(path) if name == "p.parquet" else pd.read_csv(path, dtype=texts)
+    assert list(found.columns) == ["row", "user", "label", "code", "I1", "probability"]
+    expected = frame[:50]
+    for column in ("user", "row", "label", "code"):
+        assert list(found[column]) == [str(value) for value in expected[column]], column
+    numbers = pd.to_numeric(found["I1"], errors="coerce").to_numpy()
+    np.testing.assert_array_equal(numbers, expected["I1"].to_numpy(np.float64))
+
+
 def test_prediction_refuses_other_endings(loaded, tmp_path):
     with pytest.raises(DataError, match=r"Parquet or CSV"):
         predict(loaded, data="x", output=tmp_path / "p.txt", progress=SilentProgress())
