@@ -137,10 +137,8 @@ def choose_columns(
             elif entry.type == "auto" and (column in times or column in lists):
                 automatic.append(column)
                 types[column] = ColumnType.TEXT
-            elif column not in inferred and not merged.is_named:
-                unfit[column] = UNFIT
-            elif not merged.is_named and _is_passing(config, column, inferred):
-                unfit[column] = PASSING
+            elif reason := _unfit_reason(config, column, merged, inferred):
+                unfit[column] = reason
             else:
                 automatic.append(column)
                 types[column] = _type_of_entry(entry, inferred.get(column, ColumnType.TEXT))
@@ -254,11 +252,17 @@ def _require_named(
         _require(loaded, names, key, [column] if column is not None else [], problems)
 
 
-def _is_passing(config: Config, column: str, inferred: Mapping[str, ColumnType]) -> bool:
-    """Whether a column is numbers that rows are divided by in the order of time."""
+def _unfit_reason(
+    config: Config, column: str, merged: MergedEntry, inferred: Mapping[str, ColumnType]
+) -> str | None:
+    """Why a column that no entry names is no automatic feature."""
+    if merged.is_named:
+        return None
+    if column not in inferred:
+        return UNFIT
     split = config.data.split
     is_time = split.by == "time" and split.column == column
-    return is_time and inferred.get(column) is ColumnType.NUMBER
+    return PASSING if is_time and inferred[column] is ColumnType.NUMBER else None
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:

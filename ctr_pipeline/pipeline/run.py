@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -232,17 +232,25 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
     return results["test" if "test" in results else "valid"].to_metrics()
 
 
-def predict(loaded: LoadedConfig, *, data: str, output: Path, progress: Progress) -> PredictResult:
+def predict(
+    loaded: LoadedConfig,
+    *,
+    data: str,
+    output: Path,
+    keep: Sequence[str] = (),
+    progress: Progress,
+) -> PredictResult:
     """Probabilities of the rows of `data`, which need no label.
 
-    They may be computed while the model still trains in several processes.
+    They may be computed while the model still trains in several processes. The key columns of the
+    config, and those of `keep`, stand beside them as texts.
     """
     progress = LoggedProgress(progress)
     with _opened_trained(loaded, beside_training=True) as run:
         from ctr_pipeline.pipeline.unseen import predict_file
 
         scorer = _file_scorer(loaded, run, progress)
-        return predict_file(loaded, scorer, data=data, output=output, progress=progress)
+        return predict_file(loaded, scorer, data=data, output=output, keep=keep, progress=progress)
 
 
 def _scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
