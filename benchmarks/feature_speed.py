@@ -721,7 +721,7 @@ def main() -> None:
         "--environments",
         type=Path,
         default=Path.home() / ".cache" / "ctrpipe-benchmarks",
-        help="Where environments of other packages are made and kept (1 GB).",
+        help="Where environments of other packages are made and kept (4 GB).",
     )
     parser.add_argument("--quick", action="store_true", help="20,000 rows, once.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="Write the results there.")

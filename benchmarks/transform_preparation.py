@@ -59,7 +59,8 @@ def main() -> None:
             )
         return outputs
 
-    def encode(batch: Any, _: Any, encoder: Any) -> Any:
+    def encode(pair: Any, encoder: Any) -> Any:
+        batch, _ = pair
         return encoder.encode(batch)
 
     def read(split: str) -> Any:
@@ -91,7 +92,7 @@ def main() -> None:
             encoder = tfxio.RecordBatchToExamplesEncoder(about.schema)
             _ = (
                 batches
-                | f"encode {split}" >> beam.FlatMapTuple(encode, encoder=encoder)
+                | f"encode {split}" >> beam.FlatMap(encode, encoder=encoder)
                 | f"write {split}" >> beam.io.WriteToTFRecord(str(arguments.work / split))
             )
     seconds = time.perf_counter() - started
