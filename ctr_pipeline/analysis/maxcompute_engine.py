@@ -9,8 +9,8 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,13 +18,23 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.column_threads import map_columns
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.sql import TABLE, Query
-from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
+from ctr_pipeline.analysis.table_sql import (
+    TrainingTable,
+    label_counts,
+    require_same_rows,
+    typed_value,
+    value_counts,
+)
 from ctr_pipeline.dataset.maxcompute.client import MaxComputeClient, RangeReader, ranges
 from ctr_pipeline.dataset.maxcompute.dialect import create_table_as, drop_table, render
-from ctr_pipeline.errors import CtrPipelineError, DataError
+from ctr_pipeline.dataset.maxcompute.selection import select_rows
+from ctr_pipeline.dataset.maxcompute.table import TableRows
+from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.features import ColumnType
 from ctr_pipeline.statistics import ColumnDrift
 
 QUERIES_AT_A_TIME = 8
@@ -32,6 +42,35 @@ QUERIES_AT_A_TIME = 8
 _RANGE_ROWS = 65_536
 
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class MaxComputeRows:
+    """Rows of a table of the service.
+
+    Attributes:
+        rows: Which.
+        schema: Of the table.
+        missing_values: Texts that mean missing, the empty one among them.
+    """
+
+    rows: TableRows
+    schema: pa.Schema
+    missing_values: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return str(self.rows)
+
+    def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
+        """As `RowsInSql.select`."""
+        return select_rows(self.rows, columns)
+
+    def value(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.value`."""
+        kind = self.schema.field(name).type
+        return typed_value(name, kind, column_type, self.missing_values)
 
 
 class MaxComputeEngine:
@@ -56,33 +95,23 @@ class MaxComputeEngine:
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
         """As `Engine.count_labels`, in one query."""
         self._table.check(plan)
-        ((num_rows, num_clicks, num_wrong),) = self.fetch(label_counts(self._table))
-        found = LabelCounts(num_rows, num_clicks, num_wrong)
-        if self._expected is not None and found != self._expected:
-            raise DataError(
-                f"has {found.num_rows} training rows with {found.num_clicks} clicks, but "
-                f"{self._expected.num_rows} with {self._expected.num_clicks} were read",
-                place=self._table.place,
-                remedy="Let nothing write into it meanwhile, and run again",
-            )
+        found = LabelCounts(*self.fetch(label_counts(self._table.rows([])))[0])
+        if self._expected is not None:
+            require_same_rows(found, self._expected, self._table.place)
         return found
 
     def map(
         self, work: Callable[[Session, ColumnPlan], _Result], columns: Sequence[ColumnPlan]
     ) -> Generator[_Result, None, None]:
         """As `Engine.map`, several columns at a time."""
-        pool = ThreadPoolExecutor(QUERIES_AT_A_TIME, thread_name_prefix="maxcompute")
-        futures = [pool.submit(work, _ColumnSession(self), column) for column in columns]
-        try:
-            for future in futures:
-                yield future.result()
-        except BaseException:
-            self._client.stopping.set()
-            raise
-        finally:
-            for future in futures:
-                future.cancel()
-            pool.shutdown()
+        return map_columns(
+            work,
+            columns,
+            open_session=lambda: _ColumnSession(self),
+            stop=self._client.stopping.set,
+            at_a_time=QUERIES_AT_A_TIME,
+            name="maxcompute",
+        )
 
     def make_value_counts(self, column: ColumnPlan) -> exp.Table:
         """Makes the table of value counts of a column."""
@@ -90,7 +119,8 @@ class MaxComputeEngine:
             name = f"{self._name}_{len(self._made)}"
             self._made.add(name)
         table = exp.table_(name, db=self._client.entry.project)
-        self._client.execute(render(create_table_as(table, value_counts(self._table, column))))
+        rows = self._table.rows([(column.column, column.column_type, "value")])
+        self._client.execute(render(create_table_as(table, value_counts(rows))))
         return table
 
     def drop(self, table: exp.Table) -> None:

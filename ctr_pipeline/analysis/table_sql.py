@@ -1,17 +1,34 @@
 """Value counts of the columns of tables, as syntax trees: a plan's first step in a database."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
-from ctr_pipeline.dataset.maxcompute.selection import typed_value
-from ctr_pipeline.errors import StatisticsError
+from ctr_pipeline.analysis.aggregates import StatisticsPlan
+from ctr_pipeline.analysis.engine_protocol import LabelCounts
+from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.features import ColumnType
 
-Select = Callable[[Sequence[exp.Expr]], exp.Select]
+
+class RowsInSql(Protocol):
+    """Rows of one table, or of files alike, that a database reads."""
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the columns."""
+
+    def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
+        """The rows with these expressions over their columns."""
+
+    def value(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """A column as the reader of rows makes it; None if SQL has no way to say the same."""
 
 
 @dataclass(frozen=True)
@@ -20,19 +37,18 @@ class TrainingTable:
 
     Attributes:
         label: The label column.
-        sources: One query for each table, from the expressions wanted of its columns.
-        schema: Of the tables' columns.
-        missing_values: Texts that mean missing, the empty one among them.
+        sources: Where they are; one or more.
         skip_bad_labels: Whether rows without a label of 0 or 1 are left out.
-        place: For messages.
     """
 
     label: str
-    sources: tuple[Select, ...]
-    schema: pa.Schema
-    missing_values: tuple[str, ...]
-    skip_bad_labels: bool
-    place: str
+    sources: tuple[RowsInSql, ...]
+    skip_bad_labels: bool = False
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return self.sources[0].place
 
     def check(self, plan: StatisticsPlan) -> None:
         """Raises StatisticsError for a column that SQL would not read as the rows are read."""
@@ -42,14 +58,16 @@ class TrainingTable:
                 place=f"{self.place}, column '{plan.weight.column}'",
                 remedy="Leave data.weight out, or have the statistics computed here",
             )
-        self._value(self.label, ColumnType.NUMBER)
-        for column in plan.columns:
-            self._value(column.column, column.column_type)
-            if column.sequence is not None or column.vector is not None:
-                raise StatisticsError(
-                    "holds lists, whose elements are counted on the rows that are read",
-                    place=f"{self.place}, column '{column.column}'",
-                )
+        for source in self.sources:
+            _value(source, self.label, ColumnType.NUMBER)
+            for column in plan.columns:
+                _value(source, column.column, column.column_type)
+                if column.sequence is not None or column.vector is not None:
+                    raise StatisticsError(
+                        "holds lists, whose elements are counted on the rows that are read",
+                        place=f"{source.place}, column '{column.column}'",
+                        remedy="Leave the column out, or have the statistics computed here",
+                    )
 
     def rows(self, columns: Sequence[tuple[str, ColumnType, str]]) -> exp.Subquery:
         """The training rows with columns under other names; `clicked` is the label as a number.
@@ -57,9 +75,11 @@ class TrainingTable:
         Args:
             columns: Name in the table, type, name in the result.
         """
-        wanted = [exp.alias_(self._value(self.label, ColumnType.NUMBER), "clicked")]
-        wanted += [exp.alias_(self._value(name, kind), alias) for name, kind, alias in columns]
-        queries = [source([one.copy() for one in wanted]) for source in self.sources]
+        queries = []
+        for source in self.sources:
+            wanted = [(self.label, ColumnType.NUMBER, "clicked"), *columns]
+            values = [exp.alias_(_value(source, name, kind), alias) for name, kind, alias in wanted]
+            queries.append(source.select(values))
         query: exp.Query = queries[0]
         for other in queries[1:]:
             query = exp.union(query, other, distinct=False)
@@ -69,21 +89,75 @@ class TrainingTable:
             query = exp.select(*names).from_(query.subquery("all_rows")).where(good)
         return query.subquery("training_rows")
 
-    def _value(self, name: str, column_type: ColumnType) -> exp.Expr:
-        kind = self.schema.field(name).type
-        value = typed_value(name, kind, column_type, self.missing_values)
-        if value is None:
-            raise StatisticsError(
-                f"has the type {kind} but is used as a {column_type.value}, which SQL reads "
-                "otherwise than the rows are read",
-                place=f"{self.place}, column '{name}'",
-                remedy="Use it as its type says, or give a table in which it has the other type",
-            )
-        return value
+
+def _value(source: RowsInSql, name: str, column_type: ColumnType) -> exp.Expr:
+    value = source.value(name, column_type)
+    if value is None:
+        raise StatisticsError(
+            f"has the type {source.schema.field(name).type} but is used as a {column_type.value}, "
+            "which SQL reads otherwise than the rows are read",
+            place=f"{source.place}, column '{name}'",
+            remedy="Use it as its type says, write it with the other type, or have the statistics "
+            "computed here",
+        )
+    return value
 
 
-def label_counts(table: TrainingTable) -> exp.Select:
-    """Rows, rows of label 1, and rows of a label that is neither 0 nor 1."""
+def typed_value(
+    name: str, kind: pa.DataType, column_type: ColumnType, missing_values: Sequence[str]
+) -> exp.Expr | None:
+    """A column as the reader of rows makes it; None if SQL has no way to say the same.
+
+    Args:
+        name: The column.
+        kind: Its type in the table.
+        column_type: What it is read as.
+        missing_values: Texts that mean missing, the empty one among them.
+    """
+    column: exp.Expr = exp.column(name)
+    if pa.types.is_boolean(kind):
+        yes, no = ("1.0", "0.0") if column_type is ColumnType.NUMBER else ("true", "false")
+        target = "double" if column_type is ColumnType.NUMBER else "text"
+        case = exp.Case().when(column, exp.Literal.string(yes))
+        return exp.cast(case.when(exp.Not(this=column), exp.Literal.string(no)), target)
+    if column_type is ColumnType.NUMBER:
+        is_number = (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        )
+        number: exp.Expr = exp.cast(column, "double")
+        if pa.types.is_floating(kind):
+            number = without_minus_zero(number)
+        return number if is_number else None
+    if column_type is not ColumnType.TEXT:
+        return None
+    if pa.types.is_integer(kind):
+        column = exp.cast(column, "text")
+    elif not pa.types.is_string(kind):
+        return None
+    return present_text(column, missing_values)
+
+
+def present_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
+    """The text, NULL if it means missing."""
+    return exp.Case().when(is_listed(text, missing_values), exp.null()).else_(text.copy())
+
+
+def is_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:
+    """Whether a text is one of several."""
+    return exp.In(this=text, expressions=[exp.Literal.string(one) for one in texts])
+
+
+def without_minus_zero(number: exp.Expr) -> exp.Expr:
+    """The same number, 0 for -0, which some engines count apart."""
+    return exp.Add(this=number, expression=exp.cast(exp.Literal.string("0.0"), "double"))
+
+
+def label_counts(rows: exp.Expr) -> exp.Select:
+    """Rows, rows of label 1, and rows of a label that is neither 0 nor 1.
+
+    Args:
+        rows: Rows with the column `clicked`.
+    """
     clicked = exp.column("clicked")
     wrong = exp.Or(
         this=exp.Is(this=clicked, expression=exp.null()),
@@ -95,20 +169,37 @@ def label_counts(table: TrainingTable) -> exp.Select:
         exp.alias_(exp.Count(this=exp.Star()), "num_rows"),
         exp.alias_(_count_if(_is_click()), "num_clicks"),
         exp.alias_(_count_if(wrong), "num_wrong"),
-    ).from_(table.rows([]))
+    ).from_(rows)
 
 
-def value_counts(table: TrainingTable, column: ColumnPlan) -> exp.Select:
-    """Value, rows and clicks of each value of a column; NULL and NaN are values."""
+def value_counts(rows: exp.Expr) -> exp.Select:
+    """Value, rows and clicks of each value; NULL and NaN are values.
+
+    Args:
+        rows: Rows with the columns `value` and `clicked`.
+    """
     return (
         exp.select(
             exp.column("value"),
             exp.alias_(exp.Count(this=exp.Star()), "num_rows"),
             exp.alias_(_count_if(_is_click()), "num_clicks"),
         )
-        .from_(table.rows([(column.column, column.column_type, "value")]))
+        .from_(rows)
         .group_by(exp.column("value"))
     )
+
+
+def require_same_rows(
+    found: LabelCounts, expected: LabelCounts, place: str, remedy: str = ""
+) -> None:
+    """Raises DataError unless the database has found as many rows and clicks as were read."""
+    if found != expected:
+        raise DataError(
+            f"has {found.num_rows} rows with {found.num_clicks} clicks there, but "
+            f"{expected.num_rows} with {expected.num_clicks} were read",
+            place=place,
+            remedy=remedy or "Let nothing write into it meanwhile, and run again",
+        )
 
 
 def _is_click() -> exp.Expr:

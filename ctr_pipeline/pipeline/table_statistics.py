@@ -1,7 +1,6 @@
 """Statistics of training rows that are in tables: by the service that holds them."""
 
 import tempfile
-from functools import partial
 from pathlib import Path
 
 from ctr_pipeline.analysis import StatisticsPlan, collect_statistics, collect_statistics_with
@@ -52,17 +51,14 @@ def collect_table_statistics(
     if not sources:
         return None
     from ctr_pipeline.analysis.engine_protocol import LabelCounts
-    from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
+    from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows
     from ctr_pipeline.analysis.table_sql import TrainingTable
-    from ctr_pipeline.dataset.maxcompute.selection import select_rows
 
+    missing = tuple(dict.fromkeys(("", *data.missing_values)))
     table = TrainingTable(
         label=data.label,
-        sources=tuple(partial(select_rows, one.path) for one in sources),
-        schema=sources[0].schema,
-        missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
+        sources=tuple(MaxComputeRows(one.path, one.schema, missing) for one in sources),
         skip_bad_labels=data.bad_rows == "skip",
-        place=str(sources[0].path),
     )
     try:
         table.check(plan)

@@ -1,35 +1,29 @@
 """Statistics by MaxCompute equal those of this machine, through the real client."""
 
-import math
-from functools import partial
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from engine_rows import SPECS, as_table, assert_as_here, assert_same, number, text
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
 from ctr_pipeline.analysis.aggregates import WeightPlan
-from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
+from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows
 from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.dataset.maxcompute import client as client_module
 from ctr_pipeline.dataset.maxcompute.client import connect
-from ctr_pipeline.dataset.maxcompute.selection import select_rows
 from ctr_pipeline.dataset.maxcompute.table import TableAddress, TableRows
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.features import (
     Bucketize,
-    Clip,
     ColumnType,
     CountEncode,
     FeatureSpec,
-    Fill,
     Log,
     Normalize,
     Standardize,
     TargetEncode,
-    Vocabulary,
 )
 from ctr_pipeline.progress import SilentProgress
 
@@ -48,11 +42,7 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, wei
     address = TableAddress(PROJECT, "clicks")
     table = TrainingTable(
         label="label",
-        sources=(partial(select_rows, TableRows(address)),),
-        schema=rows.schema,
-        missing_values=("",),
-        skip_bad_labels=False,
-        place=str(address),
+        sources=(MaxComputeRows(TableRows(address), rows.schema, ("",)),),
     )
     return collect_statistics_with(
         lambda _: MaxComputeEngine(connect(), table),
@@ -63,79 +53,9 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, wei
     )
 
 
-def number(column, *chain, **options):
-    return FeatureSpec(
-        column=column, column_type=ColumnType.NUMBER, number=tuple(chain) or None, **options
-    )
-
-
-def text(column, **options):
-    return FeatureSpec(column=column, column_type=ColumnType.TEXT, id=(Vocabulary(**options),))
-
-
-BIG = float(2**53)
-COLUMNS = {
-    "ties": [1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0],
-    "missing": [None, math.nan, 1.5, None, -2.5, math.inf, -math.inf, 0.0],
-    "empty": [None] * 8,
-    "constant": [7.0] * 8,
-    "large": [BIG, BIG + 2, -BIG, BIG - 1, 1e300, -1e300, 1e-300, 5e-324],
-    "zeros": [0.0, -0.0, 0.0, -0.0, 1.0, 1.0, -1.0, -1.0],
-    "words": ["日本", "é", "e\u0301", "", None, "'; DROP TABLE x; --", "a\nb\\", "é"],
-    "none": [None, "", None, "", None, "", None, ""],
-}
-LABELS = [0, 1, 1, 0, 1, 0, 0, 1]
-CHAIN = (Fill(value=1.0), Clip(minimum=0.0, maximum=1e6), Log(), Standardize())
-SPECS = [
-    number("ties", Standardize(), id=(Bucketize(quantiles=4),)),
-    number("missing", *CHAIN, id=(Clip(minimum=-1.0), Bucketize(quantiles=3))),
-    number("empty", Normalize()),
-    number("constant", Standardize(clip=None)),
-    number("large", Log(), Normalize(), id=(Log(), Bucketize(quantiles=5))),
-    number("zeros", Normalize()),
-    text("words", min_count=1, max_size=4),
-    text("none"),
-]
-
-
-def as_table() -> pa.Table:
-    arrays = [
-        pa.array(
-            values, pa.string() if name in {"words", "none"} else pa.float64(), from_pandas=False
-        )
-        for name, values in COLUMNS.items()
-    ]
-    return pa.table([pa.array(LABELS, pa.int64()), *arrays], names=["label", *COLUMNS])
-
-
-def assert_same(there, here):
-    """To the bit, but for the fingerprint."""
-    assert there.model_copy(update={"fingerprint": ""}) == here.model_copy(
-        update={"fingerprint": ""}
-    )
-
-
 def test_every_statistic_is_the_same_as_on_this_machine(service, collect, tmp_path):
     there = collect_there(service, as_table(), SPECS, tmp_path / "there")
-    (tmp_path / "here").mkdir()
-    ingested = {
-        name: [None if isinstance(v, float) and math.isnan(v) else v for v in values]
-        for name, values in COLUMNS.items()
-    }
-    for name in ("words", "none"):
-        ingested[name] = [value or None for value in COLUMNS[name]]
-    ingested["none"][0] = None
-    here = collect(
-        {**ingested, "none": pa.array(ingested["none"], pa.string()).to_pylist()},
-        LABELS,
-        [spec for spec in SPECS if spec.column != "none"],
-        folder=tmp_path / "here",
-    )
-    assert there.columns["none"].num_missing == 8
-    assert there.columns["none"].num_distinct == 0
-    columns = {name: one for name, one in there.columns.items() if name != "none"}
-    vocabularies = {name: one for name, one in there.vocabularies.items() if name != "none"}
-    assert_same(there.model_copy(update={"columns": columns, "vocabularies": vocabularies}), here)
+    assert_as_here(there, collect, tmp_path / "here")
     words = [
         pq.read_table(tmp_path / side / there.vocabularies["words"].file)
         for side in ("there", "here")

@@ -1,0 +1,106 @@
+"""Rows that engines disagree about, if they disagree: all must give the same statistics of them."""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from ctr_pipeline.features import (
+    Bucketize,
+    Clip,
+    ColumnType,
+    FeatureSpec,
+    Fill,
+    Log,
+    Normalize,
+    Standardize,
+    Vocabulary,
+)
+
+
+def number(column, *chain, **options):
+    return FeatureSpec(
+        column=column, column_type=ColumnType.NUMBER, number=tuple(chain) or None, **options
+    )
+
+
+def text(column, **options):
+    return FeatureSpec(column=column, column_type=ColumnType.TEXT, id=(Vocabulary(**options),))
+
+
+BIG = float(2**53)
+COLUMNS = {
+    "ties": [1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0],
+    "missing": [None, math.nan, 1.5, None, -2.5, math.inf, -math.inf, 0.0],
+    "empty": [None] * 8,
+    "constant": [7.0] * 8,
+    "large": [BIG, BIG + 2, -BIG, BIG - 1, 1e300, -1e300, 1e-300, 5e-324],
+    "zeros": [0.0, -0.0, 0.0, -0.0, 1.0, 1.0, -1.0, -1.0],
+    "words": ["日本", "é", "e\u0301", "", None, "'; DROP TABLE x; --", "a\nb\\", "é"],
+    "none": [None, "", None, "", None, "", None, ""],
+}
+LABELS = [0, 1, 1, 0, 1, 0, 0, 1]
+CHAIN = (Fill(value=1.0), Clip(minimum=0.0, maximum=1e6), Log(), Standardize())
+SPECS = [
+    number("ties", Standardize(), id=(Bucketize(quantiles=4),)),
+    number("missing", *CHAIN, id=(Clip(minimum=-1.0), Bucketize(quantiles=3))),
+    number("empty", Normalize()),
+    number("constant", Standardize(clip=None)),
+    number("large", Log(), Normalize(), id=(Log(), Bucketize(quantiles=5))),
+    number("zeros", Normalize()),
+    text("words", min_count=1, max_size=4),
+    text("none"),
+]
+
+
+def as_table() -> pa.Table:
+    arrays = [
+        pa.array(
+            values, pa.string() if name in {"words", "none"} else pa.float64(), from_pandas=False
+        )
+        for name, values in COLUMNS.items()
+    ]
+    return pa.table([pa.array(LABELS, pa.int64()), *arrays], names=["label", *COLUMNS])
+
+
+def assert_same(there, here):
+    """To the bit, but for the fingerprint."""
+    assert there.model_copy(update={"fingerprint": ""}) == here.model_copy(
+        update={"fingerprint": ""}
+    )
+
+
+def assert_alike(there, here):
+    """As `assert_same`, but for the last digits after a logarithm, which engines do not share."""
+    after_log = {key for key in here.derived_moments if "log" in key}
+    assert after_log <= set(there.derived_moments)
+    for key in after_log:
+        found, expected = (one.derived_moments[key].model_dump() for one in (there, here))
+        assert found == pytest.approx(expected, rel=1e-13, abs=1e-13), key
+    assert_same(*(_without_moments(one, after_log) for one in (there, here)))
+
+
+def _without_moments(statistics, keys):
+    kept = {key: one for key, one in statistics.derived_moments.items() if key not in keys}
+    return statistics.model_copy(update={"derived_moments": kept})
+
+
+def assert_as_here(there, collect, folder, assert_equal=assert_same):
+    """The statistics of `as_table` and `SPECS` are those of this machine."""
+    folder.mkdir()
+    ingested = {
+        name: [None if isinstance(v, float) and math.isnan(v) else v for v in values]
+        for name, values in COLUMNS.items()
+    }
+    for name in ("words", "none"):
+        ingested[name] = [value or None for value in COLUMNS[name]]
+    # A column without any text would be written as numbers.
+    kept = [spec for spec in SPECS if spec.column != "none"]
+    del ingested["none"]
+    here = collect(ingested, LABELS, kept, folder=folder)
+    assert there.columns["none"].num_missing == 8
+    assert there.columns["none"].num_distinct == 0
+    columns = {name: one for name, one in there.columns.items() if name != "none"}
+    vocabularies = {name: one for name, one in there.vocabularies.items() if name != "none"}
+    there = there.model_copy(update={"columns": columns, "vocabularies": vocabularies})
+    assert_equal(there, here)
