@@ -57,6 +57,12 @@ test: $(STAMP) ## All tests but the slow ones
 etcd: $(STAMP) ## Get an etcd for the tests that need one; nothing is installed
 	$(BIN)/python tests/etcd/etcd_server.py
 
+.PHONY: spark
+spark: $(STAMP) ## Get PySpark for the tests that need one, if there is Java
+	@if command -v java >/dev/null || [ -n "$$JAVA_HOME" ]; then \
+		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark]'; \
+	else echo "There is no Java: tests that run Spark are skipped"; fi
+
 .PHONY: e2e
 e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
 	$(BIN)/python -m pytest -m 'slow and not cluster'

@@ -42,7 +42,9 @@ class Query:
             self._rendered[dialect] = self.tree.sql(dialect=dialect)
         return self._rendered[dialect]
 
-    def bind(self, parameters: Mapping[str, float], tables: Mapping[str, exp.Table]) -> exp.Expr:
+    def bind(
+        self, parameters: Mapping[str, float | str], tables: Mapping[str, exp.Table]
+    ) -> exp.Expr:
         """The tree for an engine without placeholders and temporary tables.
 
         Args:
@@ -53,12 +55,17 @@ class Query:
 
         def replace(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Placeholder):
-                number = parameters[node.name]
+                value = parameters[node.name]
+                if isinstance(value, str):
+                    return exp.Literal.string(value)
                 return exp.Literal.string(
-                    repr(float(number)) if isinstance(number, float) else str(int(number))
+                    repr(float(value)) if isinstance(value, float) else str(int(value))
                 )
             if isinstance(node, exp.Table) and node.name in tables:
-                return tables[node.name].copy()
+                table = tables[node.name].copy()
+                alias = node.args.get("alias")
+                table.set("alias", alias and alias.copy())
+                return table
             return node
 
         return self.tree.transform(replace)
@@ -403,6 +410,7 @@ def other_values_query() -> Query:
     more = exp.GT(this=known_rows, expression=_whole("least_rows"))
     frequent = exp.Or(this=more, expression=exp.Paren(this=tied))
     same_value = exp.EQ(this=value, expression=exp.column("value", "known"))
+    known = exp.alias_(exp.to_table(TABLE), "known", table=True)
     rows = (
         exp.select(
             exp.column("sample", "cleaned"),
@@ -411,7 +419,7 @@ def other_values_query() -> Query:
             exp.column("num_rows", "cleaned"),
         )
         .from_(_cleaned(ColumnType.TEXT, OTHER_COUNTS))
-        .join(exp.to_table(TABLE, alias="known"), on=same_value, join_type="left")
+        .join(known, on=same_value, join_type="left")
     )
     return Query(_sum_by(["sample", "is_known", "value"], rows, ["num_rows"]))
 

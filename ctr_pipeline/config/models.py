@@ -3,6 +3,7 @@
 `loader` reads files into these; nothing here touches the disk.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -624,6 +625,76 @@ class ExportConfig(Section):
     )
 
 
+_SPARK_MASTER = re.compile(r"local(\[(\d+|\*)\])?|yarn|(spark|k8s)://\S+")
+_SPARK_SECRET = re.compile(r"(?i)access.?(id|key)|secret|password|token|credential")
+SPARK_FIXED = (
+    "spark.master",
+    "spark.sql.ansi.enabled",
+    "spark.sql.variable.substitute",
+    "spark.sql.caseSensitive",
+    "spark.sql.parser.escapedStringLiterals",
+    "spark.sql.catalogImplementation",
+    "spark.sql.files.ignoreCorruptFiles",
+    "spark.sql.files.ignoreMissingFiles",
+)
+"""Settings that are not the user's: results depend on them."""
+
+
+class AnalysisConfig(Section):
+    """Where the statistics of the training rows are computed."""
+
+    engine: Literal["auto", "spark"] = Field(
+        default="auto",
+        description="auto: here, and those of tables of MaxCompute there; spark: by Spark, from "
+        "CSV, TSV and Parquet files.",
+    )
+    master: str = Field(
+        default="local[2]",
+        description="Which Spark: local[2] runs one here with two threads; spark://host:7077, "
+        "yarn or k8s://host:443 name a cluster, whose machines see data files at the same paths.",
+    )
+    conf: dict[str, str | int | float | bool] = Field(
+        default={}, description="Settings of Spark, such as spark.executor.memory: 4g."
+    )
+    start_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        description="Seconds in which Spark must start, and a cluster give an executor.",
+    )
+
+    @field_validator("master")
+    @classmethod
+    def _names_a_master(cls, value: str) -> str:
+        if not _SPARK_MASTER.fullmatch(value):
+            raise ValueError(
+                f"'{value}' names no Spark; write local[2], spark://host:7077, yarn or "
+                "k8s://host:443"
+            )
+        return value
+
+    @field_validator("conf")
+    @classmethod
+    def _settings_of_spark(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in value:
+            if not key.startswith("spark."):
+                raise ValueError(f"'{key}' is no setting of Spark; all begin with spark.")
+            if _SPARK_SECRET.search(key):
+                raise ValueError(
+                    f"credentials do not belong in a config; put '{key}' into spark-defaults.conf "
+                    "in the folder that SPARK_CONF_DIR names"
+                )
+            if key in SPARK_FIXED:
+                remedy = "use analysis.master" if key == "spark.master" else "results depend on it"
+                raise ValueError(f"'{key}' cannot be set here: {remedy}")
+        return value
+
+    @model_validator(mode="after")
+    def _belongs_to_spark(self) -> "AnalysisConfig":
+        if self.engine != "spark" and self.model_fields_set - {"engine"}:
+            raise ValueError("master, conf and start_seconds belong to engine: spark")
+        return self
+
+
 class WorkersConfig(Section):
     """How many workers train; they come and go while a job runs."""
 
@@ -819,6 +890,11 @@ class Config(Section):
     export: ExportConfig = Field(default=ExportConfig(), description="The servable model.")
     report: ReportConfig = Field(default=ReportConfig(), description="The report.")
     runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="Where it runs.")
+    analysis: AnalysisConfig | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Where statistics are computed; null: here, or by MaxCompute for its tables.",
+    )
     output: str = Field(default="runs/ctrpipe", min_length=1, description="The run folder.")
     tune: TuneConfig | None = Field(
         default=None,

@@ -37,6 +37,7 @@ _REFUSED: Mapping[str, str] = {
     "train.checkpoint_seconds": _NO_MODEL,
     "train.keep_checkpoints": _NO_MODEL,
     "name": _NO_MODEL,
+    "analysis": _NO_MODEL,
     "evaluation": _NO_MODEL,
     "export": _NO_MODEL,
     "report": _NO_MODEL,

@@ -29,6 +29,11 @@ from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.spark_statistics import (
+    collect_spark_statistics,
+    require_spark_for,
+    spark_of,
+)
 from ctr_pipeline.pipeline.table_statistics import add_drift, collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -88,6 +93,7 @@ def run_analysis(
             times=source.times,
             lists=source.lists,
         )
+        require_spark_for(config, source)
     with times.stage("ingest"):
         data = config.data.model_copy(update={"key_columns": columns.carried})
         ingested = ingest(
@@ -316,7 +322,8 @@ def _collect(
 ) -> Statistics:
     """Of the training rows; and how far the other splits are from them, if they are compared.
 
-    A service counts the training rows only; the other splits are compared with them here.
+    MaxCompute counts the training rows only; the other splits are compared with them here, or by
+    Spark.
     """
     config = loaded.config
     train = ingested.splits["train"].files
@@ -325,6 +332,18 @@ def _collect(
     if weights is not None and config.data.weight is not None:
         weight = WeightPlan(column=config.data.weight, exponent=unit_exponent(weights.total))
     plan = plan_statistics(features, config.data.label, weight=weight)
+    if (spark := spark_of(config)) is not None:
+        found = collect_spark_statistics(
+            plan,
+            config,
+            spark,
+            source,
+            ingested,
+            folder=folder,
+            compare=compare,
+            progress=progress,
+        )
+        return add_text_numbers(found, plan, train, folder, config.runtime)
     there = collect_table_statistics(
         plan,
         config.data,

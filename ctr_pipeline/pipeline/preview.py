@@ -35,6 +35,7 @@ from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
 from ctr_pipeline.pipeline.rows import segment_specs
+from ctr_pipeline.pipeline.spark_statistics import require_spark_for
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
@@ -197,6 +198,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         times=source.times,
         lists=source.lists,
     )
+    require_spark_for(loaded.config, source)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "head.arrow"

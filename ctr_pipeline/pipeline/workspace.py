@@ -21,6 +21,7 @@ from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderErr
 _LEFT_SECONDS = 60.0
 _FREE_KEYS = {
     "name",
+    "analysis",
     "evaluation",
     "export",
     "report",

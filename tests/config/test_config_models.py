@@ -143,6 +143,10 @@ KEYS = {
     "runtime.standby_workers": (1, -1),
     "runtime.heartbeat_seconds": (0.5, 0),
     "runtime.lease_seconds": (10.0, 0),
+    "analysis.engine": ("spark", "dask"),
+    "analysis.master": ("local[8]", "mesos://host"),
+    "analysis.conf": ({"spark.executor.cores": 2}, {"spark.executor.cores": [2]}),
+    "analysis.start_seconds": (30.0, 0),
     "output": ("runs/x", ""),
     "tune.trials": (5, 0),
     "tune.seed": (1, -1),
@@ -166,6 +170,7 @@ COMPANIONS = {
     "runtime.grads_to_wait": {"update": "sync"},
     "runtime.max_staleness": {"update": "bounded"},
     "runtime.ledger.prefix": {"etcd": "http://127.0.0.1:2379"},
+    **{key: {"engine": "spark"} for key in KEYS if key.startswith("analysis.")},
     **{key: SPACE for key in KEYS if key.startswith("tune.") and key != "tune.space"},
 }
 

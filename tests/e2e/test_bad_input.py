@@ -18,6 +18,7 @@ from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
 from bad_input_object_cases import OBJECT_CASES
 from bad_input_partition_cases import PARTITION_CASES
 from bad_input_recordio_cases import RECORDIO_CASES
+from bad_input_spark_cases import SPARK_CASES
 from bad_input_table_cases import TABLE_CASES
 from bad_input_tune_cases import TUNE_CASES
 from bad_input_world import World, lines
@@ -40,6 +41,7 @@ ALL_CASES = (
     *TABLE_CASES,
     *COMPARISON_CASES,
     *TUNE_CASES,
+    *SPARK_CASES,
 )
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb.", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}

@@ -1,0 +1,164 @@
+"""Statistics by Spark, in a Java process of its own, equal those of this machine."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from engine_rows import SPECS, as_table, assert_alike, assert_as_here, number, text
+from spark_here import SPARK, skip_without_spark
+from sqlglot import exp, parse_one
+
+from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
+from ctr_pipeline.analysis.engine_protocol import LabelCounts
+from ctr_pipeline.analysis.spark_connection import SparkConnection
+from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
+from ctr_pipeline.analysis.spark_rows import FileView, ParquetRows
+from ctr_pipeline.analysis.table_sql import TrainingTable
+from ctr_pipeline.errors import DataError, StatisticsError
+from ctr_pipeline.features import (
+    Bucketize,
+    ColumnType,
+    CountEncode,
+    FeatureSpec,
+    Log,
+    Normalize,
+    Standardize,
+    TargetEncode,
+)
+from ctr_pipeline.progress import SilentProgress
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory):
+    skip_without_spark()
+    with SparkConnection(SPARK, tmp_path_factory.mktemp("spark")) as connection:
+        yield connection
+
+
+def table_of(rows: pa.Table, file) -> TrainingTable:
+    pq.write_table(rows, file)
+    view = FileView(file.stem, (file,))
+    return TrainingTable("label", (ParquetRows(view, rows.schema, (), ("",)),))
+
+
+def collect_there(connection, rows: pa.Table, specs, folder, expected=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = np.array(rows.column("label").cast(pa.int64()))
+    expected = expected or LabelCounts(len(labels), int(labels.sum()))
+    counted = CountedRows(table_of(rows, folder / "rows.parquet"), expected)
+
+    class Opened:
+        def __enter__(self):
+            return SparkEngine(connection, counted)
+
+        def __exit__(self, *_):
+            pass
+
+    return collect_statistics_with(
+        lambda _: Opened(),
+        plan_statistics(specs, "label"),
+        folder,
+        data_fingerprint="rows",
+        progress=SilentProgress(),
+    )
+
+
+def test_every_statistic_is_the_same_as_on_this_machine(connection, collect, tmp_path):
+    there = collect_there(connection, as_table(), SPECS, tmp_path / "there")
+    assert_as_here(there, collect, tmp_path / "here", assert_alike)
+    words = [
+        pq.read_table(tmp_path / side / there.vocabularies["words"].file)
+        for side in ("there", "here")
+    ]
+    assert words[0].equals(words[1])
+
+
+def test_random_rows_give_the_same_statistics(connection, collect, tmp_path):
+    chance = np.random.default_rng(0)
+    columns = {
+        "price": chance.lognormal(size=3000).tolist(),
+        "count": [None if v == 3 else float(v) for v in chance.poisson(3, 3000)],
+        "city": [f"c{v}" for v in chance.zipf(1.5, 3000) % 400],
+        "place": [f"p{v}" for v in chance.zipf(1.5, 3000) % 50],
+    }
+    labels = chance.integers(0, 2, 3000).tolist()
+    specs = [
+        number("price", Log(), Standardize(), id=(Log(), Bucketize(quantiles=30))),
+        number("count", Normalize(), id=(Bucketize(quantiles=10),)),
+        text("city", min_count=2),
+        FeatureSpec(
+            column="place",
+            column_type=ColumnType.TEXT,
+            number=(TargetEncode(), Standardize()),
+            id=(CountEncode(), Bucketize(quantiles=5)),
+        ),
+    ]
+    rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
+    (tmp_path / "here").mkdir()
+    there = collect_there(connection, rows, specs, tmp_path / "there")
+    assert_alike(there, collect(columns, labels, specs, folder=tmp_path / "here"))
+
+
+def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_path):
+    names = ("a`b", "${x}", "a.b", "A.B", "x'; DROP TABLE y; --", "日本 n")
+    columns = {
+        names[0]: pa.array([1, 2, None, 2**53 + 1], pa.int64()),
+        names[1]: pa.array([1, 2, 3, None], pa.decimal128(10, 0)),
+        names[2]: pa.array([True, None, False, True]),
+        names[3]: pa.array([5, 5, None, 7], pa.uint64()),
+        names[4]: pa.array([0.1, None, 3.5, 1e30], pa.float32()),
+        names[5]: pa.array(["1e3", None, "\u3000inf\x0b", " -0"], pa.string()),
+    }
+    rows = pa.table({"label": pa.array([True, False, True, False]), **columns})
+    specs = [
+        *(number(name) for name in (names[0], names[1], names[2])),
+        text(names[3], min_count=1),
+        *(number(name) for name in names[4:]),
+    ]
+    there = collect_there(connection, rows, specs, tmp_path / "there")
+    read = {
+        names[0]: [1.0, 2.0, None, float(2**53 + 1)],
+        names[1]: [1.0, 2.0, 3.0, None],
+        names[2]: [1.0, None, 0.0, 1.0],
+        names[3]: ["5", "5", None, "7"],
+        names[4]: [float(np.float32(v)) if v else None for v in (0.1, None, 3.5, 1e30)],
+        names[5]: [1000.0, None, float("inf"), 0.0],
+    }
+    (tmp_path / "here").mkdir()
+    assert_alike(there, collect(read, [1, 0, 1, 0], specs, folder=tmp_path / "here"))
+
+
+def test_large_results_come_in_batches(connection):
+    rows = parse_one("SELECT CAST(id AS STRING) AS v, id AS n FROM RANGE(150000) ORDER BY v")
+    batches = list(connection.batches(rows))
+    assert [batch.num_rows for batch in batches] == [65_536, 65_536, 18_928]
+    table = pa.Table.from_batches(batches)
+    assert table.schema == pa.schema([("v", pa.string()), ("n", pa.int64())])
+    assert table.column("v").to_pylist() == sorted(map(str, range(150_000)))
+
+
+def test_other_rows_than_were_read_are_refused(connection, tmp_path):
+    with pytest.raises(DataError, match=r"has 8 rows with 4 clicks there, but 9 with 4"):
+        collect_there(connection, as_table(), SPECS, tmp_path, LabelCounts(9, 4))
+
+
+def test_a_query_that_fails_is_told_in_one_line(connection, capfd, tmp_path):
+    with pytest.raises(
+        StatisticsError, match=r"Spark cannot run a query \(A column.*`x`"
+    ) as caught:
+        connection.rows(exp.select(exp.column("x")).from_(exp.values([(1,)], alias="t")))
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(DataError, match="Spark cannot read a data file"):
+        connection.offer_files(FileView("gone", (tmp_path / "gone.parquet",)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_names_of_files_are_no_patterns(connection, tmp_path):
+    for name in ("a[1]*{x}? %20#.txt", "a1.txt"):
+        (tmp_path / name).write_text("one\ntwo\r\nthree\rfour")
+    view = FileView("lines", (tmp_path / "a[1]*{x}? %20#.txt",), is_text=True)
+    connection.offer_files(view)
+    found = connection.rows(exp.select(exp.column("line")).from_("lines"))
+    assert sorted(found) == [("four",), ("one",), ("three",), ("two",)]

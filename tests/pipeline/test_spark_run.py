@@ -1,0 +1,156 @@
+"""`ctrpipe analyze` with Spark finds what it finds without: statistics, vocabularies and drift."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from spark_here import SPARK, skip_without_spark
+
+from ctr_pipeline.cli.main import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark():
+    skip_without_spark()
+
+
+HOSTILE = ("${price}", "c`i't\"y", "日本 n", "A.b", "a.B")
+CITIES = (
+    "Köln",
+    '"quoted", with a comma',
+    "it's",
+    "'; DROP TABLE x; --",
+    " blank ",
+    "\\t",
+    "",
+    "NA",
+)
+
+
+def texts(num_rows: int, start: int) -> list[dict[str, str]]:
+    """Rows as texts; what is hard to read is among them."""
+    prices = ["", "NA", " 7 ", "-0", "1e-05", "inf", "nan", "9007199254740993", "5e-324", "\u30003"]
+    return [
+        {
+            "click": str(int(n * 7919 % 100 < 30)),
+            HOSTILE[0]: prices[n * 31 % len(prices)],
+            HOSTILE[1]: CITIES[n * 13 % len(CITIES)],
+            HOSTILE[2]: f"{n * n % 97}.{n % 7}5",
+            HOSTILE[3]: f"v{n % 50}",
+            HOSTILE[4]: f"w{n * n % 11}",
+        }
+        for n in range(start, start + num_rows)
+    ]
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if set(text) & set('",') else text
+
+
+def as_csv(rows: list[dict[str, str]], names: list[str]) -> str:
+    lines = [names, *([row[name] for name in names] for row in rows)]
+    return "\r\n\r\n".join(",".join(map(quoted, line)) for line in lines)
+
+
+def analyze(folder, config: dict, *, by_spark: bool) -> tuple[dict, list[pa.Table]]:
+    """The statistics and the vocabularies."""
+    run = folder / ("there" if by_spark else "here")
+    if by_spark:
+        config = {**config, "analysis": SPARK.model_dump(include={"engine", "master", "conf"})}
+    path = folder / f"{run.name}.yaml"
+    path.write_text(yaml.safe_dump({**config, "output": str(run)}))
+    assert main(["analyze", str(path), "-q"]) == 0
+    found = json.loads((run / "statistics.json").read_text())
+    # Of the whole.
+    del found["crc32"]
+    tables = [pq.read_table(file) for file in sorted((run / "vocabularies").iterdir())]
+    return found, tables
+
+
+def assert_the_same(folder, config: dict) -> dict:
+    here, there = (analyze(folder, config, by_spark=by_spark) for by_spark in (False, True))
+    assert there[0] == here[0]
+    assert [a.equals(b) for a, b in zip(there[1], here[1], strict=True)] == [True] * len(here[1])
+    return there[0]
+
+
+def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path):
+    names = ["click", *HOSTILE]
+    for place, split in enumerate(("train-0", "train-1", "valid", "test")):
+        # One file has its columns in another order.
+        order = [*reversed(names)] if split == "train-1" else names
+        content = as_csv(texts(400, place * 400), order).encode("utf-8-sig")
+        (tmp_path / f"{split}.csv.gz").write_bytes(gzip.compress(content))
+    config = {
+        "data": {
+            "train": str(tmp_path / "train-*.csv.gz"),
+            **{name: str(tmp_path / f"{name}.csv.gz") for name in ("valid", "test")},
+            "label": "click",
+            "missing_values": ["NA", "3"],
+        },
+        "features": [
+            {
+                "columns": HOSTILE[0],
+                "number": ["standardize"],
+                "id": {"bucketize": {"quantiles": 5}},
+            },
+            {"columns": HOSTILE[2], "number": [{"clip": {"maximum": 50}}, "normalize"]},
+            {"columns": HOSTILE[1], "id": "vocabulary", "number": "target_encode"},
+            {"columns": [HOSTILE[3], HOSTILE[4]], "id": {"vocabulary": {"min_count": 9}}},
+        ],
+    }
+    found = assert_the_same(tmp_path, config)
+    assert set(found["drift"]) == {"valid", "test"}
+    assert found["columns"][HOSTILE[0]]["num_infinite"] == 80
+
+
+def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path):
+    chance = np.random.default_rng(3)
+    for day in ("1", "2", "3"):
+        folder = tmp_path / "clicks" / f"ds={day}"
+        folder.mkdir(parents=True)
+        rows = pa.table(
+            {
+                "click": chance.random(300) < 0.3,
+                "price": pa.array(chance.integers(0, 60, 300) / 8, mask=chance.random(300) < 0.1),
+                "city": pa.array([f"c{v}" for v in chance.zipf(1.6, 300) % 40], pa.large_string()),
+                "user_id": chance.integers(0, 80, 300),
+            }
+        )
+        pq.write_table(rows, folder / "part-0.parquet")
+    config = {
+        "data": {
+            "train": str(tmp_path / "clicks"),
+            "label": "click",
+            "split": {"valid": 0.2, "test": 0.2},
+        },
+    }
+    found = assert_the_same(tmp_path, config)
+    assert found["num_rows"] == 540
+
+
+def test_rows_over_several_lines_are_refused(tmp_path, capfd):
+    for split in ("train", "valid", "test"):
+        lines = [f'{n % 2},"a{n % 3}\nb"' for n in range(60)]
+        (tmp_path / f"{split}.csv").write_text("click,city\n" + "\n".join(lines) + "\n")
+    config = {
+        "data": {
+            **{name: str(tmp_path / f"{name}.csv") for name in ("train", "valid", "test")},
+            "label": "click",
+        },
+        "features": [{"columns": "city", "id": "vocabulary"}],
+        "analysis": {"engine": "spark"},
+        "output": str(tmp_path / "run"),
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    assert main(["analyze", str(tmp_path / "c.yaml"), "-q"]) == 1
+    err = capfd.readouterr().err
+    assert "line ends" in err
+    assert "ctrpipe convert" in err
+    assert len(err.splitlines()) == 1
