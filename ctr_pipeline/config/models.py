@@ -173,10 +173,99 @@ def _one_transform(item: Any) -> Any:
     return item
 
 
-_CROSS_NEEDS = "a cross needs id: {hash: {buckets: N}}, and nothing else in it"
-_SEQUENCE_NEEDS = "a sequence needs one id transform of texts: vocabulary or hash"
-ALL_COLUMNS = "*"
-"""As the columns of an entry: every column that the config does not keep out."""
+class OptimizerConfig(Section):
+    """A sparse or dense optimizer with its learning rate."""
+
+    name: Literal[
+        "sgd",
+        "momentum",
+        "nesterov",
+        "adagrad",
+        "rowwise_adagrad",
+        "adam",
+        "amsgrad",
+        "rmsprop",
+        "ftrl",
+    ] = Field(description="Which update rule.")
+    learning_rate: float = Field(gt=0, description="Step size.")
+    beta_1: float = Field(
+        default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
+    )
+    beta_2: float = Field(
+        default=0.999, ge=0, lt=1, description="Adam, AMSGrad: decay of the second moment."
+    )
+    epsilon: float = Field(
+        default=1e-7, gt=0, description="Adam, AMSGrad, Adagrad, RMSprop: keeps division finite."
+    )
+    initial_accumulator: float = Field(
+        default=0.1, ge=0, description="Adagrad, FTRL: first value of the squared-gradient sum."
+    )
+    l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
+    l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="Momentum, Nesterov: decay of the velocity."
+    )
+    rho: float = Field(default=0.9, ge=0, lt=1, description="RMSprop: decay of the mean square.")
+
+
+class CountScaledL2(Section):
+    """L2 of a row whose id occurs n_b times in the batch and count times in training.
+
+    Adds strength * n_b / count**count_power * w to the batch's summed gradient of the row.
+    """
+
+    strength: float = Field(default=0.0, ge=0, description="How strong.")
+    count_power: Literal[0, 1, 2] = Field(
+        default=1, description="0: alike for all; 1, 2: rare ids are shrunk harder."
+    )
+
+
+class SegmentConfig(Section):
+    """How one part of an embedding row (the linear weight, the vector) is trained."""
+
+    optimizer: OptimizerConfig = Field(description="Update rule of this part.")
+    reduction: Literal["sum", "mean"] = Field(
+        description="Whether the gradient is summed or averaged over the batch."
+    )
+    l2: CountScaledL2 = Field(default=CountScaledL2(), description="Shrinking of rare ids.")
+    initial_range: float = Field(
+        default=0.0, ge=0, description="New rows are uniform in ± this; 0: zeros."
+    )
+
+
+class OwnL2(Section):
+    """What an L2 has of its own; what is not given is that of train.embeddings."""
+
+    strength: float | None = Field(
+        default=None, ge=0, exclude_if=is_none, description="How strong; null: as in train."
+    )
+    count_power: Literal[0, 1, 2] | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="0: alike for all; 1, 2: rare ids are shrunk harder; null: as in train.",
+    )
+
+
+class OwnSegment(Section):
+    """What one part of some embedding rows has of its own; the rest is that of train.embeddings."""
+
+    optimizer: OptimizerConfig | None = Field(
+        default=None, exclude_if=is_none, description="Update rule; null: as in train."
+    )
+    reduction: Literal["sum", "mean"] | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Whether the gradient is summed or averaged over the batch; null: as in train.",
+    )
+    l2: OwnL2 | None = Field(
+        default=None, exclude_if=is_none, description="Shrinking of rare ids; null: as in train."
+    )
+    initial_range: float | None = Field(
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="New rows are uniform in ± this, 0: zeros; null: as in train.",
+    )
 
 
 class EmbeddingEntry(Section):
@@ -190,12 +279,28 @@ class EmbeddingEntry(Section):
         "that two or more entries give. Their `id` must be the same, and a vocabulary is then one "
         "of the values of all of them.",
     )
+    linear: OwnSegment | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Training of the linear weights, where not as in train.embeddings.linear.",
+    )
+    vector: OwnSegment | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Training of the vectors, where not as in train.embeddings.vector.",
+    )
 
     @model_validator(mode="after")
     def _says_something(self) -> "EmbeddingEntry":
         if not self.model_fields_set:
             raise ValueError("says nothing; leave the key out instead")
         return self
+
+
+_CROSS_NEEDS = "a cross needs id: {hash: {buckets: N}}, and nothing else in it"
+_SEQUENCE_NEEDS = "a sequence needs one id transform of texts: vocabulary or hash"
+ALL_COLUMNS = "*"
+"""As the columns of an entry: every column that the config does not keep out."""
 
 
 class FeatureEntry(Section):
@@ -243,7 +348,8 @@ class FeatureEntry(Section):
     embedding: EmbeddingEntry | None = Field(
         default=None,
         exclude_if=is_none,
-        description="What the embeddings of these ids have of their own, such as {share: NAME}.",
+        description="What the embeddings of these ids have of their own: a table that they share, "
+        "and how its rows are trained.",
     )
     type: Literal["auto", "numeric", "categorical"] = Field(
         default="auto",
@@ -406,66 +512,6 @@ class ModelConfig(Section):
         if (self.name == "custom") != (self.file is not None):
             raise ValueError("`file` belongs to name: custom, and name: custom needs it")
         return self
-
-
-class OptimizerConfig(Section):
-    """A sparse or dense optimizer with its learning rate."""
-
-    name: Literal[
-        "sgd",
-        "momentum",
-        "nesterov",
-        "adagrad",
-        "rowwise_adagrad",
-        "adam",
-        "amsgrad",
-        "rmsprop",
-        "ftrl",
-    ] = Field(description="Which update rule.")
-    learning_rate: float = Field(gt=0, description="Step size.")
-    beta_1: float = Field(
-        default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
-    )
-    beta_2: float = Field(
-        default=0.999, ge=0, lt=1, description="Adam, AMSGrad: decay of the second moment."
-    )
-    epsilon: float = Field(
-        default=1e-7, gt=0, description="Adam, AMSGrad, Adagrad, RMSprop: keeps division finite."
-    )
-    initial_accumulator: float = Field(
-        default=0.1, ge=0, description="Adagrad, FTRL: first value of the squared-gradient sum."
-    )
-    l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
-    l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
-    momentum: float = Field(
-        default=0.9, ge=0, lt=1, description="Momentum, Nesterov: decay of the velocity."
-    )
-    rho: float = Field(default=0.9, ge=0, lt=1, description="RMSprop: decay of the mean square.")
-
-
-class CountScaledL2(Section):
-    """L2 of a row whose id occurs n_b times in the batch and count times in training.
-
-    Adds strength * n_b / count**count_power * w to the batch's summed gradient of the row.
-    """
-
-    strength: float = Field(default=0.0, ge=0, description="How strong.")
-    count_power: Literal[0, 1, 2] = Field(
-        default=1, description="0: alike for all; 1, 2: rare ids are shrunk harder."
-    )
-
-
-class SegmentConfig(Section):
-    """How one part of an embedding row (the linear weight, the vector) is trained."""
-
-    optimizer: OptimizerConfig = Field(description="Update rule of this part.")
-    reduction: Literal["sum", "mean"] = Field(
-        description="Whether the gradient is summed or averaged over the batch."
-    )
-    l2: CountScaledL2 = Field(default=CountScaledL2(), description="Shrinking of rare ids.")
-    initial_range: float = Field(
-        default=0.0, ge=0, description="New rows are uniform in ± this; 0: zeros."
-    )
 
 
 class EmbeddingTraining(Section):

@@ -3,6 +3,12 @@
 A record is one contiguous run of float32 places: the header (training count and last-seen step,
 int32 words), the values of all segments, the optimizer slots of all segments, padding up to a
 multiple of 16 bytes.
+
+Tables whose rows are made or trained otherwise are a *group* of their own. Records of all groups
+have one length and values in the same places: where a segment has fewer values, the others stay
+zero.
+
+Axes: G groups, S segments, W values, R places of a record, T tables.
 """
 
 from collections.abc import Sequence
@@ -13,7 +19,7 @@ import numpy as np
 from ctr_pipeline.embeddings import update_kernels as kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, UInt64Array
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
-from ctr_pipeline.embeddings.specs import SegmentSpec
+from ctr_pipeline.embeddings.specs import SegmentSpec, TableSpec
 
 _ALIGNMENT_FLOATS = 4
 
@@ -23,22 +29,25 @@ class RowLayout:
     """The places of a record.
 
     Attributes:
-        segments: The parts of a row, in order.
+        groups: The segments of a row, in order; the first group's are those of most tables.
         width: Values in a row.
-        num_slots: Float32 places of optimizer state in a row; they follow the values.
+        num_slots: Float32 places of optimizer state in a row, of the group that has most; they
+            follow the values.
         record_floats: Float32 places in a record, header and padding included.
-        plan_SP: uint64 [segments, NUM_PLAN_COLUMNS], what the update kernels read.
-        fresh_record: float32 [record_floats], a record with zero values and initial slots.
-        initial_range_W: float32 [width], the bound of each fresh value.
+        groups_T: uint64 [T], the group of each table; of one table where none were given.
+        plan_GSP: uint64 [G, S, NUM_PLAN_COLUMNS], what the update kernels read.
+        fresh_GR: float32 [G, R], records with zero values and initial slots.
+        initial_range_GW: float32 [G, W], the bound of each fresh value.
     """
 
-    segments: tuple[SegmentSpec, ...]
+    groups: tuple[tuple[SegmentSpec, ...], ...]
     width: int
     num_slots: int
     record_floats: int
-    plan_SP: UInt64Array
-    fresh_record: Float32Array
-    initial_range_W: Float32Array
+    groups_T: UInt64Array
+    plan_GSP: UInt64Array
+    fresh_GR: Float32Array
+    initial_range_GW: Float32Array
 
     @property
     def record_bytes(self) -> int:
@@ -48,66 +57,103 @@ class RowLayout:
     def constants(
         self, *, step: int, learning_rate_factor: float, num_examples: int
     ) -> Float32Array:
-        """The constants of one step for every segment, float32 [segments, NUM_CONSTANTS]."""
+        """The constants of one step, float32 [G, S, NUM_CONSTANTS]."""
         if num_examples < 1:
             raise ValueError(f"num_examples {num_examples} is below 1")
         return np.stack(
             [
-                step_constants(
-                    segment.optimizer,
-                    step=step,
-                    learning_rate_factor=learning_rate_factor,
-                    gradient_scale=1.0 / num_examples if segment.reduction == "mean" else 1.0,
-                    l2_strength=segment.l2_strength,
-                )
-                for segment in self.segments
+                [
+                    step_constants(
+                        segment.optimizer,
+                        step=step,
+                        learning_rate_factor=learning_rate_factor,
+                        gradient_scale=1.0 / num_examples if segment.reduction == "mean" else 1.0,
+                        l2_strength=segment.l2_strength,
+                    )
+                    for segment in group
+                ]
+                for group in self.groups
             ]
         )
 
-    def describe(self) -> list[dict[str, str | int]]:
-        """What a file of records must agree on to be read with this layout."""
-        return [
-            {"name": segment.name, "dim": segment.dim, "optimizer": segment.optimizer.name}
-            for segment in self.segments
-        ]
+
+def describe_segments(segments: Sequence[SegmentSpec]) -> list[dict[str, str | int]]:
+    """What a file of records must agree on to be read with these segments."""
+    return [
+        {"name": segment.name, "dim": segment.dim, "optimizer": segment.optimizer.name}
+        for segment in segments
+    ]
 
 
-def plan_layout(segments: Sequence[SegmentSpec]) -> RowLayout:
-    """Lays out the records of rows made of `segments`.
+def plan_layout(segments: Sequence[SegmentSpec], tables: Sequence[TableSpec] = ()) -> RowLayout:
+    """Lays out the records of rows.
+
+    Args:
+        segments: What rows are made of, unless their table says otherwise.
+        tables: The tables; with none there is one group.
 
     Raises:
-        ValueError: No segments, two of one name, or an unknown optimizer.
+        ValueError: No segments, two of one name, an unknown optimizer, or a table whose segments
+            have other names or more values.
     """
     names = [segment.name for segment in segments]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"a row needs segments of distinct names, not {names}")
-    rules = [rule_of(segment.optimizer) for segment in segments]
+    for table in tables:
+        _check_table(table, segments)
+    # A dictionary keeps the order of first mention.
+    places: dict[tuple[SegmentSpec, ...], int] = {tuple(segments): 0}
+    for table in tables:
+        places.setdefault(table.segments or tuple(segments), len(places))
+    groups = tuple(places)
     width = sum(segment.dim for segment in segments)
-    plan_SP = np.zeros((len(segments), kernels.NUM_PLAN_COLUMNS), np.uint64)
-    first, slot_start = 0, kernels.HEADER_WORDS + width
-    initial_slots = []
-    for plan, segment, rule in zip(plan_SP, segments, rules, strict=True):
-        plan[kernels.PLAN_RULE] = rule.code
-        plan[kernels.PLAN_FIRST] = first
-        plan[kernels.PLAN_DIM] = segment.dim
-        plan[kernels.PLAN_START] = kernels.HEADER_WORDS + first
-        plan[kernels.PLAN_SLOTS] = slot_start
-        plan[kernels.PLAN_COUNT_POWER] = segment.l2_count_power
-        initial_slots.append(rule.initial_slots(segment.dim, segment.optimizer))
-        first += segment.dim
-        slot_start += rule.num_slots(segment.dim)
-    record_floats = -(-slot_start // _ALIGNMENT_FLOATS) * _ALIGNMENT_FLOATS
-    fresh_record = np.zeros(record_floats, np.float32)
-    fresh_record[kernels.HEADER_WORDS + width : slot_start] = np.concatenate(initial_slots)
-    return RowLayout(
-        segments=tuple(segments),
-        width=width,
-        num_slots=slot_start - kernels.HEADER_WORDS - width,
-        record_floats=record_floats,
-        plan_SP=plan_SP,
-        fresh_record=fresh_record,
-        initial_range_W=np.repeat(
-            np.array([segment.initial_range for segment in segments], np.float32),
-            [segment.dim for segment in segments],
-        ),
+    most_slots = max(
+        sum(rule_of(segment.optimizer).num_slots(segment.dim) for segment in group)
+        for group in groups
     )
+    first_slot = kernels.HEADER_WORDS + width
+    record_floats = -(-(first_slot + most_slots) // _ALIGNMENT_FLOATS) * _ALIGNMENT_FLOATS
+    plan_GSP = np.zeros((len(groups), len(names), kernels.NUM_PLAN_COLUMNS), np.uint64)
+    fresh_GR = np.zeros((len(groups), record_floats), np.float32)
+    initial_range_GW = np.zeros((len(groups), width), np.float32)
+    for place, group in enumerate(groups):
+        first, slot = 0, first_slot
+        for plan, segment, widest in zip(plan_GSP[place], group, segments, strict=True):
+            rule = rule_of(segment.optimizer)
+            plan[kernels.PLAN_RULE] = rule.code
+            plan[kernels.PLAN_FIRST] = first
+            plan[kernels.PLAN_DIM] = segment.dim
+            plan[kernels.PLAN_START] = kernels.HEADER_WORDS + first
+            plan[kernels.PLAN_SLOTS] = slot
+            plan[kernels.PLAN_COUNT_POWER] = segment.l2_count_power
+            initial_slots = rule.initial_slots(segment.dim, segment.optimizer)
+            fresh_GR[place, slot : slot + len(initial_slots)] = initial_slots
+            initial_range_GW[place, first : first + segment.dim] = segment.initial_range
+            first += widest.dim
+            slot += len(initial_slots)
+    return RowLayout(
+        groups=groups,
+        width=width,
+        num_slots=most_slots,
+        record_floats=record_floats,
+        groups_T=np.array(
+            [places[table.segments or tuple(segments)] for table in tables] or [0], np.uint64
+        ),
+        plan_GSP=plan_GSP,
+        fresh_GR=fresh_GR,
+        initial_range_GW=initial_range_GW,
+    )
+
+
+def _check_table(table: TableSpec, segments: Sequence[SegmentSpec]) -> None:
+    if table.segments is None:
+        return
+    names = [segment.name for segment in segments]
+    if [segment.name for segment in table.segments] != names:
+        raise ValueError(f"table {table.name!r}: its segments are not {names}")
+    for segment, widest in zip(table.segments, segments, strict=True):
+        if segment.dim > widest.dim:
+            raise ValueError(
+                f"table {table.name!r}: segment {segment.name!r} has {segment.dim} values, and "
+                f"rows have {widest.dim}"
+            )

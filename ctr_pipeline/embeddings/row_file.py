@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
-from ctr_pipeline.embeddings.layout import RowLayout
+from ctr_pipeline.embeddings.layout import RowLayout, describe_segments
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.errors import CheckpointError
@@ -17,9 +17,17 @@ def describe_rows(layout: RowLayout, tables: Sequence[TableSpec], seed: int) -> 
     return {
         "record_floats": layout.record_floats,
         "seed": seed,
-        "segments": layout.describe(),
-        "tables": [{"name": table.name, "num_ids": table.num_ids} for table in tables],
+        "segments": describe_segments(layout.groups[0]),
+        "tables": [_describe_table(table, layout) for table in tables],
     }
+
+
+def _describe_table(table: TableSpec, layout: RowLayout) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": table.name, "num_ids": table.num_ids}
+    own = describe_segments(table.segments or layout.groups[0])
+    if own != describe_segments(layout.groups[0]):
+        described["segments"] = own
+    return described
 
 
 def save_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any]) -> None:

@@ -155,8 +155,9 @@ def index_rows(index: UInt64Array, row_keys: Int64Array, num_rows: int) -> int:
 def write_fresh_rows(
     records_NR: Float32Array,
     row_keys: Int64Array,
-    fresh_record: Float32Array,
-    initial_range_W: Float32Array,
+    fresh_GR: Float32Array,
+    initial_range_GW: Float32Array,
+    groups_T: UInt64Array,
     table_seeds_T: UInt64Array,
     first: int,
     last: int,
@@ -166,15 +167,16 @@ def write_fresh_rows(
     A value is uniform in ± its range: 24 bits of hash(table seed, id, position) centred on 0, by
     integer arithmetic and two exact scalings.
     """
-    width = initial_range_W.shape[0]
+    width = initial_range_GW.shape[1]
     for row in range(first, last):
         record = records_NR[row]
-        for i in range(fresh_record.shape[0]):
-            record[i] = fresh_record[i]
         key = row_keys[row]
+        group = groups_T[key >> ID_BITS]
+        for i in range(fresh_GR.shape[1]):
+            record[i] = fresh_GR[group, i]
         row_seed = _mix(table_seeds_T[key >> ID_BITS] ^ _mix(np.uint64(key & _ID_MASK) + _GOLDEN))
         for i in range(width):
-            bound = initial_range_W[i]
+            bound = initial_range_GW[group, i]
             if bound > np.float32(0):
                 bits = _mix(row_seed + _GOLDEN * np.uint64(i + 1)) >> _SHIFT_39
                 # 25 bits, the lowest set: odd numbers, so that no value is 0 and the mean is.

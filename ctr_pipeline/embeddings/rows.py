@@ -170,8 +170,9 @@ class RowStorage:
                 row_kernels.write_fresh_rows(
                     self.records_NR,
                     self.keys_N,
-                    self.layout.fresh_record,
-                    self.layout.initial_range_W,
+                    self.layout.fresh_GR,
+                    self.layout.initial_range_GW,
+                    self.layout.groups_T,
                     self._table_seeds_T,
                     before + first,
                     before + last,

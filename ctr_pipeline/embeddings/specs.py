@@ -86,10 +86,13 @@ class TableSpec:
     Attributes:
         name: Unique; initial values depend on it, not on the table's position.
         num_ids: Number of ids.
+        segments: What its rows are made of, if otherwise than those of the store: segments of the
+            same names, none of more values; None: those of the store.
     """
 
     name: str
     num_ids: int
+    segments: tuple[SegmentSpec, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_ids <= 1 << ID_BITS:

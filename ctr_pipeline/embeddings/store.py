@@ -62,7 +62,7 @@ class EmbeddingStore:
 
     Args:
         tables: The tables; ids of table t are 0 … num_ids - 1.
-        segments: What every row is made of.
+        segments: What rows are made of; a table may have segments of its own.
         seed: Of initial values.
         threads: Threads that `locate`, `gather` and `update` use; results do not depend on it.
         field_tables: Table of each field; None if field f has table f.
@@ -93,7 +93,7 @@ class EmbeddingStore:
         if not field_tables or not all(0 <= table < len(tables) for table in field_tables):
             raise ValueError(f"field_tables {list(field_tables)} name a table that is not there")
         self.tables = tuple(tables)
-        self.layout = plan_layout(segments)
+        self.layout = plan_layout(segments, self.tables)
         self.seed = seed
         self._preparer = BatchPreparer(self.tables, field_tables)
         self._runner = RangeRunner(threads)
@@ -235,7 +235,7 @@ class EmbeddingStore:
         _check_values(trailing, (*prepared.shape, self.width - num_leading), "gradients")
         leading_PA = leading.reshape(len(prepared.inverse_P), num_leading)
         trailing_PB = trailing.reshape(len(prepared.inverse_P), self.width - num_leading)
-        constants_SC = self.layout.constants(
+        constants_GSC = self.layout.constants(
             step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
         )
 
@@ -243,13 +243,15 @@ class EmbeddingStore:
             update_kernels.update_rows_by_occurrence(
                 self._rows.records_NR,
                 self._rows.headers_NR,
+                prepared.keys_U,
                 rows_U,
                 prepared.offsets,
                 prepared.occurrences,
                 leading_PA,
                 trailing_PB,
-                self.layout.plan_SP,
-                constants_SC,
+                self.layout.groups_T,
+                self.layout.plan_GSP,
+                constants_GSC,
                 step,
                 first,
                 last,
@@ -311,7 +313,7 @@ class EmbeddingStore:
         if num_occurrences_U.shape != keys_U.shape:
             raise ValueError(f"{num_occurrences_U.shape} occurrences of {keys_U.shape} keys")
         num_occurrences_U = np.ascontiguousarray(num_occurrences_U, np.int32)
-        constants_SC = self.layout.constants(
+        constants_GSC = self.layout.constants(
             step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
         )
 
@@ -319,11 +321,13 @@ class EmbeddingStore:
             update_kernels.update_rows_by_sum(
                 self._rows.records_NR,
                 self._rows.headers_NR,
+                keys_U,
                 rows_U,
                 num_occurrences_U,
                 sums_UW,
-                self.layout.plan_SP,
-                constants_SC,
+                self.layout.groups_T,
+                self.layout.plan_GSP,
+                constants_GSC,
                 step,
                 first,
                 last,

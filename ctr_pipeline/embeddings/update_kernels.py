@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, UInt64Array
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
 from ctr_pipeline.embeddings.compilation import inlined, kernel
 from ctr_pipeline.embeddings.lanes import (
     NUM_LANES,
@@ -32,6 +32,7 @@ from ctr_pipeline.embeddings.lanes import (
     store_lanes,
     sum_occurrences,
 )
+from ctr_pipeline.embeddings.specs import ID_BITS
 
 SGD = 0
 ADAGRAD = 1
@@ -75,6 +76,7 @@ HEADER_WORDS = 2
 _ZERO = np.float32(0)
 _UNIT = np.float32(1)
 _NONE = np.uint64(0)
+_ID_BITS = np.uint64(ID_BITS)
 _NEXT = np.uint64(1)
 _ROWS_AHEAD = np.uint64(12)
 _GRADIENTS_AHEAD = np.uint64(24)
@@ -341,13 +343,15 @@ def _step_segment(
 def update_rows_by_occurrence(
     records_NR: Float32Array,
     headers_NR: Int32Array,
+    keys_U: Int64Array,
     rows_U: Int32Array,
     offsets: Int32Array,
     occurrences: Int32Array,
     leading_PA: Float32Array,
     trailing_PB: Float32Array,
-    plan_SP: UInt64Array,
-    constants_SC: Float32Array,
+    groups_T: UInt64Array,
+    plan_GSP: UInt64Array,
+    constants_GSC: Float32Array,
     step: int,
     begin: int,
     end: int,
@@ -358,7 +362,7 @@ def update_rows_by_occurrence(
     """
     num_leading = np.uint64(leading_PA.shape[1])
     num_trailing = np.uint64(trailing_PB.shape[1])
-    num_segments = np.uint64(plan_SP.shape[0])
+    num_segments = np.uint64(plan_GSP.shape[1])
     record_floats = np.uint64(records_NR.shape[1])
     num_places = np.uint64(occurrences.shape[0])
     sums_W = np.empty(leading_PA.shape[1] + trailing_PB.shape[1], np.float32)
@@ -385,14 +389,15 @@ def update_rows_by_occurrence(
         sum_occurrences(trailing, num_trailing, places, past - earliest, after(sums, num_leading))
         num_occurrences = np.float64(past - earliest)
         count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
+        group = groups_T[np.uint64(keys_U[u]) >> _ID_BITS]
         for segment in range(num_segments):
             _step_segment(
                 address_of(records_NR, (row, _NONE)),
                 num_occurrences,
                 count,
                 sums,
-                address_of(plan_SP, (segment, _NONE)),
-                address_of(constants_SC, (segment, _NONE)),
+                address_of(plan_GSP, (group, segment, _NONE)),
+                address_of(constants_GSC, (group, segment, _NONE)),
             )
         headers_NR[row, HEADER_LAST_SEEN] = step
 
@@ -401,18 +406,20 @@ def update_rows_by_occurrence(
 def update_rows_by_sum(
     records_NR: Float32Array,
     headers_NR: Int32Array,
+    keys_U: Int64Array,
     rows_U: Int32Array,
     num_occurrences_U: Int32Array,
     sums_UW: Float32Array,
-    plan_SP: UInt64Array,
-    constants_SC: Float32Array,
+    groups_T: UInt64Array,
+    plan_GSP: UInt64Array,
+    constants_GSC: Float32Array,
     step: int,
     begin: int,
     end: int,
 ) -> None:
     """Updates rows by gradients that are summed already."""
     width = np.uint64(sums_UW.shape[1])
-    num_segments = np.uint64(plan_SP.shape[0])
+    num_segments = np.uint64(plan_GSP.shape[1])
     record_floats = np.uint64(records_NR.shape[1])
     sums_W = np.empty(sums_UW.shape[1], np.float32)
     last = np.uint64(end)
@@ -430,14 +437,15 @@ def update_rows_by_sum(
         copy_values(address_of(sums_UW, (u, _NONE)), sums, width)
         num_occurrences = np.float64(num_occurrences_U[u])
         count = max(np.float64(headers_NR[row, HEADER_COUNT]), 1.0)
+        group = groups_T[np.uint64(keys_U[u]) >> _ID_BITS]
         for segment in range(num_segments):
             _step_segment(
                 address_of(records_NR, (row, _NONE)),
                 num_occurrences,
                 count,
                 sums,
-                address_of(plan_SP, (segment, _NONE)),
-                address_of(constants_SC, (segment, _NONE)),
+                address_of(plan_GSP, (group, segment, _NONE)),
+                address_of(constants_GSC, (group, segment, _NONE)),
             )
         headers_NR[row, HEADER_LAST_SEEN] = step
 

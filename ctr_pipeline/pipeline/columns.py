@@ -23,6 +23,7 @@ from ctr_pipeline.features import (
     Vocabulary,
     features_by_table,
 )
+from ctr_pipeline.pipeline.own_embeddings import own_values
 from ctr_pipeline.preprocessing.chains import check_chain
 from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.statistics import Statistics
@@ -155,6 +156,7 @@ def choose_columns(
     for part in (part for spec in specs.values() for part in spec.parts):
         types.setdefault(part.column, part.column_type)
     problems += _shares(loaded, entries, explicit, automatic)
+    problems += _own_embedding_problems(loaded, entries, explicit, automatic)
     if not explicit and not automatic and not problems:
         message = "no column can serve as a feature: there is none, or no type fits"
         problems.append(loaded.problem_at("features", message))
@@ -318,6 +320,40 @@ def _shares(
             known = {*features_by_table(tuple(specs.values()))} - {table, found.feature}
             near = difflib.get_close_matches(table, sorted(known), n=1)
         problems.append(problem_of(found.feature, found.message, near))
+    return problems
+
+
+def _own_embedding_problems(
+    loaded: LoadedConfig,
+    entries: Mapping[str, MergedEntry],
+    explicit: Mapping[str, FeatureSpec],
+    automatic: Collection[str],
+) -> list[ConfigProblem]:
+    """What is wrong with what the embeddings of features have of their own."""
+    if loaded.config.features == "auto":
+        return []
+    problems = []
+    said: dict[tuple[str, str], tuple[str, object]] = {}
+    for name, merged in entries.items():
+        values = own_values(merged.entry.embedding)
+        if not values:
+            continue
+        key = merged.key_of("embedding")
+        spec = explicit.get(name)
+        has_ids = name in automatic or (spec is not None and spec.id is not None)
+        # What is said of all columns is for those that have ids.
+        is_of_all = loaded.config.features[merged.given["embedding"]].names_all
+        if not has_ids and not is_of_all:
+            message = f"'{name}' has no `id`, and so no embedding"
+            problems.append(loaded.problem_at(key, message))
+        table = spec.table if spec is not None and spec.table is not None else name
+        for option, value in values.items():
+            first, other = said.setdefault((table, option), (name, value))
+            if other != value:
+                message = (
+                    f"is not what '{first}' says, and both are of the table '{table}'; say it once"
+                )
+                problems.append(loaded.problem_at(f"{key}.{option}", message))
     return problems
 
 

@@ -1,6 +1,7 @@
 """A config and its encoded rows as the facts that the members of a job agree on."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import Config, OptimizerConfig, SegmentConfig
+from ctr_pipeline.config.models import Config, OptimizerConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.spec import (
     PROTOCOL_VERSION,
@@ -20,9 +21,10 @@ from ctr_pipeline.distributed.coordination.spec import (
     UpdateRule,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.specs import SegmentSpec
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
-from ctr_pipeline.pipeline.rows import segment_specs
+from ctr_pipeline.pipeline.rows import segment_specs, table_specs
 from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 
 
@@ -41,9 +43,12 @@ def prepare_spec(
         rows_fingerprint=encoding.fingerprint,
         plan_fingerprint=plan_fingerprint(encoding.plan),
         seed=config.train.seed,
-        tables=tuple(TableShape(table.name, table.num_ids) for table in encoding.plan.tables),
+        tables=tuple(
+            TableShape(table.name, table.num_ids, _shapes(table.segments or ()))
+            for table in table_specs(config, encoding.plan)
+        ),
         slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
-        segments=_segments(config),
+        segments=_shapes(segment_specs(config.model, config.train)),
         admit_after=config.train.embeddings.admit_after,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
@@ -124,24 +129,12 @@ def _num_rows(folder: Path) -> int:
         return reader.meta.num_rows
 
 
-def _segments(config: Config) -> tuple[SegmentShape, ...]:
-    linear, vector = segment_specs(config.model, config.train)
-    given = (config.train.embeddings.linear, config.train.embeddings.vector)
+def _shapes(segments: Sequence[SegmentSpec]) -> tuple[SegmentShape, ...]:
     return tuple(
-        _segment(spec.name, spec.dim, segment)
-        for spec, segment in zip((linear, vector), given, strict=True)
-    )
-
-
-def _segment(name: str, dim: int, config: SegmentConfig) -> SegmentShape:
-    return SegmentShape(
-        name=name,
-        dim=dim,
-        optimizer=_optimizer(config.optimizer),
-        reduction=config.reduction,
-        l2_strength=config.l2.strength,
-        l2_count_power=config.l2.count_power,
-        initial_range=config.initial_range,
+        SegmentShape(
+            **{**vars(segment), "optimizer": OptimizerShape(**vars(segment.optimizer))},
+        )
+        for segment in segments
     )
 
 

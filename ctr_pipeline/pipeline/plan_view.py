@@ -20,7 +20,7 @@ from ctr_pipeline.features import (
     Vocabulary,
 )
 from ctr_pipeline.pipeline.results import PlanRow
-from ctr_pipeline.pipeline.rows import segment_specs
+from ctr_pipeline.pipeline.rows import row_layout, segment_specs
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 
 
@@ -34,7 +34,11 @@ def describe_plan(
         features: In their order.
         plan: Fitted transforms, which know the number of ids; None before the analysis.
     """
-    row_bytes = plan_layout(segment_specs(config.model, config.train)).record_bytes
+    if plan is None:
+        layout = plan_layout(segment_specs(config.model, config.train))
+    else:
+        layout = row_layout(config, plan)
+    row_bytes = layout.record_bytes
     fitted = Counter[str]()
     for field in plan.fields if plan is not None else ():
         fitted[field.column] += field.num_ids

@@ -21,7 +21,6 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
-from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import (
@@ -34,7 +33,7 @@ from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
-from ctr_pipeline.pipeline.rows import segment_specs
+from ctr_pipeline.pipeline.rows import row_layout
 from ctr_pipeline.pipeline.spark_statistics import require_spark_for
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
@@ -86,7 +85,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         for row in describe_plan(config, features, plan)
     )
     max_bytes = sum(row.max_bytes or 0 for row in rows)
-    disk_bytes = checkpoint_bytes(config, sum(table.num_ids for table in plan.tables))
+    disk_bytes = checkpoint_bytes(config, plan)
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
@@ -132,23 +131,23 @@ def place_of_feature(loaded: LoadedConfig, feature: str) -> str:
     return "; ".join(told)
 
 
-def checkpoint_bytes(config: Config, num_rows: int) -> int | None:
+def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
     """What the checkpoints of a run in several processes may come to on disk, at the worst.
 
     Dense parameters are left out: they are small beside rows.
 
     Args:
         config: The config.
-        num_rows: Embedding rows if every id occurs.
+        plan: Whose tables have a row for every id, at the worst.
 
     Returns:
         None in local mode.
     """
     if config.runtime.mode != "processes":
         return None
-    layout = plan_layout(segment_specs(config.model, config.train))
+    layout = row_layout(config, plan)
     full_cut = base_bytes(
-        num_rows,
+        sum(table.num_ids for table in plan.tables),
         width=layout.width,
         num_slots=layout.num_slots,
         num_partitions=config.runtime.partitions,

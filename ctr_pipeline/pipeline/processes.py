@@ -122,7 +122,7 @@ def _served(
 ) -> Iterator["TrainedModel"]:
     """The model as the parameter servers hold it."""
     from ctr_pipeline.distributed.worker.ps_client import PsClient
-    from ctr_pipeline.pipeline.rows import NoRows, segment_specs
+    from ctr_pipeline.pipeline.rows import NoRows, row_layout
     from ctr_pipeline.pipeline.score_files import ScoreFiles
     from ctr_pipeline.pipeline.served_rows import ServedDense, ServedRows
     from ctr_pipeline.pipeline.training_stage import TrainedModel
@@ -132,8 +132,8 @@ def _served(
     client = PsClient(spec, access)
     try:
         client.route(view.generation, _server_addresses(view, spec))
-        segments = segment_specs(config.model, config.train)
-        rows = ServedRows(client, segments) if plan.fields else None
+        row_bytes = row_layout(config, plan).record_bytes
+        rows = ServedRows(client, row_bytes) if plan.fields else None
         dense = ServedDense.read(client, num_fields=plan.num_slots)
         lookup = rows if rows is not None else NoRows(1 + config.model.embedding_dim)
         yield TrainedModel(

@@ -6,9 +6,17 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr_pipeline.config.models import ModelConfig, OptimizerConfig, SegmentConfig, TrainConfig
+from ctr_pipeline.config.models import (
+    Config,
+    ModelConfig,
+    OptimizerConfig,
+    SegmentConfig,
+    TrainConfig,
+)
+from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
+from ctr_pipeline.pipeline.own_embeddings import OwnEmbedding, own_embeddings
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.training.lookup import SavedRows
 
@@ -75,11 +83,29 @@ class NoRows:
 
 
 def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
-    """The linear weight and the vector of every row."""
+    """The linear weight and the vector of every row whose table has none of its own."""
     return (
         _segment("linear", 1, train.embeddings.linear),
         _segment("vector", model.embedding_dim, train.embeddings.vector),
     )
+
+
+def table_specs(config: Config, plan: PreprocessingPlan) -> list[TableSpec]:
+    """The tables of a plan, with what the config says of the embeddings of their features."""
+    owns = own_embeddings(config, plan)
+    common = segment_specs(config.model, config.train)
+    tables = []
+    for table in plan.tables:
+        segments = _own_segments(config, owns[table.name])
+        tables.append(
+            TableSpec(table.name, table.num_ids, None if segments == common else segments)
+        )
+    return tables
+
+
+def row_layout(config: Config, plan: PreprocessingPlan) -> RowLayout:
+    """The layout of the rows of a plan's tables."""
+    return plan_layout(segment_specs(config.model, config.train), table_specs(config, plan))
 
 
 def optimizer_spec(config: OptimizerConfig) -> OptimizerSpec:
@@ -91,20 +117,19 @@ def build_store(
     plan: PreprocessingPlan,
     counts: Sequence[NDArray[np.int64]] | None,
     *,
-    model: ModelConfig,
-    train: TrainConfig,
+    config: Config,
     threads: int,
 ) -> EmbeddingStore | None:
     """An empty store with the plan's tables; None if there are no fields."""
     if not plan.fields:
         return None
     store = EmbeddingStore(
-        [TableSpec(table.name, table.num_ids) for table in plan.tables],
-        segment_specs(model, train),
-        seed=train.seed,
+        table_specs(config, plan),
+        segment_specs(config.model, config.train),
+        seed=config.train.seed,
         threads=threads,
         field_tables=plan.slot_tables,
-        admit_after=train.embeddings.admit_after,
+        admit_after=config.train.embeddings.admit_after,
     )
     if counts is not None:
         store.set_training_counts(counts)
@@ -125,6 +150,14 @@ def describe_memory(store: EmbeddingStore) -> str:
 def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:
     """The store as the trainer sees it."""
     return store if store is not None else NoRows(1 + model.embedding_dim)
+
+
+def _own_segments(config: Config, own: OwnEmbedding) -> tuple[SegmentSpec, SegmentSpec]:
+    embeddings = config.train.embeddings
+    return (
+        _segment("linear", 1, own.linear_of(embeddings.linear)),
+        _segment("vector", config.model.embedding_dim, own.vector_of(embeddings.vector)),
+    )
 
 
 def _segment(name: str, dim: int, config: SegmentConfig) -> SegmentSpec:

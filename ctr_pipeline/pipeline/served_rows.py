@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.distributed.worker.ps_client import PreparedKeys, PsClient, Pull
-from ctr_pipeline.embeddings.layout import plan_layout
-from ctr_pipeline.embeddings.specs import SegmentSpec
 from ctr_pipeline.embeddings.store import RowBlock
 
 
@@ -26,12 +24,12 @@ class ServedRows:
 
     Args:
         client: Knows where the servers are.
-        segments: What a row is made of.
+        row_bytes: Bytes of a row's record.
     """
 
-    def __init__(self, client: PsClient, segments: tuple[SegmentSpec, ...]) -> None:
+    def __init__(self, client: PsClient, row_bytes: int) -> None:
         self._client = client
-        self._row_bytes = plan_layout(segments).record_bytes
+        self._row_bytes = row_bytes
         self.num_rows = client.num_rows()
 
     def memory_bytes(self) -> int:

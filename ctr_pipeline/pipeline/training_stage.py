@@ -446,7 +446,7 @@ def assemble_local(
     compiled = compile_model(
         config, run, plan, threads=shares.tensorflow, trains=counts is not None
     )
-    store = build_store(plan, counts, model=config.model, train=config.train, threads=shares.rows)
+    store = build_store(plan, counts, config=config, threads=shares.rows)
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
     lookup = lookup_of(store, config.model)
     return LocalModel(plan, compiled, store, dense, lookup, 1 + config.model.embedding_dim)

@@ -214,6 +214,38 @@ FEATURE_CASES = (
         ("features[0].embedding", "says nothing"),
     ),
     Case(
+        "embedding_of_a_number",
+        entry(columns="price", number="log", embedding={"vector": {"initial_range": 0.1}}),
+        ("features[0].embedding", "'price' has no `id`, and so no embedding"),
+    ),
+    Case(
+        "embedding_of_a_table_said_twice",
+        entries(
+            CITY | {"embedding": {"vector": {"initial_range": 0.1}}},
+            {
+                "columns": "user",
+                "id": "vocabulary",
+                "embedding": {"share": "city", "vector": {"initial_range": 0.2}},
+            },
+        ),
+        ("features[1].embedding.vector", "is not what 'city' says", "say it once"),
+    ),
+    Case(
+        "embedding_optimizer_unknown",
+        entry(**CITY, embedding={"vector": {"optimizer": {"name": "adm", "learning_rate": 1.0}}}),
+        ("features[0].embedding.vector.optimizer.name", "adam"),
+    ),
+    Case(
+        "embedding_l2_negative",
+        entry(**CITY, embedding={"linear": {"l2": {"strength": -1}}}),
+        ("features[0].embedding.linear.l2.strength", "at least 0"),
+    ),
+    Case(
+        "embedding_option_of_train",
+        entry(**CITY, embedding={"linear": {"learning_rate": 0.1}}),
+        ("features[0].embedding.linear", "learning_rate", "unknown key"),
+    ),
+    Case(
         "share_misspelled",
         entry(columns="city", id="vocabulary", embedding={"shared": "city"}),
         ("features[0].embedding", "unknown key", "share"),

@@ -1,4 +1,5 @@
-"""Features that share an embedding table train in several processes what they train in one."""
+"""Features that share an embedding table, or have one of their own make, train in several processes
+what they train in one."""
 
 import sys
 from pathlib import Path
@@ -26,7 +27,19 @@ def config_of(data, mode):
                 "columns": "clicked_items",
                 "sequence": {"max_length": 4},
                 "id": {"vocabulary": {"min_count": 2}},
-                "embedding": {"share": "item"},
+                "embedding": {
+                    "share": "item",
+                    "vector": {
+                        "optimizer": {"name": "adagrad", "learning_rate": 0.05},
+                        "initial_range": 0.1,
+                        "l2": {"strength": 2.0},
+                    },
+                },
+            },
+            {
+                "columns": "hour",
+                "id": {"round_identity": {"num_buckets": 24}},
+                "embedding": {"linear": {"reduction": "mean", "l2": {"count_power": 2}}},
             },
         ],
         "model": {"name": "deepfm", "embedding_dim": 4, "hidden_units": [16]},

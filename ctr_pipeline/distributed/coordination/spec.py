@@ -11,19 +11,6 @@ UpdateMode = Literal["async", "sync", "bounded"]
 
 
 @dataclass(frozen=True)
-class TableShape:
-    """One embedding table.
-
-    Attributes:
-        name: Unique.
-        num_ids: Ids are 0 … num_ids - 1.
-    """
-
-    name: str
-    num_ids: int
-
-
-@dataclass(frozen=True)
 class OptimizerShape:
     """An update rule with its constants; the fields of `embeddings.specs.OptimizerSpec`."""
 
@@ -50,6 +37,21 @@ class SegmentShape:
     l2_strength: float
     l2_count_power: int
     initial_range: float
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """One embedding table.
+
+    Attributes:
+        name: Unique.
+        num_ids: Ids are 0 … num_ids - 1.
+        segments: Of its rows, if other than those of all; else empty.
+    """
+
+    name: str
+    num_ids: int
+    segments: tuple[SegmentShape, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class JobSpec:
         plan_fingerprint: Of the transforms that encoded them.
         seed: Of order, dropout and initial values.
         tables: Embedding tables; empty for a model without fields.
-        segments: Of every row.
+        segments: Of every row whose table has none of its own.
         counts_file: int64 .npy, training counts of all ids, table after table.
         num_dense: Dense parameters.
         dense_optimizer: Of the dense parameters.

@@ -19,7 +19,11 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.placement import dense_ranges, owned_partitions
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import JobSpec, OptimizerShape
+from ctr_pipeline.distributed.coordination.spec import (
+    JobSpec,
+    OptimizerShape,
+    SegmentShape,
+)
 from ctr_pipeline.distributed.ps.dense import (
     DenseCopy,
     DenseRange,
@@ -328,24 +332,31 @@ def optimizer_of(shape: OptimizerShape) -> OptimizerSpec:
     return OptimizerSpec(**{**values, "name": cast("OptimizerName", shape.name)})
 
 
+def _segments_of(shapes: tuple[SegmentShape, ...]) -> tuple[SegmentSpec, ...]:
+    return tuple(
+        SegmentSpec(
+            name=segment.name,
+            dim=segment.dim,
+            optimizer=optimizer_of(segment.optimizer),
+            reduction=cast("Reduction", segment.reduction),
+            l2_strength=segment.l2_strength,
+            l2_count_power=segment.l2_count_power,
+            initial_range=segment.initial_range,
+        )
+        for segment in shapes
+    )
+
+
 def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
     """An empty store for any rows of the job; None if it has no tables."""
     if not spec.tables:
         return None
     store = EmbeddingStore(
-        [TableSpec(table.name, table.num_ids) for table in spec.tables],
         [
-            SegmentSpec(
-                name=segment.name,
-                dim=segment.dim,
-                optimizer=optimizer_of(segment.optimizer),
-                reduction=cast("Reduction", segment.reduction),
-                l2_strength=segment.l2_strength,
-                l2_count_power=segment.l2_count_power,
-                initial_range=segment.initial_range,
-            )
-            for segment in spec.segments
+            TableSpec(table.name, table.num_ids, _segments_of(table.segments) or None)
+            for table in spec.tables
         ],
+        _segments_of(spec.segments),
         seed=spec.seed,
         threads=threads,
         admit_after=spec.admit_after,

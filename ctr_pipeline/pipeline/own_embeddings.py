@@ -1,0 +1,80 @@
+"""What the config says of the embeddings of some features, table by table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ctr_pipeline.config.merging import MergedEntry, merge_entries
+from ctr_pipeline.config.models import Config, EmbeddingEntry, OwnSegment, SegmentConfig
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+
+
+@dataclass(frozen=True)
+class OwnEmbedding:
+    """What the rows of one table have of their own; None: nothing.
+
+    Attributes:
+        linear: Training of the linear weight.
+        vector: Training of the vector.
+    """
+
+    linear: OwnSegment | None = None
+    vector: OwnSegment | None = None
+
+    def linear_of(self, common: SegmentConfig) -> SegmentConfig:
+        """The training of the linear weight, with what is common where nothing is said."""
+        return _with_own(common, self.linear)
+
+    def vector_of(self, common: SegmentConfig) -> SegmentConfig:
+        """The training of the vector, with what is common where nothing is said."""
+        return _with_own(common, self.vector)
+
+
+OWN_KEYS = tuple(field.name for field in fields(OwnEmbedding))
+"""Keys of an entry's `embedding` that are about the rows of the table."""
+
+
+def own_embeddings(config: Config, plan: PreprocessingPlan) -> dict[str, OwnEmbedding]:
+    """What the config says of each table of a plan, by the table's name."""
+    entries = merged_entries(config, plan.features)
+    said: dict[str, dict[str, Any]] = {table.name: {} for table in plan.tables}
+    for field in plan.fields:
+        entry = entries.get(field.column)
+        said[field.table_name] |= own_values(None if entry is None else entry.entry.embedding)
+    return {table: OwnEmbedding(**values) for table, values in said.items()}
+
+
+def merged_entries(config: Config, features: Sequence[str]) -> dict[str, MergedEntry]:
+    """What the config says of each of these features."""
+    if config.features == "auto":
+        return {}
+    crosses = {
+        name for entry in config.features if entry.cross is not None for name in entry.features
+    }
+    return merge_entries(config.features, [name for name in features if name not in crosses])
+
+
+def own_values(entry: EmbeddingEntry | None) -> Mapping[str, Any]:
+    """What an entry says about the rows of its table, by key."""
+    if entry is None:
+        return {}
+    values = {key: getattr(entry, key) for key in OWN_KEYS}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _with_own(common: SegmentConfig, own: OwnSegment | None) -> SegmentConfig:
+    if own is None:
+        return common
+    update: dict[str, Any] = {
+        key: value
+        for key in ("optimizer", "reduction", "initial_range")
+        if (value := getattr(own, key)) is not None
+    }
+    if own.l2 is not None:
+        l2 = {
+            key: value
+            for key in ("strength", "count_power")
+            if (value := getattr(own.l2, key)) is not None
+        }
+        update["l2"] = common.l2.model_copy(update=l2)
+    return common.model_copy(update=update)
