@@ -279,6 +279,13 @@ class EmbeddingEntry(Section):
         "that two or more entries give. Their `id` must be the same, and a vocabulary is then one "
         "of the values of all of them.",
     )
+    dimension: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Length of the vectors, at most model.embedding_dim, to which a trained matrix "
+        "projects them; auto: the fourth root of the number of ids, rounded up; null: "
+        "model.embedding_dim.",
+    )
     linear: OwnSegment | None = Field(
         default=None,
         exclude_if=is_none,
@@ -289,6 +296,14 @@ class EmbeddingEntry(Section):
         exclude_if=is_none,
         description="Training of the vectors, where not as in train.embeddings.vector.",
     )
+
+    @field_validator("dimension", mode="before")
+    @classmethod
+    def _is_dimension(cls, value: Any) -> Any:
+        is_number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024
+        if value is not None and value != "auto" and not is_number:
+            raise ValueError(f"expected a whole number from 1 to 1024, or auto, found {value!r}")
+        return value
 
     @model_validator(mode="after")
     def _says_something(self) -> "EmbeddingEntry":
@@ -349,7 +364,7 @@ class FeatureEntry(Section):
         default=None,
         exclude_if=is_none,
         description="What the embeddings of these ids have of their own: a table that they share, "
-        "and how its rows are trained.",
+        "the length of its vectors, how its rows are trained. A later entry's replaces all of it.",
     )
     type: Literal["auto", "numeric", "categorical"] = Field(
         default="auto",

@@ -10,6 +10,12 @@ from typing import Any
 
 import keras
 
+from ctr_pipeline.models.layers.field_projection import FieldProjection
+from ctr_pipeline.models.seeds import derive_seeds
+
+_PROJECTION_PLACE = 63
+"""Among the seeds of a model, beyond those of its layers."""
+
 
 @dataclass(frozen=True)
 class ModelSignature:
@@ -23,6 +29,8 @@ class ModelSignature:
         sequences: Slots of each sequence, which are the last fields; empty where there are none,
             or the model takes them pooled.
         target: The field that their elements are held against; None without sequences.
+        field_dims: Length of each field's embedding, at most D, where they differ; a shorter one is
+            padded with zeros, and projected to D before the model sees it. None: all have D.
     """
 
     num_fields: int
@@ -31,6 +39,7 @@ class ModelSignature:
     base_rate: float
     sequences: tuple[int, ...] = ()
     target: int | None = None
+    field_dims: tuple[int, ...] | None = None
 
     @property
     def base_logit(self) -> float:
@@ -44,7 +53,8 @@ class ModelInputs:
 
     Attributes:
         signature: The sizes.
-        embeddings_BFD: Input "embeddings", (batch, fields, dim): the row of each field's id.
+        rows_BFD: Input "embeddings", (batch, fields, dim): the row of each field's id.
+        embeddings_BFD: The same, shorter ones projected to dim.
         linear_BF: Input "linear", (batch, fields): the linear weight of each field's id.
         numbers_BN: Input "numbers", (batch, numbers).
         slots_BSD: Input "slots", (batch, slots, dim): the row of each element; None without.
@@ -52,6 +62,7 @@ class ModelInputs:
     """
 
     signature: ModelSignature
+    rows_BFD: Any
     embeddings_BFD: Any
     linear_BF: Any
     numbers_BN: Any
@@ -78,7 +89,7 @@ class ModelInputs:
     def as_dict(self) -> dict[str, Any]:
         """The inputs as a `keras.Model` takes them."""
         shared = {
-            "embeddings": self.embeddings_BFD,
+            "embeddings": self.rows_BFD,
             "linear": self.linear_BF,
             "numbers": self.numbers_BN,
         }
@@ -87,8 +98,12 @@ class ModelInputs:
         return {**shared, "slots": self.slots_BSD, "coefficients": self.coefficients_BS}
 
 
-def build_inputs(signature: ModelSignature) -> ModelInputs:
+def build_inputs(signature: ModelSignature, *, seed: int) -> ModelInputs:
     """Makes the symbolic inputs of a model.
+
+    Args:
+        signature: The sizes.
+        seed: Of the projections of shorter embeddings.
 
     Raises:
         ValueError: There is neither a field nor a number, or the base rate is 0 or 1.
@@ -104,9 +119,16 @@ def build_inputs(signature: ModelSignature) -> ModelInputs:
             "slots_BSD": keras.Input((num_slots, dim), dtype="float32", name="slots"),
             "coefficients_BS": keras.Input((num_slots,), dtype="float32", name="coefficients"),
         }
+    rows_BFD = keras.Input((fields, dim), dtype="float32", name="embeddings")
+    embeddings_BFD = rows_BFD
+    if signature.field_dims is not None and set(signature.field_dims) != {dim}:
+        projection_seed = derive_seeds(seed, _PROJECTION_PLACE + 1)[_PROJECTION_PLACE]
+        projection = FieldProjection(signature.field_dims, projection_seed, name="projection")
+        embeddings_BFD = projection(rows_BFD)
     return ModelInputs(
         signature=signature,
-        embeddings_BFD=keras.Input((fields, dim), dtype="float32", name="embeddings"),
+        rows_BFD=rows_BFD,
+        embeddings_BFD=embeddings_BFD,
         linear_BF=keras.Input((fields,), dtype="float32", name="linear"),
         numbers_BN=keras.Input((signature.num_numbers,), dtype="float32", name="numbers"),
         **apart,

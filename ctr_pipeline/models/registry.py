@@ -74,7 +74,7 @@ def build_model(
     problems = check_model(config)
     if problems:
         raise ValueError("; ".join(problems))
-    inputs = build_inputs(signature)
+    inputs = build_inputs(signature, seed=seed)
     with _computing_in(precision):
         logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
     try:

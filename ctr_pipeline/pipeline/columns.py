@@ -346,6 +346,13 @@ def _own_embedding_problems(
         if not has_ids and not is_of_all:
             message = f"'{name}' has no `id`, and so no embedding"
             problems.append(loaded.problem_at(key, message))
+        dimension, most = values.get("dimension"), loaded.config.model.embedding_dim
+        if isinstance(dimension, int) and dimension > most:
+            message = (
+                f"{dimension} is more than model.embedding_dim, {most}, to which vectors are "
+                "projected; raise that, or lower this"
+            )
+            problems.append(loaded.problem_at(f"{key}.dimension", message))
         table = spec.table if spec is not None and spec.table is not None else name
         for option, value in values.items():
             first, other = said.setdefault((table, option), (name, value))

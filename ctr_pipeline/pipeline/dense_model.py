@@ -7,6 +7,7 @@ from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.names import TAKES_SLOTS, WITHOUT_XLA
 from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.pipeline.precision import precision_of
+from ctr_pipeline.pipeline.rows import field_dims
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.statistics import load_statistics
@@ -40,6 +41,7 @@ def compile_model(
         base_rate=load_statistics(run.statistics).base_rate,
         sequences=tuple(field.num_slots for field in plan.sequences) if apart else (),
         target=_target_of(config.model.target, plan) if apart else None,
+        field_dims=field_dims(config, plan),
     )
     sampling = sampling_of(config)
     seed, precision = config.train.seed, precision_of(config.train)

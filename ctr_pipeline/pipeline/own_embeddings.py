@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from itertools import count
+from typing import Any, Literal
 
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, EmbeddingEntry, OwnSegment, SegmentConfig
@@ -14,12 +15,30 @@ class OwnEmbedding:
     """What the rows of one table have of their own; None: nothing.
 
     Attributes:
+        dimension: Length of the vector.
         linear: Training of the linear weight.
         vector: Training of the vector.
     """
 
+    dimension: int | Literal["auto"] | None = None
     linear: OwnSegment | None = None
     vector: OwnSegment | None = None
+
+    def dimension_of(self, full: int, num_ids: int) -> int:
+        """The length of the vector.
+
+        `auto` is the fourth root of the number of ids, rounded up: a rule of thumb of
+        "Introducing TensorFlow Feature Columns" (developers.googleblog.com, 2017).
+
+        Args:
+            full: The length that vectors have at most.
+            num_ids: Ids of the table.
+        """
+        if self.dimension is None:
+            return full
+        if self.dimension == "auto":
+            return min(full, next(dim for dim in count(1) if dim**4 >= num_ids))
+        return self.dimension
 
     def linear_of(self, common: SegmentConfig) -> SegmentConfig:
         """The training of the linear weight, with what is common where nothing is said."""

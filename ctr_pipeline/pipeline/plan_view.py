@@ -20,7 +20,7 @@ from ctr_pipeline.features import (
     Vocabulary,
 )
 from ctr_pipeline.pipeline.results import PlanRow
-from ctr_pipeline.pipeline.rows import row_layout, segment_specs
+from ctr_pipeline.pipeline.rows import field_dims, row_layout, segment_specs
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 
 
@@ -36,8 +36,10 @@ def describe_plan(
     """
     if plan is None:
         layout = plan_layout(segment_specs(config.model, config.train))
+        dims = {}
     else:
         layout = row_layout(config, plan)
+        dims = _longest_vectors(config, plan)
     row_bytes = layout.record_bytes
     fitted = Counter[str]()
     for field in plan.fields if plan is not None else ():
@@ -63,12 +65,20 @@ def describe_plan(
                 id=_id_text(feature),
                 statistics=", ".join(statistics_used(feature)),
                 num_ids=num_ids,
-                dimension=config.model.embedding_dim if has_field else 0,
+                dimension=dims.get(feature.column, config.model.embedding_dim) if has_field else 0,
                 max_bytes=0 if is_counted_elsewhere else max_bytes,
                 reason=feature.reason,
             )
         )
     return tuple(rows)
+
+
+def _longest_vectors(config: Config, plan: PreprocessingPlan) -> dict[str, int]:
+    """The length of each feature's vectors; of several fields, that of the one with most ids."""
+    longest: dict[str, int] = {}
+    for field, dim in zip(plan.fields, field_dims(config, plan), strict=True):
+        longest[field.column] = max(dim, longest.get(field.column, 0))
+    return longest
 
 
 def chain_text(chain: Sequence[Transform] | None) -> str:

@@ -96,11 +96,21 @@ def table_specs(config: Config, plan: PreprocessingPlan) -> list[TableSpec]:
     common = segment_specs(config.model, config.train)
     tables = []
     for table in plan.tables:
-        segments = _own_segments(config, owns[table.name])
+        segments = _own_segments(config, owns[table.name], table.num_ids)
         tables.append(
             TableSpec(table.name, table.num_ids, None if segments == common else segments)
         )
     return tables
+
+
+def field_dims(config: Config, plan: PreprocessingPlan) -> tuple[int, ...]:
+    """The length of each field's vector, in the order of axis F."""
+    owns = own_embeddings(config, plan)
+    dims = {
+        table.name: owns[table.name].dimension_of(config.model.embedding_dim, table.num_ids)
+        for table in plan.tables
+    }
+    return tuple(dims[field.table_name] for field in plan.fields)
 
 
 def row_layout(config: Config, plan: PreprocessingPlan) -> RowLayout:
@@ -152,11 +162,14 @@ def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:
     return store if store is not None else NoRows(1 + model.embedding_dim)
 
 
-def _own_segments(config: Config, own: OwnEmbedding) -> tuple[SegmentSpec, SegmentSpec]:
+def _own_segments(
+    config: Config, own: OwnEmbedding, num_ids: int
+) -> tuple[SegmentSpec, SegmentSpec]:
     embeddings = config.train.embeddings
+    dimension = own.dimension_of(config.model.embedding_dim, num_ids)
     return (
         _segment("linear", 1, own.linear_of(embeddings.linear)),
-        _segment("vector", config.model.embedding_dim, own.vector_of(embeddings.vector)),
+        _segment("vector", dimension, own.vector_of(embeddings.vector)),
     )
 
 

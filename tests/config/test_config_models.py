@@ -57,6 +57,13 @@ KEYS = {
     "features[0].columns": (["x", "y"], 3),
     "features[0].cross": (["a", "b"], 3),
     "features[0].name": ("xy", ""),
+    "features[0].embedding.share": ("items", ""),
+    "features[0].embedding.dimension": (4, 0),
+    **{
+        f"features[0].embedding.{part}.{key}": values
+        for part in ("linear", "vector")
+        for key, values in (SEGMENT_KEYS | {"reduction": ("sum", "max")}).items()
+    },
     "features[0].sequence.delimiter": (";", ""),
     "features[0].sequence.max_length": (5, 0),
     "features[0].sequence.keep": ("first", "middle"),
@@ -67,7 +74,6 @@ KEYS = {
     "features[0].vector.delimiter": (";", ""),
     "features[0].number": ("log", "logg"),
     "features[0].id": ({"hash": {"buckets": 9}}, {"hash": 9}),
-    "features[0].embedding.share": ("one", 3),
     "features[0].type": ("numeric", "number"),
     "features[0].sensitive": (True, "yes"),
     "model.name": ("dcn", 3),
@@ -199,7 +205,11 @@ def complete(key, value):
     path = parse_key_path(key)
     if path[0] == "features" and len(path) > 1:
         entry = dict(ENTRIES.get(path[2], {"columns": "x"}))
-        entry[path[2]] = value if len(path) == 3 else {path[3]: value}
+        for step in reversed(path[3:]):
+            value = {step: value}
+            if "optimizer" in path and step == path[-1]:
+                value = {"name": "adam", "learning_rate": 0.1} | value
+        entry[path[2]] = value
         if key == "features[0].vector.delimiter":
             entry["vector"]["length"] = 2
         mapping["features"] = [entry]

@@ -231,6 +231,33 @@ FEATURE_CASES = (
         ("features[1].embedding.vector", "is not what 'city' says", "say it once"),
     ),
     Case(
+        "embedding_dimension_0",
+        entry(**CITY, embedding={"dimension": 0}),
+        ("features[0].embedding.dimension", "whole number from 1 to 1024, or auto, found 0"),
+    ),
+    Case(
+        "embedding_dimension_a_word",
+        entry(**CITY, embedding={"dimension": "automatic"}),
+        ("features[0].embedding.dimension", "or auto, found 'automatic'"),
+    ),
+    Case(
+        "embedding_dimension_above_that_of_the_model",
+        entry(**CITY, embedding={"dimension": 1000}),
+        ("features[0].embedding.dimension", "1000 is more than model.embedding_dim"),
+    ),
+    Case(
+        "embedding_dimensions_of_one_table",
+        entries(
+            CITY | {"embedding": {"dimension": 2}},
+            {
+                "columns": "user",
+                "id": "vocabulary",
+                "embedding": {"share": "city", "dimension": "auto"},
+            },
+        ),
+        ("features[1].embedding.dimension", "is not what 'city' says", "the table 'city'"),
+    ),
+    Case(
         "embedding_optimizer_unknown",
         entry(**CITY, embedding={"vector": {"optimizer": {"name": "adm", "learning_rate": 1.0}}}),
         ("features[0].embedding.vector.optimizer.name", "adam"),

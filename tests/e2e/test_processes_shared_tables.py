@@ -39,7 +39,10 @@ def config_of(data, mode):
             {
                 "columns": "hour",
                 "id": {"round_identity": {"num_buckets": 24}},
-                "embedding": {"linear": {"reduction": "mean", "l2": {"count_power": 2}}},
+                "embedding": {
+                    "dimension": "auto",
+                    "linear": {"reduction": "mean", "l2": {"count_power": 2}},
+                },
             },
         ],
         "model": {"name": "deepfm", "embedding_dim": 4, "hidden_units": [16]},

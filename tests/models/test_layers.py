@@ -19,6 +19,7 @@ CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]]]] = {
     "BilinearInteraction": ({"form": "each", "seed": 7}, [(3, 2)]),
     "DotInteraction": ({}, [(3, 2)]),
     "FeatureGate": ({}, [(5,)]),
+    "FieldProjection": ({"dims": (2, 4, 1, 4, 2), "seed": 7}, [(5, 4)]),
     "InteractingAttention": ({"heads": 2, "units": 3, "seed": 7}, [(3, 2)]),
     "MaskBlock": ({"units": 4, "mask_units": 3, "seed": 7}, [(5,), (6,)]),
     "SqueezeExcitation": ({"reduction": 2, "seed": 7}, [(3, 2)]),
@@ -126,6 +127,9 @@ def test_cross_refuses_what_does_not_fit() -> None:
             ),
             "sequences of 2 slots do not fit 3",
         ),
+        (lambda: layers.FieldProjection((2, 0)), r"received \[2, 0\]"),
+        (lambda: layers.FieldProjection((2, 4))(tf.ones((1, 2, 3))), "do not fit 2 fields of 3"),
+        (lambda: layers.FieldProjection((2, 3))(tf.ones((1, 3, 3))), "do not fit 3 fields of 3"),
     ],
 )
 def test_layers_refuse_what_does_not_fit(build: Callable[[], Any], words: str) -> None:
@@ -144,6 +148,22 @@ def test_bilinear_matrices_are_shared_as_the_form_says(form: str) -> None:
         matrix = matrices[:, {"all": 0, "each": i, "interaction": place}[form]]
         expected = (embeddings[:, i] @ matrix) * embeddings[:, j]
         np.testing.assert_allclose(found[:, place], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_short_embeddings_are_projected_each_by_its_own_matrix() -> None:
+    dims = (2, 4, 1, 4, 2)
+    layer = layers.FieldProjection(dims, seed=3)
+    embeddings = np.random.default_rng(0).normal(size=(6, 5, 4)).astype(np.float32)
+    found = layer(embeddings).numpy()
+    kernels = {kernel.shape[1]: kernel.numpy() for kernel in layer.trainable_variables}
+    assert {dim: kernel.shape for dim, kernel in kernels.items()} == {1: (1, 1, 4), 2: (2, 2, 4)}
+    matrices = {0: kernels[2][0], 2: kernels[1][0], 4: kernels[2][1]}
+    for field, dim in enumerate(dims):
+        expected = embeddings[:, field]
+        if field in matrices:
+            expected = expected[:, :dim] @ matrices[field]
+        np.testing.assert_allclose(found[:, field], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(layer(np.zeros_like(embeddings)), 0)
 
 
 def test_heads_of_a_fusion_meet_only_their_own_piece() -> None:

@@ -459,6 +459,31 @@ def test_bfloat16_is_what_products_are_computed_in_and_nothing_else(name: str) -
     np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_shorter_embeddings_are_projected_before_any_model(name: str) -> None:
+    """A model of projected fields is the plain model on fields that numpy projected."""
+    plain = make_model(name)
+    signature = ModelSignature(4, 3, 3, base_rate=0.2, field_dims=(3, 2, 1, 3))
+    mixed = build_model(small_config(name), signature, seed=5)
+    given = {variable.path: variable for variable in plain.trainable_variables}
+    kernels = {}
+    for variable in mixed.trainable_variables:
+        if variable.path in given:
+            variable.assign(given[variable.path])
+        else:
+            kernels[variable.path] = variable.numpy()
+    assert {path: kernel.shape for path, kernel in kernels.items()} == {
+        "projection/kernel_1": (1, 1, 3),
+        "projection/kernel_2": (1, 2, 3),
+    }
+    batch = make_batch()
+    projected = {key: value.copy() for key, value in batch.items()}
+    fields = projected["embeddings"]
+    fields[:, 1] = batch["embeddings"][:, 1, :2] @ kernels["projection/kernel_2"][0]
+    fields[:, 2] = batch["embeddings"][:, 2, :1] @ kernels["projection/kernel_1"][0]
+    np.testing.assert_allclose(mixed(batch), plain(projected), rtol=1e-4, atol=1e-5)
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no feature"):
         build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)

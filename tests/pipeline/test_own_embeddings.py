@@ -1,11 +1,20 @@
 """What a config says of the embeddings of some features, as the store gets it."""
 
-import pytest
+import json
 
+import numpy as np
+import pytest
+from feeds import write_feeds
+from hypothesis import given
+from hypothesis import strategies as st
+from test_crosses import settings_of
+
+import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.features import ColumnType, FeatureSpec, Hash
-from ctr_pipeline.pipeline.rows import row_layout, segment_specs, table_specs
+from ctr_pipeline.pipeline.own_embeddings import OwnEmbedding
+from ctr_pipeline.pipeline.rows import field_dims, row_layout, segment_specs, table_specs
 from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan
 
 
@@ -31,6 +40,7 @@ def config_of(features, **sections):
 
 
 HASHED = {"id": {"hash": {"buckets": 10}}}
+GENTLE = {"optimizer": {"name": "sgd", "learning_rate": 0.02}, "l2": {"strength": 0.0}}
 OWN = {
     "linear": {"l2": {"strength": 3.0}},
     "vector": {
@@ -70,14 +80,40 @@ def test_what_one_feature_of_a_table_says_holds_for_all_its_rows():
 
 
 def test_every_field_of_a_feature_and_every_feature_of_an_entry_is_meant():
-    config = config_of(
-        ["auto", {"columns": "*", "embedding": {"vector": {"initial_range": 0.5}}}]
-    )
+    config = config_of(["auto", {"columns": "*", "embedding": {"vector": {"initial_range": 0.5}}}])
     plan = plan_of(field("t.hour", column="t"), field("t.day", column="t"), field("c"))
     ranges = [table.segments[1].initial_range for table in table_specs(config, plan)]
     assert ranges == [0.5, 0.5, 0.5]
     none = config_of("auto")
     assert [table.segments for table in table_specs(none, plan)] == [None] * 3
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(1, 1024))
+def test_auto_is_the_fourth_root_of_the_number_of_ids(num_ids, full):
+    dim = OwnEmbedding(dimension="auto").dimension_of(full, num_ids)
+    assert 1 <= dim <= full
+    assert dim == full or (dim - 1) ** 4 < num_ids <= dim**4
+
+
+def test_dimensions_differ_by_table():
+    config = config_of(
+        [
+            {"columns": ["a", "b", "c", "d"], **HASHED},
+            {"columns": "b", "embedding": {"dimension": 3}},
+            {"columns": "c", "embedding": {"dimension": "auto"}},
+            {"columns": "d", "embedding": {"share": "b"}},
+        ],
+        model={"embedding_dim": 6},
+    )
+    plan = plan_of(field("a"), field("b"), field("c", num_ids=17), field("d", table="b"))
+    assert [table.name for table in plan.tables] == ["a", "b", "c"]
+    dims = [
+        None if table.segments is None else table.segments[1].dim
+        for table in table_specs(config, plan)
+    ]
+    assert dims == [None, 3, 3]
+    assert field_dims(config, plan) == (6, 3, 3, 3)
+    assert row_layout(config, plan).width == 7
 
 
 def test_saying_what_holds_anyway_changes_nothing():
@@ -105,3 +141,47 @@ def test_entries_and_features_without_it_are_written_as_before():
     spec = FeatureSpec(column="a", column_type=ColumnType.TEXT, id=(Hash(buckets=10),))
     assert "table" not in spec.model_dump_json()
     assert "embedding" not in config_of([{"columns": "a", **HASHED}]).features[0].model_dump()
+
+
+@pytest.mark.slow
+def test_a_run_with_embeddings_of_their_own_is_exported_and_shrinks_its_rows(tmp_path):
+    """Rows of two sizes and optimizers: the export scores alike, and unused numbers stay zero."""
+    write_feeds(tmp_path / "feeds.csv", 2500)
+    vocabulary = {"id": {"vocabulary": {"min_count": 2}}}
+    features = [
+        {
+            "columns": "item",
+            **vocabulary,
+            "embedding": {"dimension": 2, "vector": {**OWN["vector"], **GENTLE}},
+        },
+        {
+            "columns": "clicked_items",
+            **vocabulary,
+            "sequence": {"max_length": 4},
+            "embedding": {"share": "item"},
+        },
+        {
+            "columns": "hour",
+            "id": {"round_identity": {"num_buckets": 24}},
+            "embedding": {"dimension": "auto", "linear": {"l2": {"strength": 0.5}}},
+        },
+    ]
+    model = {"name": "deepfm", "embedding_dim": 4, "hidden_units": [8], "dropout": 0.0}
+    folder = tmp_path / "run"
+    settings = settings_of(tmp_path / "feeds.csv", folder, features, model=model)
+    ctr_pipeline.run(settings)
+    parity = json.loads((folder / "export/1/parity.json").read_text())
+    assert max(parity["max_difference"].values()) <= parity["tolerance"]
+    import tensorflow as tf
+
+    variables = tf.train.load_checkpoint(str(folder / "export/1/variables/variables"))
+    names = list(variables.get_variable_to_shape_map())
+    (keys_name,) = [name for name in names if "row_keys/" in name and "VARIABLE_VALUE" in name]
+    (values_name,) = [name for name in names if "row_values/" in name and "VARIABLE_VALUE" in name]
+    tables = variables.get_tensor(keys_name)[:-1] >> 44
+    values = variables.get_tensor(values_name)[:-1]
+    for table, dim in ((0, 2), (1, 3)):
+        rows = values[tables == table]
+        assert len(rows) > 10
+        assert rows[:, 1 : 1 + dim].all()
+        np.testing.assert_array_equal(rows[:, 1 + dim :], 0)

@@ -7,6 +7,7 @@ from ctr_pipeline.models.layers.cross import Cross
 from ctr_pipeline.models.layers.dot_interaction import DotInteraction
 from ctr_pipeline.models.layers.factorization_machine import FactorizationMachine
 from ctr_pipeline.models.layers.feature_gate import FeatureGate
+from ctr_pipeline.models.layers.field_projection import FieldProjection
 from ctr_pipeline.models.layers.interacting_attention import InteractingAttention
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.local_activation import LocalActivation
@@ -25,6 +26,7 @@ __all__ = [
     "DotInteraction",
     "FactorizationMachine",
     "FeatureGate",
+    "FieldProjection",
     "InteractingAttention",
     "Linear",
     "LocalActivation",
