@@ -23,6 +23,7 @@ from ctr_pipeline.features import (
     Vocabulary,
     features_by_table,
 )
+from ctr_pipeline.models.names import TAKES_SLOTS
 from ctr_pipeline.pipeline.own_embeddings import own_values
 from ctr_pipeline.preprocessing.chains import check_chain
 from ctr_pipeline.preprocessing.sharing import share_problems
@@ -294,6 +295,23 @@ def _table_of(entry: FeatureEntry) -> str | None:
     return None if entry.embedding is None else entry.embedding.share
 
 
+def _wrong_dimension(config: Config, dimension: int | str | None) -> str | None:
+    """Why vectors cannot have this length."""
+    most = config.model.embedding_dim
+    comparing = TAKES_SLOTS & {config.model.name, *(config.train.ensemble_models or ())}
+    if dimension is not None and comparing:
+        return (
+            f"the model {min(comparing)} compares elements with a target, so that all vectors have "
+            "model.embedding_dim numbers; leave this out"
+        )
+    if isinstance(dimension, int) and dimension > most:
+        return (
+            f"{dimension} is more than model.embedding_dim, {most}, to which vectors are "
+            "projected; raise that, or lower this"
+        )
+    return None
+
+
 def _shares(
     loaded: LoadedConfig,
     entries: Mapping[str, MergedEntry],
@@ -346,13 +364,9 @@ def _own_embedding_problems(
         if not has_ids and not is_of_all:
             message = f"'{name}' has no `id`, and so no embedding"
             problems.append(loaded.problem_at(key, message))
-        dimension, most = values.get("dimension"), loaded.config.model.embedding_dim
-        if isinstance(dimension, int) and dimension > most:
-            message = (
-                f"{dimension} is more than model.embedding_dim, {most}, to which vectors are "
-                "projected; raise that, or lower this"
-            )
-            problems.append(loaded.problem_at(f"{key}.dimension", message))
+        wrong = _wrong_dimension(loaded.config, values.get("dimension"))
+        if wrong is not None:
+            problems.append(loaded.problem_at(f"{key}.dimension", wrong))
         table = spec.table if spec is not None and spec.table is not None else name
         for option, value in values.items():
             first, other = said.setdefault((table, option), (name, value))

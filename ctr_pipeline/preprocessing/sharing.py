@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.features import (
+    Age,
     AnyTransform,
     Bucketize,
     CountEncode,
@@ -83,10 +84,12 @@ def _differences(spec: FeatureSpec, first: FeatureSpec) -> Iterator[str]:
     """What keeps a feature's ids from being those of the first feature of the table."""
     for transform in _steps_of(spec):
         if _is_fitted_alone(transform):
+            remedy = "use explicit boundaries, hash or vocabulary"
+            if isinstance(transform, Age):
+                remedy = "give its `at`"
             yield (
                 f"'{transform.name}' is fitted to each column, so that an id would mean one thing "
-                f"of '{spec.column}' and another of '{first.column}'; use explicit boundaries, "
-                "hash or vocabulary"
+                f"of '{spec.column}' and another of '{first.column}'; {remedy}"
             )
     if spec is first:
         return
@@ -119,6 +122,8 @@ def _steps_of(spec: FeatureSpec) -> list[AnyTransform]:
 def _is_fitted_alone(transform: AnyTransform) -> bool:
     if isinstance(transform, Bucketize):
         return transform.quantiles is not None or transform.equal_width is not None
+    if isinstance(transform, Age):
+        return transform.at is None
     return isinstance(transform, Standardize | Normalize | CountEncode | TargetEncode)
 
 

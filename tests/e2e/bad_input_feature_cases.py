@@ -246,6 +246,22 @@ FEATURE_CASES = (
         ("features[0].embedding.dimension", "1000 is more than model.embedding_dim"),
     ),
     Case(
+        "embedding_dimension_of_din",
+        lambda world: world.config(
+            features=[
+                CITY,
+                {
+                    "columns": "user",
+                    "sequence": {},
+                    "id": "vocabulary",
+                    "embedding": {"share": "city", "dimension": "auto"},
+                },
+            ],
+            model={"name": "din", "target": "city"},
+        ),
+        ("features[1].embedding.dimension", "din compares elements with a target", "leave this"),
+    ),
+    Case(
         "embedding_dimensions_of_one_table",
         entries(
             CITY | {"embedding": {"dimension": 2}},

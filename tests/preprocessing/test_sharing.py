@@ -6,6 +6,7 @@ from preprocessing_cases import number_spec, statistics_for, text_spec
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import (
+    Age,
     Bucketize,
     ColumnType,
     Datetime,
@@ -44,6 +45,11 @@ def bare(column, id=None, column_type=ColumnType.TEXT):
     return FeatureSpec(column=column, column_type=column_type, id=id)
 
 
+def aged(column, at=None):
+    """Days before the newest time of the column itself, unless a time is given."""
+    return bare(column, (Age(at=at), Bucketize(boundaries=(1.0,))))
+
+
 BUCKETS = (Bucketize(boundaries=(1.0,)),)
 CROSS = cross_spec("c × d", bare("c"), bare("d"))
 
@@ -63,6 +69,7 @@ CROSS = cross_spec("c × d", bare("c"), bare("d"))
             of_table("a", number_spec("b", id=[RoundIdentity(num_buckets=9)])),
         ],
         [CROSS, of_table("c × d", cross_spec("e × f", bare("e"), bare("f")))],
+        [aged("a", "2024-01-01"), of_table("a", aged("b", "2024-01-01"))],
     ],
 )
 def test_equal_ids_may_share(features):
@@ -109,6 +116,12 @@ def test_equal_ids_may_share(features):
             (),
             "b",
             "'standardize' is fitted to each column",
+        ),
+        (
+            [aged("a"), of_table("a", aged("b"))],
+            (),
+            "b",
+            "'age' is fitted to each column",
         ),
         ([CROSS, of_table("c × d", text_spec("b", HASH))], (), "b", "'c × d' is a cross and 'b'"),
         (
