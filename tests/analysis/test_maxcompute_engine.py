@@ -53,58 +53,6 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, wei
     )
 
 
-def number(column, *chain, **options):
-    return FeatureSpec(
-        column=column, column_type=ColumnType.NUMBER, number=tuple(chain) or None, **options
-    )
-
-
-def text(column, **options):
-    return FeatureSpec(column=column, column_type=ColumnType.TEXT, id=(Vocabulary(**options),))
-
-
-BIG = float(2**53)
-COLUMNS = {
-    "ties": [1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0],
-    "missing": [None, math.nan, 1.5, None, -2.5, math.inf, -math.inf, 0.0],
-    "empty": [None] * 8,
-    "constant": [7.0] * 8,
-    "large": [BIG, BIG + 2, -BIG, BIG - 1, 1e300, -1e300, 1e-300, 5e-324],
-    "zeros": [0.0, -0.0, 0.0, -0.0, 1.0, 1.0, -1.0, -1.0],
-    "words": ["日本", "é", "e\u0301", "", None, "'; DROP TABLE x; --", "a\nb\\", "é"],
-    "none": [None, "", None, "", None, "", None, ""],
-}
-LABELS = [0, 1, 1, 0, 1, 0, 0, 1]
-CHAIN = (Fill(value=1.0), Clip(minimum=0.0, maximum=1e6), Log(), Standardize())
-SPECS = [
-    number("ties", Standardize(), id=(Bucketize(quantiles=4),)),
-    number("missing", *CHAIN, id=(Clip(minimum=-1.0), Bucketize(quantiles=3))),
-    number("empty", Normalize()),
-    number("constant", Standardize(clip=None)),
-    number("large", Log(), Normalize(), id=(Log(), Bucketize(quantiles=5))),
-    number("zeros", Normalize()),
-    text("words", min_count=1, max_size=4),
-    text("none"),
-]
-
-
-def as_table() -> pa.Table:
-    arrays = [
-        pa.array(
-            values, pa.string() if name in {"words", "none"} else pa.float64(), from_pandas=False
-        )
-        for name, values in COLUMNS.items()
-    ]
-    return pa.table([pa.array(LABELS, pa.int64()), *arrays], names=["label", *COLUMNS])
-
-
-def assert_same(there, here):
-    """To the bit, but for the fingerprint."""
-    assert there.model_copy(update={"fingerprint": ""}) == here.model_copy(
-        update={"fingerprint": ""}
-    )
-
-
 def test_a_shared_vocabulary_is_the_same_as_on_this_machine(service, collect, tmp_path):
     columns = {
         "item": ["a", "b", "é", "", "a", "c"],
