@@ -152,6 +152,11 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
 def _check_ensemble(values: dict[str, Any], source: Source) -> None:
     size = value_at(values, ("train", "ensemble"))
     size = size if isinstance(size, int) and not isinstance(size, bool) else 1
+    if size > 1 and value_at(values, ("train", "init_from")) is not None:
+        source.add(
+            ("train", "init_from"),
+            "models of an ensemble are trained from the start; leave it out, or set ensemble: 1",
+        )
     kinds = value_at(values, ("train", "ensemble_models"))
     num_kinds = len(kinds) if isinstance(kinds, list | tuple) else 0
     if num_kinds and size == 1:

@@ -594,6 +594,16 @@ class LearningRateSchedule(Section):
         return self
 
 
+class EarlierRun(Section):
+    """A finished run whose parameters, transforms and vocabularies a new one begins with."""
+
+    run: str = Field(min_length=1, description="Its run folder.")
+    checkpoint: Literal["best", "last"] = Field(
+        default="best",
+        description="best: the epoch that its early stopping chose; last: its newest checkpoint.",
+    )
+
+
 class TrainConfig(Section):
     """Training."""
 
@@ -646,6 +656,25 @@ class TrainConfig(Section):
         description="Kinds of the ensemble's models, in turn, each with the keys of `model` that "
         "it uses; null: all are model.name.",
     )
+    init_from: EarlierRun | str | None = Field(
+        default=None,
+        exclude_if=is_none,
+        description="Run folder of an earlier run with the same features and model, to go on from "
+        "with new rows: {run: FOLDER, checkpoint: last} takes its last checkpoint instead of the "
+        "best. Its transforms stay as they are, vocabularies get the values that are new.",
+    )
+
+    @property
+    def earlier_run(self) -> EarlierRun | None:
+        """The run that training begins from; None: from the start."""
+        return EarlierRun(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
+
+    @field_validator("init_from")
+    @classmethod
+    def _is_named(cls, value: EarlierRun | str | None) -> EarlierRun | str | None:
+        if value == "":
+            raise ValueError("an empty text names no run folder")
+        return value
 
 
 class EvaluationConfig(Section):

@@ -29,6 +29,7 @@ _ONE_MODEL = "a trial trains one model; make an ensemble of what the search find
 _REFUSED: Mapping[str, str] = {
     "data": _ROWS,
     "features": _ROWS,
+    "train.init_from": _ROWS,
     "train.seed": "the best of several seeds is luck with the validation rows",
     "train.deterministic": _NO_MODEL,
     "train.precision": _NO_MODEL,

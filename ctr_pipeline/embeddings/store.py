@@ -410,11 +410,11 @@ class EmbeddingStore:
         with self._rows.locked():
             if create:
                 return self._rows.find_or_create(
-                    keys_U, self._runner, self._counts_of, admit_after=self._admit_after
+                    keys_U, self._runner, self.counts_of, admit_after=self._admit_after
                 )
             return self._rows.find(keys_U, self._runner)[0]
 
-    def _counts_of(self, keys: Int64Array) -> Int64Array:
+    def counts_of(self, keys: Int64Array) -> Int64Array:
         """Training counts of keys; 0 where none were given."""
         counts = np.zeros(len(keys), np.int64)
         if self._counts is None:

@@ -28,6 +28,7 @@ from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.errors import ConfigError, PreprocessingError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
+from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.spark_statistics import (
     collect_spark_statistics,
@@ -56,6 +57,7 @@ class Analysis:
         features: What becomes of each column.
         left_out: Columns without a feature, with the reason.
         statistics: Of the training rows.
+        beginning: What the run takes over from an earlier one; None if nothing.
     """
 
     source: Source
@@ -64,6 +66,7 @@ class Analysis:
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
     statistics: Statistics
+    beginning: Beginning | None = None
 
 
 def run_analysis(
@@ -73,6 +76,7 @@ def run_analysis(
     times: StageTimes,
     *,
     accept: Callable[[str], None] | None = None,
+    beginning: Beginning | None = None,
 ) -> Analysis:
     """Reads the data once and computes its statistics; both are reused if nothing changed.
 
@@ -82,6 +86,7 @@ def run_analysis(
         progress: Who is told.
         times: What each stage took.
         accept: Raises if rows of this fingerprint must not replace what a model rests on.
+        beginning: Of the run; features are then those of the earlier one.
     """
     config = loaded.config
     with times.stage("check"):
@@ -94,6 +99,10 @@ def run_analysis(
             lists=source.lists,
         )
         require_spark_for(config, source)
+        frozen = None
+        if beginning is not None:
+            columns, known, left_out = freeze_features(loaded, columns, beginning)
+            frozen = known, left_out
     with times.stage("ingest"):
         data = config.data.model_copy(update={"key_columns": columns.carried})
         ingested = ingest(
@@ -111,18 +120,21 @@ def run_analysis(
         accept(ingested.fingerprint)
     _say_times(ingested, progress)
     with times.stage("statistics"):
-        features, left_out = _decide(loaded, run, columns, source, ingested, progress=progress)
+        features, left_out = frozen or _decide(
+            loaded, run, columns, source, ingested, progress=progress
+        )
         features = with_newest_times(features, ingested.splits["train"].files)
         statistics = _collect(
             loaded, run.path, features, source, ingested, progress=progress, compare=True
         )
-        _refuse_empty_columns(loaded, columns, statistics)
-        _refuse_empty_vocabularies(loaded, columns, statistics)
+        if beginning is None:
+            _refuse_empty_columns(loaded, columns, statistics)
+            _refuse_empty_vocabularies(loaded, columns, statistics)
         statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
     durable.write_text(
         run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
     )
-    return Analysis(source, columns, ingested, features, left_out, statistics)
+    return Analysis(source, columns, ingested, features, left_out, statistics, beginning)
 
 
 def with_newest_times(

@@ -23,6 +23,7 @@ from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.vocabulary_growth import grow_plan, num_new_values
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
@@ -87,7 +88,12 @@ def run_encoding(
         ConfigError: None of label 0 is drawn.
     """
     with times.stage("transforms"):
-        plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
+        beginning = analysis.beginning
+        if beginning is None:
+            plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
+        else:
+            plan = grow_plan(beginning, analysis.statistics, run)
+            progress.say(_describe_growth(beginning.plan, plan))
         plan.save(run.preprocessing)
         fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint, loaded.config)
         threads = num_threads(loaded.config.runtime)
@@ -119,7 +125,8 @@ def run_encoding(
             ):
                 batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
                 own_rows = None
-                if split == "train":
+                # What an earlier run counted does not hold the labels of these rows.
+                if split == "train" and beginning is None:
                     own_rows = _own_rows(plan, run, rows.files, targets.label)
                 for records in encode_in_order(
                     encoder,
@@ -142,6 +149,16 @@ def run_encoding(
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
     return Encoding(plan, folders, counts.per_table(), fingerprint)
+
+
+def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> str:
+    """What is new in the vocabularies of an earlier run."""
+    found = {name: count for name, count in num_new_values(earlier, grown).items() if count}
+    if not found:
+        return "No vocabulary of the earlier run has new values"
+    shown = ", ".join(f"{name} {count:,}" for name, count in list(found.items())[:5])
+    more = f" and {len(found) - 5} more fields" if len(found) > 5 else ""
+    return f"New values in the vocabularies of the earlier run: {shown}{more}"
 
 
 def _own_rows(
@@ -167,7 +184,7 @@ def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: 
 
 def plan_fingerprint(plan: PreprocessingPlan) -> str:
     """Names everything that turns raw columns into ids and numbers."""
-    return hashlib.sha256(plan.model_dump_json().encode("utf-8")).hexdigest()
+    return plan.fingerprint()
 
 
 def encode_in_order(

@@ -4,19 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.distributed.master.manifests import (
     CheckpointsFolder,
     CutManifest,
     cut_file_name,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
-from ctr_pipeline.embeddings.dense_log import restore_range
-from ctr_pipeline.embeddings.log_chain import LogFile
-from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.pipeline.cut_files import restore_cut
 from ctr_pipeline.pipeline.training_stage import (
-    LocalModel,
     TrainedModel,
     assemble_local,
     require_same_plan,
@@ -118,7 +114,7 @@ def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> 
     """
     cut = find_trained_cut(loaded, run, progress)
     model = assemble_local(loaded, run, cut.plan, None)
-    _restore(model, run.checkpoints, cut.manifest)
+    restore_cut(model.store, model.dense, run.checkpoints, cut.manifest)
     return model.trained(cut.state)
 
 
@@ -137,26 +133,3 @@ def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifes
     if not of_best:
         progress.say("The newest checkpoint is used instead of the best, which is not whole")
     return (of_best or found)[0]
-
-
-def _restore(model: LocalModel, folder: Path, manifest: CutManifest) -> None:
-    facts, files = manifest.facts, manifest.files
-    if model.store is not None:
-        restore_rows(
-            model.store,
-            folder,
-            [_log_files(chain.files) for chain in files.partitions],
-            num_partitions=facts.num_partitions,
-            cut=facts.cut,
-        )
-    restore_range(
-        model.dense,
-        folder,
-        _log_files(files.dense),
-        first=0,
-        num_dense=model.compiled.num_parameters,
-    )
-
-
-def _log_files(files: tuple[LoggedFile, ...]) -> list[LogFile]:
-    return [LogFile(**vars(file)) for file in files]

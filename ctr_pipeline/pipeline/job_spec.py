@@ -29,9 +29,22 @@ from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 
 
 def prepare_spec(
-    loaded: LoadedConfig, run: RunFolder, encoding: Encoding, *, num_dense: int
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    num_dense: int,
+    earlier_steps: int = 0,
 ) -> JobSpec:
-    """The spec of a new job, its training counts written beside it."""
+    """The spec of a new job, its training counts written beside it.
+
+    Args:
+        loaded: The config.
+        run: Its folder.
+        encoding: Of the rows.
+        num_dense: Dense parameters of the model.
+        earlier_steps: Steps of the runs that this one goes on from.
+    """
     config = loaded.config
     counts_file = run.job / "counts.npy"
     with durable.durable_write(counts_file) as file:
@@ -66,6 +79,7 @@ def prepare_spec(
         checkpoint_seconds=config.train.checkpoint_seconds,
         keep_checkpoints=config.train.keep_checkpoints,
         checkpoints_folder=str(run.checkpoints.resolve()),
+        earlier_steps=earlier_steps,
     )
 
 

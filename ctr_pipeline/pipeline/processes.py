@@ -16,6 +16,7 @@ from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
 from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
+from ctr_pipeline.pipeline.earlier_run import Beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.job_following import finish_job, follow_job
 from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec, require_same_partitions
@@ -43,10 +44,20 @@ def trained_in_processes(
     encoding: Encoding,
     *,
     resume: bool,
+    beginning: Beginning | None = None,
     progress: Progress,
     times: StageTimes,
 ) -> Iterator["TrainedModel"]:
-    """Trains, from the start or from the newest whole cut; gives the model while members live.
+    """Trains, from the start or where a run ended; gives the model while members live.
+
+    Args:
+        loaded: The config.
+        run: Its folder.
+        encoding: The rows.
+        resume: Go on from the newest whole cut, if there is a job.
+        beginning: What the run takes over from an earlier one.
+        progress: Who is told.
+        times: Of stages.
 
     Raises:
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
@@ -68,7 +79,9 @@ def trained_in_processes(
     commands = CommandLines(run.config)
     with LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher:
         with times.stage("training"):
-            spec, compiled = _prepare(loaded, run, encoding, resume=resume)
+            spec, compiled = _prepare(
+                loaded, run, encoding, resume=resume, beginning=beginning, progress=progress
+            )
             launcher.start("master", 0)
             view = follow_job(run, launcher, progress, resumable=True)
             state = _state_of(loaded, view, encoding)
@@ -92,20 +105,62 @@ def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
 
 
 def _prepare(
-    loaded: LoadedConfig, run: RunFolder, encoding: Encoding, *, resume: bool
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    beginning: Beginning | None,
+    progress: Progress,
 ) -> "tuple[JobSpec, CompiledModel]":
-    """Writes the spec, for which the number of dense parameters has to be known."""
+    """Writes the spec, for which the number of dense parameters has to be known.
+
+    The parameters of an earlier run become the first cut of the job, before there is a spec: a job
+    that has one can be resumed.
+    """
     # The nursery of workers imports TensorFlow at the same time.
     from ctr_pipeline.pipeline.dense_model import compile_model
 
     compiled = compile_model(
         loaded.config, run, encoding.plan, threads=num_threads(loaded.config.runtime), trains=False
     )
-    spec = prepare_spec(loaded, run, encoding, num_dense=compiled.num_parameters)
+    spec = prepare_spec(
+        loaded,
+        run,
+        encoding,
+        num_dense=compiled.num_parameters,
+        earlier_steps=0 if beginning is None else beginning.record.all_steps,
+    )
     if resume:
         spec = continue_spec(spec, run)
+    elif beginning is not None:
+        _write_beginning(loaded, encoding, spec, beginning, progress)
     save_spec(run.job, spec)
     return spec, compiled
+
+
+def _write_beginning(
+    loaded: LoadedConfig,
+    encoding: Encoding,
+    spec: "JobSpec",
+    beginning: Beginning,
+    progress: Progress,
+) -> None:
+    from ctr_pipeline.pipeline.cut_files import write_first_cut
+    from ctr_pipeline.pipeline.earlier_parameters import build_from_earlier
+
+    parameters = build_from_earlier(
+        loaded.config,
+        encoding.plan,
+        encoding.counts,
+        beginning,
+        num_dense=spec.num_dense,
+        progress=progress,
+    )
+    write_first_cut(spec, parameters.rows, parameters.dense)
+    if parameters.rows is not None:
+        parameters.rows.release()
+    progress.say(f"Training begins from {beginning.record.describe()}")
 
 
 @contextmanager

@@ -18,7 +18,9 @@ from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
 from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
 from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.training.history import EpochRecord
@@ -72,7 +74,7 @@ def run_report(
                     number=row.number or None,
                     id=row.id or None,
                     statistics_used=tuple(row.statistics.split(", ")) if row.statistics else (),
-                    vocabulary_size=_vocabulary_size(analysis, row.feature),
+                    vocabulary_size=_vocabulary_size(model.plan, row.feature),
                     num_ids=row.num_ids,
                     dimension=row.dimension or None,
                     num_bytes=row.max_bytes,
@@ -108,14 +110,23 @@ def run_report(
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
             ensemble=tuple(_ensemble_member(member) for member in model.members),
-            notes=_notes(loaded, run),
+            notes=_notes(loaded, run, analysis, model.plan),
         )
         durable.write_text(run.report, render_report(shown))
 
 
-def _notes(loaded: LoadedConfig, run: RunFolder) -> tuple[str, ...]:
+def _notes(
+    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, plan: PreprocessingPlan
+) -> tuple[str, ...]:
     """What the tables do not say of how the model was trained."""
     data, notes = loaded.config.data, list[str]()
+    if analysis.beginning is not None:
+        num_new = sum(num_new_values(analysis.beginning.plan, plan).values())
+        notes.append(
+            f"Training began from {analysis.beginning.record.describe()}. Transforms are as that "
+            f"run fitted them; {num_new:,} values are new in its vocabularies. Statistics are of "
+            "the rows of this run."
+        )
     if data.weight is not None:
         notes.append(
             f"Rows count by their weight, column '{data.weight}', in the loss, in metrics and in "
@@ -203,9 +214,9 @@ def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:
     )
 
 
-def _vocabulary_size(analysis: Analysis, column: str) -> int | None:
-    vocabulary = analysis.statistics.vocabularies.get(column)
-    return None if vocabulary is None else vocabulary.size
+def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
+    steps = [field.step for field in plan.fields if field.column == feature]
+    return next((step.size for step in steps if isinstance(step, FittedVocabulary)), None)
 
 
 def _history(history: Sequence[EpochRecord], learning_rate: float) -> tuple[page.HistoryRow, ...]:

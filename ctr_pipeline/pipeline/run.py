@@ -19,6 +19,7 @@ from ctr_pipeline.errors import (
     Interrupted,
 )
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
+from ctr_pipeline.pipeline.earlier_run import Beginning, find_beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding, encoded_fingerprint, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
@@ -73,9 +74,19 @@ def run_pipeline(
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run) if resume else None
-        analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
+        beginning = find_beginning(loaded, run, keep=resume, progress=progress)
+        analysis, encoding = _prepare(
+            loaded, run, progress, times, accept=accept, beginning=beginning
+        )
         with _trained(
-            loaded, run, encoding, resume=resume, profile=profile, progress=progress, times=times
+            loaded,
+            run,
+            encoding,
+            resume=resume,
+            profile=profile,
+            beginning=beginning,
+            progress=progress,
+            times=times,
         ) as model:
             return _finish(
                 loaded, run, analysis, encoding, model=model, progress=progress, times=times
@@ -89,7 +100,8 @@ def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), _logged(run), interruption.handle_signals():
         bound_libraries(loaded.config.runtime)
-        return run_analysis(loaded, run, progress, StageTimes()).statistics
+        beginning = find_beginning(loaded, run, keep=False, progress=progress)
+        return run_analysis(loaded, run, progress, StageTimes(), beginning=beginning).statistics
 
 
 def train(
@@ -109,9 +121,19 @@ def train(
     with _opened(loaded, resume=resume, overwrite=overwrite) as run:
         check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run) if resume else None
-        analysis, encoding = _prepare(loaded, run, progress, times, accept=accept)
+        beginning = find_beginning(loaded, run, keep=resume, progress=progress)
+        analysis, encoding = _prepare(
+            loaded, run, progress, times, accept=accept, beginning=beginning
+        )
         with _trained(
-            loaded, run, encoding, resume=resume, profile=profile, progress=progress, times=times
+            loaded,
+            run,
+            encoding,
+            resume=resume,
+            profile=profile,
+            beginning=beginning,
+            progress=progress,
+            times=times,
         ):
             pass
         return RunResult(run.path, {}, times.seconds, run.paths(), _num_rows(analysis))
@@ -297,6 +319,7 @@ def _trained(
     *,
     resume: bool,
     profile: bool,
+    beginning: Beginning | None,
     progress: Progress,
     times: StageTimes,
 ) -> "Iterator[TrainedModel]":
@@ -308,7 +331,13 @@ def _trained(
         from ctr_pipeline.pipeline.processes import trained_in_processes
 
         with trained_in_processes(
-            loaded, run, encoding, resume=resume, progress=progress, times=times
+            loaded,
+            run,
+            encoding,
+            resume=resume,
+            beginning=beginning,
+            progress=progress,
+            times=times,
         ) as model:
             yield model
         return
@@ -316,7 +345,14 @@ def _trained(
 
     times.reach("TensorFlow")
     yield run_training(
-        loaded, run, encoding, resume=resume, profile=profile, progress=progress, times=times
+        loaded,
+        run,
+        encoding,
+        resume=resume,
+        profile=profile,
+        beginning=beginning,
+        progress=progress,
+        times=times,
     )
 
 
@@ -327,11 +363,12 @@ def _prepare(
     times: StageTimes,
     *,
     accept: Callable[[str], None] | None = None,
+    beginning: Beginning | None = None,
 ) -> tuple[Analysis, Encoding]:
     bound_libraries(loaded.config.runtime)
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
-    analysis = run_analysis(loaded, run, progress, times, accept=accept)
+    analysis = run_analysis(loaded, run, progress, times, accept=accept, beginning=beginning)
     return analysis, run_encoding(loaded, run, analysis, progress, times)
 
 
@@ -356,6 +393,7 @@ def _prepare_as_trained(
         accept=lambda rows: require_same_rows(
             state, encoded_fingerprint(plan, rows, loaded.config), run
         ),
+        beginning=find_beginning(loaded, run, keep=True, progress=progress),
     )
     require_same_rows(state, encoding.fingerprint, run)
     return analysis, encoding
@@ -432,6 +470,7 @@ def _finish(
             "embedding_rows": num_rows,
             "embedding_bytes": num_row_bytes,
             "dense_parameters": model.compiled.num_parameters,
+            **_origin(analysis),
         },
         "importance": [row.model_dump() for row in importance],
         "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
@@ -446,6 +485,13 @@ def _finish(
         metrics["runtime"] = model.runtime
     durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
     return RunResult(run.path, metrics, times.seconds, run.paths(), _num_rows(analysis))
+
+
+def _origin(analysis: Analysis) -> dict[str, Any]:
+    """What the run began from, if from an earlier one."""
+    if analysis.beginning is None:
+        return {}
+    return {"init_from": analysis.beginning.record.model_dump(mode="json")}
 
 
 def _num_rows(analysis: Analysis) -> dict[str, int]:

@@ -17,6 +17,8 @@ from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
+from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier
+from ctr_pipeline.pipeline.earlier_run import Beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
 from ctr_pipeline.pipeline.ensemble import JoinedRows, TrainedMember, member_configs
 from ctr_pipeline.pipeline.resources import num_threads, thread_shares
@@ -115,17 +117,19 @@ def run_training(
     encoding: Encoding,
     *,
     resume: bool,
+    beginning: Beginning | None = None,
     profile: bool = False,
     progress: Progress,
     times: StageTimes,
 ) -> TrainedModel:
-    """Trains from the start, or goes on from the newest whole checkpoint.
+    """Trains from the start or an earlier run, or goes on from the newest whole checkpoint.
 
     Args:
         loaded: The config.
         run: The run folder.
         encoding: The rows.
         resume: Go on from a checkpoint if there is one.
+        beginning: What the run takes over from an earlier one.
         profile: See where the time goes, say it and keep it for the report; of an ensemble, beside
             each of its models.
         progress: Who is told.
@@ -137,7 +141,7 @@ def run_training(
             run.discard_results()
         run.keep_config(loaded)
 
-    job = _Training(run, encoding, claim, resume, profile, progress, times)
+    job = _Training(run, encoding, claim, resume, beginning, profile, progress, times)
     with times.stage("training"):
         if resume:
             require_mode(run, processes=False)
@@ -157,6 +161,7 @@ class _Training:
         encoding: Prepared rows.
         claim: Called before anything is written, once the first model is known to be one.
         resume: Go on from the newest whole checkpoints.
+        beginning: What the run takes over from an earlier one.
         profile: See where the time goes.
         progress: Who is told.
         times: Of stages.
@@ -166,6 +171,7 @@ class _Training:
     encoding: Encoding
     claim: Callable[[], None]
     resume: bool
+    beginning: Beginning | None
     profile: bool
     progress: Progress
     times: StageTimes
@@ -257,6 +263,17 @@ def _train(
             require_same_rows(trainer.state, encoding.fingerprint, run)
             trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(f"Resuming after step {checkpoint.step:,}")
+        elif job.beginning is not None:
+            fill_from_earlier(
+                model.store,
+                model.dense,
+                model.plan,
+                job.beginning,
+                threads=num_threads(config.runtime),
+                progress=progress,
+            )
+            trainer.state.earlier_steps = job.beginning.record.all_steps
+            progress.say(f"Training begins from {job.beginning.record.describe()}")
         if folder in (run, run.member(0)):
             job.claim()
         folder.path.mkdir(parents=True, exist_ok=True)

@@ -160,6 +160,9 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
     if config.tune is None:
         place = loaded.place_of("tune") if loaded.path is None else str(loaded.path)
         raise ConfigError([ConfigProblem(place, "tune", _EXAMPLE)])
+    if config.train.init_from is not None:
+        message = "a search trains each of its trials from the start; leave it out"
+        raise ConfigError([loaded.problem_at("train.init_from", message)])
     if config.runtime.mode != "local":
         message = "a search trains in one process; give --set runtime.mode=local"
         raise ConfigError([loaded.problem_at("runtime.mode", message)])

@@ -93,6 +93,11 @@ class RunFolder:
         return self.path / "preprocessing.json"
 
     @property
+    def beginning(self) -> Path:
+        """What the run took over from an earlier one, if it began from one."""
+        return self.path / "beginning"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoints of training."""
         return self.path / "checkpoints"

@@ -3,6 +3,7 @@
 `plan` fits it from statistics; `encode` runs it in training, `build` turns it into layers.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -430,6 +431,10 @@ class PreprocessingPlan(_Frozen):
             slot += field.num_slots
             place += num_coefficients
         return slots, floats
+
+    def fingerprint(self) -> str:
+        """Names everything that turns raw columns into ids and numbers."""
+        return hashlib.sha256(self.model_dump_json().encode("utf-8")).hexdigest()
 
     def save(self, path: Path) -> None:
         """Writes the plan as JSON, durably."""

@@ -50,6 +50,8 @@ class TrainingState:
         finished: Why training ended; empty while it goes on.
         rows_fingerprint: Of the encoded rows that are trained on.
         plan_fingerprint: Of the transforms that encoded them.
+        earlier_steps: Batches that the parameters were trained with before this run began; the
+            optimizers' moments are of all of them, the schedule is of this run alone.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
@@ -62,6 +64,7 @@ class TrainingState:
     finished: str = ""
     rows_fingerprint: str = ""
     plan_fingerprint: str = ""
+    earlier_steps: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -253,16 +256,17 @@ class Trainer:
             embeddings_BFD=embeddings,
         )
         self._lap(Stage.TENSORFLOW if self._is_compiled else Stage.COMPILE)
+        of_all_runs = state.earlier_steps + step
         self._dense.update(
             gradients.parameters_P,
-            step=step,
+            step=of_all_runs,
             learning_rate_factor=gradients.learning_rate_factor,
         )
         self._lap(Stage.DENSE_UPDATE)
         self._embeddings.update(
             batch.prepared,
             (gradients.linear_BF1, gradients.embeddings_BFD),
-            step=step,
+            step=of_all_runs,
             learning_rate_factor=gradients.learning_rate_factor,
             num_examples=batch.num_valid,
         )

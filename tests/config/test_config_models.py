@@ -98,6 +98,8 @@ KEYS = {
     "model.activation_units": ([64, 16], [0]),
     "model.file": ("model.py", 3),
     "model.options": ({"a": 1}, [1]),
+    "train.init_from.run": ("runs/day1", 3),
+    "train.init_from.checkpoint": ("last", "first"),
     "train.epochs": (2, 0),
     "train.batch_size": (64, 10**7),
     "train.seed": (7, -1),
@@ -172,6 +174,7 @@ COMPANIONS = {
     "train.ensemble_models": {"ensemble": 4},
     "model.options": {"name": "custom", "file": "model.py"},
     "train.learning_rate_schedule.name": {"decay_steps": 10},
+    "train.init_from.checkpoint": {"run": "runs/day1"},
     "runtime.workers.min": {"max": 2},
     "runtime.grads_to_wait": {"update": "sync"},
     "runtime.max_staleness": {"update": "bounded"},
@@ -215,7 +218,8 @@ def complete(key, value):
         mapping["features"] = [entry]
         return mapping
     if path[0] == "train" and len(path) > 2:
-        mapping["train"] = {path[1]: Config.model_fields["train"].default.model_dump()[path[1]]}
+        sections = Config.model_fields["train"].default.model_dump()
+        mapping["train"] = {path[1]: sections[path[1]]} if path[1] in sections else {}
     node = mapping
     for step in path[:-1]:
         node = node.setdefault(step, {})

@@ -510,6 +510,27 @@ FOLDERS = (
         ("predict", "c.yaml", "--data", "rows.csv", "-o", "nowhere/p.csv"),
         trained=True,
     ),
+    Case(
+        "predict_keeps_no_column",
+        nothing,
+        ("rows.csv", "'usr'", "--keep", "'user'"),
+        (*PREDICT_AGAIN, "--keep", "city,usr"),
+        trained=True,
+    ),
+    Case(
+        "predict_keeps_nothing",
+        nothing,
+        ("--keep", "an empty name"),
+        (*PREDICT_AGAIN, "--keep", "user,"),
+        trained=True,
+    ),
+    Case(
+        "predict_keeps_its_own_column",
+        nothing,
+        ("--keep", "'probability'"),
+        (*PREDICT_AGAIN, "--keep", "probability"),
+        trained=True,
+    ),
     Case("predict_nothing", file("new.csv", HEADER), ("new.csv",), PREDICT, trained=True),
     Case("predict_no_file", nothing, ("new.csv",), PREDICT, trained=True),
     Case(

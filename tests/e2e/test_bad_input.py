@@ -9,6 +9,7 @@ from bad_input_artefact_cases import ARTEFACT_CASES
 from bad_input_cases import CASES, Case
 from bad_input_comparison_cases import COMPARISON_CASES
 from bad_input_config_cases import CONFIG_CASES
+from bad_input_daily_cases import DAILY_CASES
 from bad_input_data_cases import DATA_CASES
 from bad_input_database_cases import DATABASE_CASES
 from bad_input_feature_cases import FEATURE_CASES
@@ -42,6 +43,7 @@ ALL_CASES = (
     *COMPARISON_CASES,
     *TUNE_CASES,
     *SPARK_CASES,
+    *DAILY_CASES,
 )
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb.", "errors.pydantic.dev", "<class")
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}

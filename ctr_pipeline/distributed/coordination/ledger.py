@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import TaskKey
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, TaskBoard, name_of
@@ -27,6 +28,17 @@ class ClosedEpoch:
     batches: int
     loss_sum: float
     dropped_tasks: tuple[str, ...]
+
+
+def frozen_beginning(cut: int) -> dict[str, object]:
+    """`TakeCut.frozen` of a cut of parameters that were given, before anything was trained."""
+    return {
+        **Ledger().freeze(),
+        "cut": CutRecord(cut, parent=0, depth=0, best_cut=0).to_json(),
+        "attempt": 0,
+        "repeated": [],
+        "seconds": [],
+    }
 
 
 class Ledger:

@@ -118,6 +118,8 @@ class JobSpec:
             trains.
         slot_tables: Table of each column of ids; empty if column f is of table f.
         admit_after: An id that occurs less often in the training rows has no row.
+        earlier_steps: Batches that the parameters of the first cut were trained with, in runs
+            before; 0: the job begins with initial values.
     """
 
     job: str
@@ -144,6 +146,7 @@ class JobSpec:
     scores_cut: int = 0
     slot_tables: tuple[int, ...] = ()
     admit_after: int = 1
+    earlier_steps: int = 0
 
     def split(self, name: str) -> SplitShape | None:
         """The split of that name, if there is one."""

@@ -150,6 +150,9 @@ class CutKeeper:
 
         manifest: CutManifest | None = None
         request = RestoreRequest(action.generation, 0, (), (), ())
+        if not action.cut and self._spec.earlier_steps:
+            reason = "no checkpoint is left, and the job began with parameters of an earlier run"
+            return failed(reason, damaged=True)
         try:
             if action.cut:
                 manifest = self._folder.load(action.cut)

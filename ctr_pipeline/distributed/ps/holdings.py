@@ -227,7 +227,7 @@ class Holdings:
                         [item.dense[low:high] for item in moving],
                         [item.num_examples for item in moving],
                     ),
-                    step=latest.step,
+                    step=self._spec.earlier_steps + latest.step,
                     learning_rate_factor=latest.learning_rate_factor,
                 )
         for item in batches:
@@ -301,9 +301,8 @@ class Holdings:
             )
         self.applied = applied
 
-    @staticmethod
     def _update_rows(
-        store: EmbeddingStore, rows: RowGradients, latest: BatchGradients, num_examples: int
+        self, store: EmbeddingStore, rows: RowGradients, latest: BatchGradients, num_examples: int
     ) -> int:
         # As those that come out of a message: the kernel is compiled once.
         sums = rows.sums.view()
@@ -312,7 +311,7 @@ class Holdings:
             rows.keys,
             sums,
             rows.num_occurrences,
-            step=latest.step,
+            step=self._spec.earlier_steps + latest.step,
             learning_rate_factor=latest.learning_rate_factor,
             num_examples=num_examples,
         )

@@ -1,0 +1,76 @@
+"""Rows of one store become rows of another, bit for bit; where tables have grown, under new ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctr_pipeline.embeddings.layout import RowLayout
+from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
+
+_BLOCK_ROWS = 1 << 16
+_ID_MASK = (1 << ID_BITS) - 1
+_INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class TableMove:
+    """Where the rows of a table go.
+
+    Attributes:
+        table: The place of the table among those of the other store.
+        first_moved: Ids below it stay.
+        shift: Added to the other ids.
+    """
+
+    table: int
+    first_moved: int
+    shift: int
+
+
+def same_records(one: RowLayout, other: RowLayout) -> bool:
+    """Whether records of both hold the same values and slots in the same places."""
+    return one.describe() == other.describe()
+
+
+def carry_over_rows(
+    source: EmbeddingStore, target: EmbeddingStore, moves: Sequence[TableMove]
+) -> None:
+    """Adds all rows of `source` to `target`, values and optimizer slots as they are.
+
+    The training count of a row becomes that of both trainings: how often its id occurred in the
+    earlier one, and how often it occurs in the rows that `target` was told of.
+
+    Args:
+        source: Any store.
+        target: Without any of these rows, and with records of the same make.
+        moves: Of each table of `source`.
+
+    Raises:
+        ValueError: Records are of another make, or an id has no place in its new table.
+        TrainingError: There is no room for so many rows.
+    """
+    if not same_records(source.layout, target.layout):
+        raise ValueError("records of another make")
+    table_T = np.array([move.table for move in moves], np.int64)
+    first_T = np.array([move.first_moved for move in moves], np.int64)
+    shift_T = np.array([move.shift for move in moves], np.int64)
+    num_ids_T = np.array([target.tables[move.table].num_ids for move in moves], np.int64)
+    rows = target.rows
+    with rows.lock:
+        for begin in range(0, source.num_rows, _BLOCK_ROWS):
+            end = min(begin + _BLOCK_ROWS, source.num_rows)
+            keys = source.rows.keys_N[begin:end]
+            tables, ids = keys >> ID_BITS, keys & _ID_MASK
+            ids = np.where(ids >= first_T[tables], ids + shift_T[tables], ids)
+            if (ids >= num_ids_T[tables]).any():
+                raise ValueError("an id has no place in its new table")
+            moved = np.ascontiguousarray((table_T[tables] << ID_BITS) | ids)
+            first = rows.append(moved)
+            last = first + len(moved)
+            rows.records_NR[first:last] = source.rows.records_NR[begin:end]
+            counts = rows.headers_NR[first:last, HEADER_COUNT].astype(np.int64)
+            total = counts + target.counts_of(moved)
+            rows.headers_NR[first:last, HEADER_COUNT] = np.minimum(total, _INT32_MAX)

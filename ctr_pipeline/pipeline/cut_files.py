@@ -1,0 +1,116 @@
+"""Cuts of a job as files: read into this process, or written for members to begin with."""
+
+import time
+from pathlib import Path
+
+from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
+from ctr_pipeline.distributed.coordination.messages import LoggedFile, PartitionFiles
+from ctr_pipeline.distributed.coordination.placement import owner_of
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.master.manifests import (
+    CheckpointsFolder,
+    CutFacts,
+    CutFiles,
+    CutManifest,
+)
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.dense_log import restore_range, save_range
+from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.row_log import restore_rows
+from ctr_pipeline.embeddings.snapshot import RowSnapshot
+from ctr_pipeline.embeddings.store import EmbeddingStore
+
+FIRST_CUT = 1
+
+
+def restore_cut(
+    rows: EmbeddingStore | None, dense: DenseParameters, folder: Path, manifest: CutManifest
+) -> None:
+    """Replaces parameters by those of a cut.
+
+    Args:
+        rows: With the tables, segments and seed of the job; None without tables.
+        dense: All dense parameters.
+        folder: Of the cut.
+        manifest: Which.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or of another make.
+    """
+    facts, files = manifest.facts, manifest.files
+    if rows is not None:
+        restore_rows(
+            rows,
+            folder,
+            [_log_files(chain.files) for chain in files.partitions],
+            num_partitions=facts.num_partitions,
+            cut=facts.cut,
+        )
+    restore_range(dense, folder, _log_files(files.dense), first=0, num_dense=len(dense.values))
+
+
+def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DenseParameters) -> None:
+    """Writes parameters as the cut that a new job finds and begins with.
+
+    Args:
+        spec: Of the job.
+        rows: All rows; None without tables.
+        dense: All dense parameters.
+
+    Raises:
+        RunFolderError: The disk is full or the folder cannot be written.
+    """
+    folder = CheckpointsFolder(Path(spec.checkpoints_folder), spec.job)
+    servers = spec.num_parameter_servers
+    row_files: tuple[LogFile, ...] = ()
+    if rows is not None:
+        snapshot = RowSnapshot(rows, cut=FIRST_CUT)
+        snapshot.begin(full=True)
+        row_files = snapshot.write(
+            folder.path,
+            num_partitions=spec.num_partitions,
+            partitions=range(spec.num_partitions),
+        )
+    dense_files: tuple[LogFile, ...] = ()
+    if spec.num_dense:
+        dense_files = (
+            save_range(
+                folder.path,
+                dense.values,
+                dense.slots,
+                dense.optimizer,
+                cut=FIRST_CUT,
+                first=0,
+                num_dense=spec.num_dense,
+            ),
+        )
+    by_partition = {file.partition: (LoggedFile(**vars(file)),) for file in row_files}
+    facts = CutFacts(
+        cut=FIRST_CUT,
+        parent=0,
+        generation=0,
+        job=spec.job,
+        config_fingerprint=spec.config_fingerprint,
+        rows_fingerprint=spec.rows_fingerprint,
+        plan_fingerprint=spec.plan_fingerprint,
+        num_partitions=spec.num_partitions,
+        num_parameter_servers=servers,
+        epoch=0,
+        step=0,
+        best_cut=0,
+        taken_at=time.time(),
+    )
+    files = CutFiles(
+        partitions=tuple(
+            PartitionFiles(partition, by_partition.get(partition, ()), owner_of(partition, servers))
+            for partition in range(spec.num_partitions)
+        ),
+        dense=tuple(LoggedFile(**vars(file)) for file in dense_files),
+        marks=((),) * servers,
+        versions=(0,) * servers,
+    )
+    folder.save(CutManifest(facts, files, frozen_beginning(FIRST_CUT), ()))
+
+
+def _log_files(files: tuple[LoggedFile, ...]) -> list[LogFile]:
+    return [LogFile(**vars(file)) for file in files]

@@ -1,0 +1,107 @@
+"""The parameters that a run takes over from an earlier one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.carry_over import carry_over_rows
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.pipeline.earlier_run import Beginning, reopen
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
+from ctr_pipeline.pipeline.vocabulary_growth import table_moves
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.checkpoint import Checkpoint
+from ctr_pipeline.training.parameters import load_parameters
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Rows and dense parameters, optimizer state included.
+
+    Attributes:
+        rows: None without fields.
+        dense: The dense ones.
+    """
+
+    rows: EmbeddingStore | None
+    dense: DenseParameters
+
+
+def load_earlier(
+    beginning: Beginning, *, num_dense: int, threads: int, progress: Progress
+) -> Parameters:
+    """The parameters of the earlier run, as it had them.
+
+    Args:
+        beginning: What the run takes over.
+        num_dense: Dense parameters that the model has.
+        threads: Of the store.
+        progress: Who is told of damages.
+
+    Raises:
+        CheckpointError: The earlier run has changed, or its dense parameters do not fit.
+    """
+    found = reopen(beginning.record, progress)
+    model, train = found.config.model, found.config.train
+    rows = build_store(beginning.plan, None, model=model, train=train, threads=threads)
+    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(train.optimizer))
+    if isinstance(found.content, Checkpoint):
+        load_parameters(found.content, lookup_of(rows, model), dense)
+    else:
+        from ctr_pipeline.pipeline.cut_files import restore_cut
+
+        restore_cut(rows, dense, found.folder, found.content)
+    return Parameters(rows, dense)
+
+
+def fill_from_earlier(
+    rows: EmbeddingStore | None,
+    dense: DenseParameters,
+    plan: PreprocessingPlan,
+    beginning: Beginning,
+    *,
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Gives fresh parameters the values and the optimizer state of the earlier run.
+
+    Memory: the rows twice, until the earlier ones have been read.
+
+    Raises:
+        CheckpointError: As `load_earlier`.
+    """
+    earlier = load_earlier(
+        beginning, num_dense=len(dense.values), threads=threads, progress=progress
+    )
+    if earlier.rows is not None and rows is not None:
+        carry_over_rows(earlier.rows, rows, table_moves(beginning.plan, plan))
+        earlier.rows.release()
+    dense.values[:] = earlier.dense.values
+    dense.slots[:] = earlier.dense.slots
+
+
+def build_from_earlier(
+    config: Config,
+    plan: PreprocessingPlan,
+    counts: Sequence[NDArray[np.int64]],
+    beginning: Beginning,
+    *,
+    num_dense: int,
+    progress: Progress,
+) -> Parameters:
+    """The parameters that a run of a config begins with, without a model around them.
+
+    Raises:
+        CheckpointError: As `load_earlier`.
+    """
+    threads = num_threads(config.runtime)
+    rows = build_store(plan, counts, model=config.model, train=config.train, threads=threads)
+    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(config.train.optimizer))
+    fill_from_earlier(rows, dense, plan, beginning, threads=threads, progress=progress)
+    return Parameters(rows, dense)

@@ -1,0 +1,160 @@
+"""Parameters written as the first cut of a job, and what its servers make of them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ctr_pipeline.distributed.coordination.ledger import Ledger
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import (
+    PROTOCOL_VERSION,
+    JobSpec,
+    OptimizerShape,
+    SegmentShape,
+    TableShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
+from ctr_pipeline.distributed.ps.merging import RowGradients
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.pipeline.cut_files import FIRST_CUT, restore_cut, write_first_cut
+
+NUM_DENSE = 11
+SIZES = {"item": 40, "user": 90}
+ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "initial_accumulator": 0.1}
+
+
+def spec_of(folder, **changes):
+    adam = OptimizerShape(name="adam", learning_rate=0.1, l1=0.0, l2=0.0, **ADAM)
+    spec = JobSpec(
+        job="test",
+        protocol=PROTOCOL_VERSION,
+        config_fingerprint="c",
+        rows_fingerprint="r",
+        plan_fingerprint="p",
+        seed=3,
+        tables=tuple(TableShape(name, size) for name, size in SIZES.items()),
+        segments=(SegmentShape("vector", 3, adam, "sum", 0.0, 1, 0.5),),
+        counts_file="",
+        num_dense=NUM_DENSE,
+        dense_optimizer=adam,
+        num_partitions=8,
+        num_parameter_servers=3,
+        update=UpdateRule("async", 1, 0, False),
+        splits=(),
+        batch_size=32,
+        epochs=1,
+        shuffle=True,
+        checkpoint_seconds=30.0,
+        keep_checkpoints=2,
+        checkpoints_folder=str(folder / "checkpoints"),
+    )
+    return replace(spec, **changes)
+
+
+def parameters(*, trained, steps=6):
+    """A store and dense parameters, fresh or after some steps."""
+    adam = OptimizerSpec("adam", 0.1)
+    segments = [SegmentSpec("vector", 3, adam, "sum", initial_range=0.5)]
+    tables = [TableSpec(name, size) for name, size in SIZES.items()]
+    store = EmbeddingStore(tables, segments, seed=3, threads=1)
+    dense = DenseParameters(np.zeros(NUM_DENSE, np.float32), adam)
+    chance = np.random.default_rng(0)
+    for step in range(1, steps + 1) if trained else ():
+        ids = np.stack([chance.integers(0, size, 30) for size in SIZES.values()], axis=1)
+        prepared = store.prepare(ids, 30)
+        store.locate(prepared, create=True)
+        gradients = chance.normal(size=(30, 2, 3)).astype(np.float32)
+        store.update(prepared, gradients, step=step, learning_rate_factor=1.0, num_examples=30)
+        dense.update(chance.normal(size=NUM_DENSE).astype(np.float32), step=step)
+    return store, dense
+
+
+def records_of(store):
+    rows = store.rows
+    return {
+        int(key): rows.records_NR[row].tobytes()
+        for row, key in enumerate(rows.keys_N[: store.num_rows])
+    }
+
+
+def test_the_first_cut_is_read_back_bit_for_bit(tmp_path):
+    spec = spec_of(tmp_path)
+    store, dense = parameters(trained=True)
+    write_first_cut(spec, store, dense)
+    (manifest,), damages = CheckpointsFolder(tmp_path / "checkpoints", "test").sound(read=True)
+    assert not damages
+    again, dense_again = parameters(trained=False)
+    restore_cut(again, dense_again, tmp_path / "checkpoints", manifest)
+    assert records_of(again) == records_of(store)
+    assert dense_again.values.tobytes() == dense.values.tobytes()
+    assert dense_again.slots.tobytes() == dense.slots.tobytes()
+    # Nothing is counted yet, and the cut is one that a job may go back to.
+    frozen = json.loads(json.dumps(manifest.frozen))
+    ledger = Ledger.thaw(frozen, lambda _: pytest.fail("no epoch is open"))
+    assert (ledger.epoch, ledger.batches, ledger.history, ledger.best_cut) == (0, 0, [], 0)
+    assert frozen["cut"]["cut"] == manifest.facts.cut == FIRST_CUT
+
+
+@pytest.mark.parametrize("num_servers", [1, 3, 5])
+def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path, num_servers):
+    """An update of the first batch equals the seventh of one process."""
+    store, dense = parameters(trained=True)
+    write_first_cut(spec_of(tmp_path), store, dense)
+    spec = spec_of(tmp_path, num_parameter_servers=num_servers, earlier_steps=6)
+    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    request = folder.load(FIRST_CUT).restore_request(1)
+    keys = np.sort(store.rows.keys_N[: store.num_rows])
+    partitions = partitions_of(keys, spec.num_partitions)
+    chance = np.random.default_rng(1)
+    sums = chance.normal(size=(len(keys), 3)).astype(np.float32)
+    gradient = chance.normal(size=NUM_DENSE).astype(np.float32)
+    occurrences = np.ones(len(keys), np.int32)
+    found, dense_values = {}, np.empty(NUM_DENSE, np.float32)
+    for server in range(num_servers):
+        holdings = Holdings(spec, server, threads=1)
+        holdings.restore(request)
+        own = partitions % num_servers == server
+        low, high = holdings.range
+        rows = RowGradients(keys[own], occurrences[own], sums[own])
+        batch = BatchId(0, 0, 1, 0)
+        holdings.apply([BatchGradients(batch, 1, 1.0, 30, rows, gradient[low:high])])
+        values = holdings.read_rows(keys[own], create=False)
+        found |= {int(key): row.tobytes() for key, row in zip(keys[own], values, strict=True)}
+        dense_values[low:high] = holdings.dense_values()
+    store.apply_gradients(
+        keys, sums, occurrences, step=7, learning_rate_factor=1.0, num_examples=30
+    )
+    dense.update(gradient, step=7)
+    expected = store.read_rows(keys)
+    assert found == {int(key): row.tobytes() for key, row in zip(keys, expected, strict=True)}
+    assert dense_values.tobytes() == dense.values.tobytes()
+    assert len({int(key) >> ID_BITS for key in keys}) == 2
+
+
+def test_a_model_without_tables_has_a_first_cut(tmp_path):
+    spec = spec_of(tmp_path, tables=())
+    _, dense = parameters(trained=True)
+    write_first_cut(spec, None, dense)
+    manifest = CheckpointsFolder(tmp_path / "checkpoints", "test").load(FIRST_CUT)
+    _, again = parameters(trained=False)
+    restore_cut(None, again, tmp_path / "checkpoints", manifest)
+    assert again.values.tobytes() == dense.values.tobytes()
+
+
+def test_a_damaged_first_cut_is_refused(tmp_path):
+    store, dense = parameters(trained=True)
+    write_first_cut(spec_of(tmp_path), store, dense)
+    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    manifest = folder.load(FIRST_CUT)
+    path = next(file for file in (tmp_path / "checkpoints").iterdir() if file.suffix == ".arrow")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CheckpointError):
+        restore_cut(*parameters(trained=False), tmp_path / "checkpoints", manifest)

@@ -1,0 +1,286 @@
+"""A run that begins from an earlier one: day 1, then day 2, beside both days at once."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from days import FEATURES, FIRST_NEW, settings_of, write_day
+
+from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.errors import CheckpointError, ConfigError
+from ctr_pipeline.pipeline import evaluate, run_pipeline, train
+from ctr_pipeline.pipeline.analysis_stage import run_analysis
+from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier, load_earlier
+from ctr_pipeline.pipeline.earlier_run import find_beginning
+from ctr_pipeline.pipeline.encoding_stage import run_encoding
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.training_stage import assemble_local
+from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
+from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
+from ctr_pipeline.preprocessing.fitted import FittedVocabulary, load_plan
+from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
+from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.training.checkpoint import CheckpointFolder
+
+ID_MASK = (1 << ID_BITS) - 1
+
+
+class Told(SilentProgress):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def trained(settings, *, resume=False, progress=None):
+    loaded = config_from_mapping(settings)
+    train(loaded, resume=resume, progress=progress or SilentProgress())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Rows of two days and of what comes next, and the run of day 1."""
+    folder = tmp_path_factory.mktemp("days")
+    write_day(folder / "day1.csv", 8000, seed=1, last=FIRST_NEW)
+    write_day(folder / "day2.csv", 1200, seed=2)
+    write_day(folder / "next.csv", 2500, seed=3)
+    trained(settings_of(folder / "day1.csv", folder / "one", keep_checkpoints=9))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def second(world):
+    """The run of day 2, begun from that of day 1."""
+    told = Told()
+    loaded = trained(
+        settings_of(world / "day2.csv", world / "two", init_from=world / "one"), progress=told
+    )
+    return loaded, told.lines
+
+
+def parts_of(settings):
+    """The fresh model of a config and the store of its earlier run, before the first step."""
+    loaded = config_from_mapping(settings)
+    run, progress = RunFolder(loaded.config.run_folder), SilentProgress()
+    run.path.mkdir(exist_ok=True)
+    beginning = find_beginning(loaded, run, keep=False, progress=progress)
+    analysis = run_analysis(loaded, run, progress, StageTimes(), beginning=beginning)
+    encoding = run_encoding(loaded, run, analysis, progress, StageTimes())
+    model = assemble_local(loaded, run, encoding.plan, encoding.counts)
+    fill_from_earlier(model.store, model.dense, model.plan, beginning, threads=1, progress=progress)
+    num_dense = model.compiled.num_parameters
+    earlier = load_earlier(beginning, num_dense=num_dense, threads=1, progress=progress)
+    assert np.array_equal(model.dense.values, earlier.dense.values)
+    assert np.array_equal(model.dense.slots, earlier.dense.slots)
+    return run, beginning, encoding, model, earlier.rows
+
+
+def records_of(store):
+    rows = store.rows
+    return {
+        (int(key) >> ID_BITS, int(key) & ID_MASK): rows.records_NR[row, 2:].tobytes()
+        for row, key in enumerate(rows.keys_N[: store.num_rows])
+    }
+
+
+def test_rows_of_day_1_are_the_same_bits_before_the_first_step(world, tmp_path):
+    settings = settings_of(world / "day2.csv", tmp_path / "two", init_from=world / "one")
+    run, beginning, encoding, model, earlier = parts_of(settings)
+    before, after = records_of(earlier), records_of(model.store)
+    assert len(before) == len(after) > 200
+    plan, grown = beginning.plan, encoding.plan
+    # Item and past have new values, user is hashed, x is cut where day 1 was.
+    new = num_new_values(plan, grown)
+    assert new["item"] > 20
+    assert set(new) == {"item", "past"}
+    for table, (old, field) in enumerate(zip(plan.fields, grown.fields, strict=True)):
+        if not isinstance(old.step, FittedVocabulary):
+            assert field == old
+        shift = new.get(old.name, 0)
+        size = old.num_ids - 2 - (old.sequence is not None) if shift else old.num_ids
+        for id_ in range(old.num_ids):
+            moved = id_ + shift if id_ >= size else id_
+            assert before.get((table, id_)) == after.get((table, moved)), (old.name, id_)
+    assert grown.numbers[0].steps == plan.numbers[0].steps
+    # The vocabulary goes on where it ended, with values of day 2 that day 1 had not.
+    item = grown.fields[0].step
+    known = load_vocabulary(run.path / plan.fields[0].step.file).to_pylist()
+    values = load_vocabulary(run.path / item.file).to_pylist()
+    assert values[: len(known)] == known
+    assert len(set(values)) == len(values) == item.size == len(known) + new["item"]
+    assert all(int(value[1:]) >= FIRST_NEW for value in values[len(known) :])
+    # The optimizers' state is there, too, and rows count what both days had of them.
+    assert np.abs(model.dense.slots).max() > 0
+    counts = model.store.row_headers(np.arange(3, dtype=np.int64))[0]
+    earlier_counts = earlier.row_headers(np.arange(3, dtype=np.int64))[0]
+    assert counts.tolist() == (earlier_counts + encoding.counts[0][:3]).tolist()
+
+
+def test_day_1_then_day_2_is_near_both_at_once_and_far_better_than_day_2_alone(world, second):
+    loaded, said = second
+    days = [world / "day1.csv", world / "day2.csv"]
+    configs = {
+        "then": loaded,
+        "both": trained(settings_of(days, world / "both")),
+        "alone": trained(settings_of(days[1], world / "alone")),
+        "one": config_from_mapping(settings_of(days[0], world / "one", keep_checkpoints=9)),
+    }
+    metrics = {
+        name: evaluate(config, data=str(world / "next.csv"), progress=SilentProgress())
+        for name, config in configs.items()
+    }
+    logloss = {name: one["logloss"] for name, one in metrics.items()}
+    auc = {name: one["auc"] for name, one in metrics.items()}
+    assert logloss["then"] < logloss["both"] + 0.015, logloss
+    assert logloss["then"] < logloss["alone"] - 0.03, logloss
+    assert auc["then"] > auc["alone"] + 0.04, auc
+    # New items are learned, which day 1 knows nothing of.
+    assert logloss["then"] < logloss["one"] - 0.01, logloss
+    assert any("Training begins from" in line and "best checkpoint" in line for line in said)
+    assert any("New values" in line and "item" in line for line in said)
+
+
+def test_steps_of_the_optimizers_go_on_and_the_runs_own_start_anew(world, second):
+    state = CheckpointFolder(world / "two" / "checkpoints").load_newest(print).state
+    first = CheckpointFolder(world / "one" / "checkpoints").load_newest(print).state
+    assert state["earlier_steps"] == first["best_step"] > 0
+    assert state["history"][0]["step"] < first["history"][0]["step"]
+    assert first["earlier_steps"] == 0
+
+
+def test_a_third_day_begins_from_the_second_and_needs_the_first_no_more(world, second, tmp_path):
+    for name in ("two", "day2.csv"):
+        source = world / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    write_day(tmp_path / "day3.csv", 800, seed=4, first=100)
+    settings = settings_of(
+        tmp_path / "day3.csv",
+        tmp_path / "three",
+        init_from={"run": str(tmp_path / "two"), "checkpoint": "last"},
+        epochs=1,
+    )
+    settings["report"] = {"importance": False}
+    settings["data"]["split"] = {"by": "random"}
+    loaded = config_from_mapping(settings)
+    run_pipeline(loaded, progress=SilentProgress())
+    steps = CheckpointFolder(tmp_path / "three" / "checkpoints").load_newest(print).state
+    before = CheckpointFolder(tmp_path / "two" / "checkpoints").load_newest(print)
+    assert steps["earlier_steps"] == before.step + before.state["earlier_steps"]
+    metrics = json.loads((tmp_path / "three" / "metrics.json").read_text())
+    origin = metrics["training"]["init_from"]
+    assert (origin["checkpoint"], origin["epoch"], origin["step"]) == ("last", 4, before.step)
+    # The page and the resolved config say so, and the export was proved equal to the trainer.
+    page = (tmp_path / "three" / "report.html").read_text()
+    assert "Training began from" in page
+    assert str(tmp_path / "two") in (tmp_path / "three" / "config.resolved.yaml").read_text()
+    assert (tmp_path / "three" / "export" / "1" / "parity.json").exists()
+    # Later commands rest on what was taken over when the run began.
+    expected = evaluate(loaded, progress=SilentProgress())
+    shutil.rmtree(tmp_path / "two")
+    assert evaluate(loaded, progress=SilentProgress()) == expected
+
+
+def test_a_run_that_is_resumed_ends_as_one_that_was_not(world, tmp_path):
+    shutil.copytree(world / "one", tmp_path / "one")
+
+    def settings(output, epochs):
+        day2 = world / "day2.csv"
+        return settings_of(day2, tmp_path / output, init_from=tmp_path / "one", epochs=epochs)
+
+    trained(settings("whole", 3))
+    trained(settings("halves", 1))
+    shutil.rmtree(tmp_path / "one")
+    trained(settings("halves", 3), resume=True)
+    states = [
+        CheckpointFolder(tmp_path / name / "checkpoints").load_newest(print)
+        for name in ("whole", "halves")
+    ]
+    for name in ("rows.bin", "dense.bin"):
+        assert len({(one.folder / name).read_bytes() for one in states}) == 1
+    history = [[one["valid_logloss"] for one in state.state["history"]] for state in states]
+    assert history[0] == history[1]
+
+
+def test_tables_of_target_rates_stay_those_of_day_1(world, second):
+    first, then = (load_plan(world / name / "preprocessing.json") for name in ("one", "two"))
+    before, after = first.numbers[-1].first, then.numbers[-1].first
+    assert after == before.model_copy(update={"file": after.file})
+    tables = [
+        pq.read_table(world / name / step.file) for name, step in (("one", before), ("two", after))
+    ]
+    assert tables[0].equals(tables[1])
+
+
+def refusal(settings, error=ConfigError):
+    with pytest.raises(error) as caught:
+        trained(settings)
+    return str(caught.value)
+
+
+def test_what_differs_is_listed(world, tmp_path):
+    settings = settings_of(world / "day2.csv", tmp_path / "x", init_from=world / "one")
+    other = {**settings, "model": {"name": "deepfm", "embedding_dim": 8, "hidden_units": [32]}}
+    message = refusal(other)
+    assert "train.init_from" in message
+    assert "model.embedding_dim is 4 there and 8 here" in message
+    assert "model.hidden_units is [16] there and [32] here" in message
+    optimizer = {"optimizer": {"name": "sgd", "learning_rate": 0.1}}
+    message = refusal({**settings, "train": {**settings["train"], **optimizer}})
+    assert 'train.optimizer.name is "adam" there and "sgd" here' in message
+    features = [
+        {"columns": "item", "id": {"hash": {"buckets": 9}}},
+        *FEATURES[1:4],
+        {"columns": "row", "id": "vocabulary"},
+    ]
+    message = refusal({**settings, "features": features})
+    assert "'item' has another id there" in message
+    assert "'row' is a feature here, and not there" in message
+    assert "'place' is a feature there, and not here" in message
+    assert not (tmp_path / "x" / "checkpoints").exists()
+
+
+def test_folders_that_cannot_be_begun_from(world, tmp_path):
+    day2 = world / "day2.csv"
+    assert "there is no" in refusal(settings_of(day2, tmp_path / "x", init_from=tmp_path / "gone"))
+    (tmp_path / "empty").mkdir()
+    message = refusal(settings_of(day2, tmp_path / "x", init_from=tmp_path / "empty"))
+    assert "holds no run" in message
+    assert "itself" in refusal(settings_of(day2, tmp_path / "x", init_from=tmp_path / "x"))
+    shutil.copytree(world / "one", tmp_path / "untrained")
+    shutil.rmtree(tmp_path / "untrained" / "checkpoints")
+    settings = settings_of(day2, tmp_path / "x", init_from=tmp_path / "untrained")
+    assert "holds no trained model" in refusal(settings, CheckpointError)
+
+
+def test_decided_features_are_those_of_the_first_day(world, tmp_path):
+    def settings(day, output, init_from=None):
+        found = settings_of(day, tmp_path / output, init_from=init_from, epochs=1)
+        return {**found, "features": "auto"}
+
+    trained(settings(world / "day1.csv", "one"))
+    # A column that is constant on this day would not be a feature of its own.
+    lines = (world / "day2.csv").read_text().splitlines()
+    names = lines[0].split(",")
+    rows = [line.split(",") for line in lines[1:]]
+    for row in rows:
+        row[names.index("place")] = "p3"
+    text = "\n".join(",".join([*row, "more"]) for row in [names, *rows])
+    (tmp_path / "day2.csv").write_text(text + "\n")
+    trained(settings(tmp_path / "day2.csv", "two", tmp_path / "one"))
+    first, then = (load_plan(tmp_path / name / "preprocessing.json") for name in ("one", "two"))
+    assert [one.name for one in first.fields] == [one.name for one in then.fields]
+    assert [one.steps for one in first.numbers] == [one.steps for one in then.numbers]
+
+
+def test_runs_from_the_start_have_the_fingerprints_that_they_had(world, tmp_path):
+    config = config_from_mapping(settings_of(world / "day1.csv", tmp_path)).config
+    assert "init_from" not in config.model_dump()["train"]
+    begun = config.model_copy(
+        update={"train": config.train.model_copy(update={"init_from": "runs/one"})}
+    )
+    assert model_fingerprint(begun) != model_fingerprint(config)
