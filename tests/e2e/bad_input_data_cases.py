@@ -106,11 +106,6 @@ DATA_FILES = (
         setting(data__train=["rows.csv", "rows.csv"]),
         ("data.train", "'rows.csv' is named twice", "once"),
     ),
-    Case(
-        "data_in_the_cloud",
-        setting(data__train="s3://bucket/rows.csv"),
-        ("data.train", "s3://bucket/rows.csv", "local"),
-    ),
     *(
         Case(f"data_is_{name}", file("rows.csv", content), ("rows.csv", what, "Convert"))
         for name, content, what in NOT_TEXT_OR_PARQUET
