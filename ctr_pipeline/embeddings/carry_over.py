@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctr_pipeline.embeddings.layout import RowLayout
-from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.embeddings.layout import RowLayout, describe_segments
+from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
 
@@ -30,9 +30,23 @@ class TableMove:
     shift: int
 
 
-def same_records(one: RowLayout, other: RowLayout) -> bool:
-    """Whether records of both hold the same values and slots in the same places."""
-    return one.describe() == other.describe()
+def tables_of_another_make(
+    source: EmbeddingStore, target: EmbeddingStore, moves: Sequence[TableMove]
+) -> list[str]:
+    """Tables whose records hold other values or slots, or hold them in other places."""
+    if _describe(source.layout, None) != _describe(target.layout, None):
+        return [table.name for table in source.tables]
+    return [
+        table.name
+        for table, move in zip(source.tables, moves, strict=True)
+        if _describe(source.layout, table) != _describe(target.layout, target.tables[move.table])
+    ]
+
+
+def _describe(layout: RowLayout, table: TableSpec | None) -> object:
+    own = None if table is None else table.segments
+    segments = describe_segments(own or layout.groups[0])
+    return segments, layout.width, layout.num_slots, layout.record_floats
 
 
 def carry_over_rows(
@@ -52,7 +66,7 @@ def carry_over_rows(
         ValueError: Records are of another make, or an id has no place in its new table.
         TrainingError: There is no room for so many rows.
     """
-    if not same_records(source.layout, target.layout):
+    if tables_of_another_make(source, target, moves):
         raise ValueError("records of another make")
     table_T = np.array([move.table for move in moves], np.int64)
     first_T = np.array([move.first_moved for move in moves], np.int64)

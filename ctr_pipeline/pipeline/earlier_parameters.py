@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.embeddings.carry_over import carry_over_rows
+from ctr_pipeline.embeddings.carry_over import carry_over_rows, tables_of_another_make
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.earlier_run import Beginning, reopen
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
@@ -48,11 +49,12 @@ def load_earlier(
         CheckpointError: The earlier run has changed, or its dense parameters do not fit.
     """
     found = reopen(beginning.record, progress)
-    model, train = found.config.model, found.config.train
-    rows = build_store(beginning.plan, None, model=model, train=train, threads=threads)
-    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(train.optimizer))
+    config = found.config
+    rows = build_store(beginning.plan, None, config=config, threads=threads)
+    optimizer = optimizer_spec(config.train.optimizer)
+    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer)
     if isinstance(found.content, Checkpoint):
-        load_parameters(found.content, lookup_of(rows, model), dense)
+        load_parameters(found.content, lookup_of(rows, config.model), dense)
     else:
         from ctr_pipeline.pipeline.cut_files import restore_cut
 
@@ -80,7 +82,16 @@ def fill_from_earlier(
         beginning, num_dense=len(dense.values), threads=threads, progress=progress
     )
     if earlier.rows is not None and rows is not None:
-        carry_over_rows(earlier.rows, rows, table_moves(beginning.plan, plan))
+        moves = table_moves(beginning.plan, plan)
+        different = tables_of_another_make(earlier.rows, rows, moves)
+        if different:
+            raise CheckpointError(
+                f"has embeddings of another length or optimizer in table '{different[0]}'",
+                place=beginning.record.run,
+                remedy="Set the feature's `embedding` as it was there; in place of dimension: auto, "
+                "which goes by the number of ids, give the number",
+            )
+        carry_over_rows(earlier.rows, rows, moves)
         earlier.rows.release()
     dense.values[:] = earlier.dense.values
     dense.slots[:] = earlier.dense.slots
@@ -101,7 +112,7 @@ def build_from_earlier(
         CheckpointError: As `load_earlier`.
     """
     threads = num_threads(config.runtime)
-    rows = build_store(plan, counts, model=config.model, train=config.train, threads=threads)
+    rows = build_store(plan, counts, config=config, threads=threads)
     dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(config.train.optimizer))
     fill_from_earlier(rows, dense, plan, beginning, threads=threads, progress=progress)
     return Parameters(rows, dense)
