@@ -88,8 +88,8 @@ def fill_from_earlier(
             raise CheckpointError(
                 f"has embeddings of another length or optimizer in table '{different[0]}'",
                 place=beginning.record.run,
-                remedy="Set the feature's `embedding` as it was there; in place of dimension: auto, "
-                "which goes by the number of ids, give the number",
+                remedy="Set the feature's `embedding` as it was there; in place of dimension: auto,"
+                " which goes by the number of ids, give the number",
             )
         carry_over_rows(earlier.rows, rows, moves)
         earlier.rows.release()
