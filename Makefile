@@ -65,7 +65,8 @@ spark: $(STAMP) ## Get PySpark for the tests that need one, if there is Java
 
 .PHONY: e2e
 e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
-	$(BIN)/python -m pytest -m 'slow and not cluster'
+	$(BIN)/python -m pytest -m 'slow and not e2e and not cluster' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'slow and e2e and not cluster'
 
 .PHONY: bench
 bench: $(STAMP) ## Every benchmark in its quick form; see benchmarks/README.md for the full one
