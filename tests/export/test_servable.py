@@ -273,7 +273,8 @@ def test_nothing_temporary_is_left(exported: ExportedModel) -> None:
     assert "variables.parts" not in names
 
 
-@pytest.mark.parametrize("name", [name for name in MODEL_KEYS if name != "custom"])
+# DIN needs sequences, which this job has none of: its export is proved in a run of its own.
+@pytest.mark.parametrize("name", sorted(set(MODEL_KEYS) - {"custom", "din"}))
 def test_every_model_scores_as_in_training(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name)
     exported = job.export(tmp_path / "1")

@@ -459,7 +459,8 @@ def test_bfloat16_is_what_products_are_computed_in_and_nothing_else(name: str) -
     np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+# DIN compares vectors of one length: others are refused in the config.
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "din"])
 def test_shorter_embeddings_are_projected_before_any_model(name: str) -> None:
     """A model of projected fields is the plain model on fields that numpy projected."""
     plain = make_model(name)
