@@ -121,9 +121,9 @@ def build_inputs(signature: ModelSignature, *, seed: int) -> ModelInputs:
         }
     rows_BFD = keras.Input((fields, dim), dtype="float32", name="embeddings")
     embeddings_BFD = rows_BFD
-    if signature.field_dims is not None and set(signature.field_dims) != {dim}:
+    if any(length != dim for length in signature.field_dims or ()):
         projection_seed = derive_seeds(seed, _PROJECTION_PLACE + 1)[_PROJECTION_PLACE]
-        projection = FieldProjection(signature.field_dims, projection_seed, name="projection")
+        projection = FieldProjection(signature.field_dims or (), projection_seed, name="projection")
         embeddings_BFD = projection(rows_BFD)
     return ModelInputs(
         signature=signature,

@@ -485,6 +485,20 @@ def test_shorter_embeddings_are_projected_before_any_model(name: str) -> None:
     np.testing.assert_allclose(mixed(batch), plain(projected), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dims", [None, ()])
+def test_numbers_alone_are_features_enough(dims: tuple[int, ...] | None) -> None:
+    signature = ModelSignature(0, 3, 2, base_rate=0.2, field_dims=dims)
+    model = build_model(small_config("deepfm"), signature, seed=0)
+    batch = {
+        "embeddings": np.zeros((4, 0, 3)),
+        "linear": np.zeros((4, 0)),
+        "numbers": np.ones((4, 2)),
+    }
+    assert model({name: tf.constant(value, tf.float32) for name, value in batch.items()}).shape == (
+        4,
+    )
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no feature"):
         build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)
