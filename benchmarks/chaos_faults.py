@@ -8,6 +8,7 @@ it checks itself.
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -603,12 +604,17 @@ def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
     return strike
 
 
+_ROOM_LEFT = 16 << 20  # bytes; less than that is no disk that has room before the fault
+
+
 def fill_disk(chaos: Disturbance) -> None:
     """No room for a checkpoint for a while: training goes on, and so do checkpoints later."""
     run = chaos.run
     chaos.wait_for_moment(0.1, 0.3)
     folder = run.output / "checkpoints"
     filler = folder / "filler"
+    if shutil.disk_usage(folder).free < _ROOM_LEFT:
+        raise MissedError("the checkpoints alone fill their disk")
     with filler.open("wb") as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\0" * (1 << 16))
@@ -629,10 +635,13 @@ def fill_disk(chaos: Disturbance) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """A disk of 300 MB for the checkpoints of the run in `folder`."""
+    """A disk of 800 MB for the checkpoints of the run in `folder`.
+
+    Its own need at full size: a chain, and the bases that replace it before it is deleted.
+    """
     target = folder / "run" / "checkpoints"
     target.mkdir(parents=True)
-    options = ["-t", "tmpfs", "-o", "size=300m", "chaos", str(target)]
+    options = ["-t", "tmpfs", "-o", "size=800m", "chaos", str(target)]
     subprocess.run(["mount", *options], check=True)
     try:
         yield {}
