@@ -10,7 +10,6 @@ or AVX512-BF16, and said to be left out elsewhere.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import subprocess
@@ -19,95 +18,27 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from machine import Spread, describe_machine, print_machine, print_table, write_results
-from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
-from speed_data import NUM_TABLES, ROWS_PER_TABLE, SpeedRows, draw_rows
-from train_speed import HELD_OUT_BATCHES, WARMUP_STEPS, StepClock, samples_per_second
+from our_training import HELD_OUT_BATCHES, WARMUP_STEPS, split_rows, train_ours
+from roofline import BATCH_SIZE
+from speed_data import ROWS_PER_TABLE, draw_rows
 
-from ctr_pipeline.machine import (
-    available_cores,
-    decide_threads,
-    multiplies_bfloat16,
-    processor_flags,
-)
-
-
-def run_mode(mode: str, train: SpeedRows, held_out: SpeedRows, folder: Path) -> dict[str, Any]:
-    """One epoch in the order of the rows, in this process."""
-    from ctr_pipeline.config.models import ModelConfig, TrainConfig
-    from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
-    from ctr_pipeline.embeddings.dense import DenseParameters
-    from ctr_pipeline.embeddings.specs import TableSpec
-    from ctr_pipeline.embeddings.store import EmbeddingStore
-    from ctr_pipeline.models.inputs import ModelSignature
-    from ctr_pipeline.models.registry import build_model
-    from ctr_pipeline.pipeline.rows import optimizer_spec, segment_specs
-    from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
-    from ctr_pipeline.training.trainer import Trainer, TrainerFiles
-
-    model = ModelConfig(
-        name="deepfm", embedding_dim=EMBEDDING_DIM, hidden_units=HIDDEN_UNITS, dropout=0.0
-    )
-    config = TrainConfig(epochs=1, batch_size=BATCH_SIZE, shuffle=False, checkpoint_seconds=1e6)
-    shares = decide_threads(available_cores())
-    configure_tensorflow(threads=shares.tensorflow, deterministic=mode == "deterministic")
-    for name, rows in (("train", train), ("valid", held_out)):
-        with EncodedWriter(
-            folder / name, num_fields=NUM_TABLES, num_numbers=0, fingerprint=""
-        ) as writer:
-            writer.write(rows.ids_BF, np.empty((len(rows.labels_B), 0), np.float32), rows.labels_B)
-    signature = ModelSignature(NUM_TABLES, EMBEDDING_DIM, 0, float(train.labels_B.mean()))
-    training_model = None
-    if mode == "bfloat16":
-        training_model = build_model(model, signature, seed=0, precision="bfloat16")
-    compiled = CompiledModel(
-        build_model(model, signature, seed=0),
-        training_model=training_model,
-        batch_size=BATCH_SIZE,
-    )
-    store = EmbeddingStore(
-        [TableSpec(f"table{table}", ROWS_PER_TABLE) for table in range(NUM_TABLES)],
-        segment_specs(model, config),
-        seed=0,
-        threads=shares.rows,
-    )
-    store.set_training_counts(
-        [np.bincount(column, minlength=ROWS_PER_TABLE) for column in train.ids_BF.T]
-    )
-    dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.optimizer))
-    clock = StepClock()
-    with EncodedReader(folder / "train") as train_rows, EncodedReader(folder / "valid") as valid:
-        trainer = Trainer(
-            config=config,
-            compiled=compiled,
-            embeddings=store,
-            dense=dense,
-            train=train_rows,
-            valid=valid,
-            files=TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events"),
-            progress=clock,
-        )
-        (record,) = trainer.fit().history
-    bits = hashlib.sha256(dense.values.tobytes())
-    for block in store.iterate_rows(1 << 16):
-        bits.update(block.values.tobytes())
-    return {
-        "samples_per_second": samples_per_second(clock.times),
-        "held_out_logloss": record.valid_logloss,
-        "held_out_auc": record.valid_auc,
-        "bits": bits.hexdigest(),
-    }
+from ctr_pipeline.machine import multiplies_bfloat16, processor_flags
 
 
 def run_side(mode: str, steps: int, seed: int, output: Path) -> None:
     """One mode, in this process; writes its figures as JSON."""
     rows = draw_rows((steps + HELD_OUT_BATCHES) * BATCH_SIZE, seed=seed)
-    cut = steps * BATCH_SIZE
-    train = SpeedRows(rows.ids_BF[:cut], rows.labels_B[:cut])
-    held_out = SpeedRows(rows.ids_BF[cut:], rows.labels_B[cut:])
+    train, held_out = split_rows(rows, steps)
     with tempfile.TemporaryDirectory(prefix="step-modes-") as folder:
-        figures = run_mode(mode, train, held_out, Path(folder))
+        figures = train_ours(
+            train,
+            held_out,
+            Path(folder),
+            rows_per_table=ROWS_PER_TABLE,
+            precision="bfloat16" if mode == "bfloat16" else "float32",
+            deterministic=mode == "deterministic",
+        )
     output.write_text(json.dumps(figures), encoding="utf-8")
 
 

@@ -1,13 +1,16 @@
-"""Training speed of DeepFM: ours beside plain Keras, on the same ids in the same order.
+"""Training speed: ours beside plain Keras, FuxiCTR and DeepCTR-Torch, same ids, same order.
 
-26 tables of 100,000 rows x 16 (and a linear weight each), batches of 4096, MLP 256-128-64, no
-dropout on either side. Ours is the pipeline's own trainer with the shipped optimizers and L2.
-Plain Keras is what its guides show: a `keras.layers.Embedding` a table, `compile` with Adam at its
-default learning rate and `fit` with everything else at its defaults. Both make the same number of
-steps over the same rows and are scored on the same held-out rows. Each side runs in a process of
-its own, ours and Keras by turns; compilation and the first steps are not timed.
+26 tables of equal size (and a linear weight each), embeddings of 16, batches of 4096, MLP
+256-128-64, no dropout on any side; two cross layers, two interaction layers of 16 maps. Ours is the
+pipeline's own trainer with the shipped optimizers and L2. Plain Keras is what its guides show: see
+`plain_keras.py`. FuxiCTR and DeepCTR-Torch train by their own loops and defaults in an
+environment of their own, which is made here: see `peer_training.py`. All sides make the same number
+of steps over the same rows and are scored on the same held-out rows. Each side runs in a process of
+its own, the sides by turns; compilation and the first steps are not timed. `--rows` counts the
+embedding rows of all tables.
 
-    python benchmarks/train_speed.py
+    python benchmarks/train_speed.py                     # DeepFM beside plain Keras
+    python benchmarks/train_speed.py --sides keras fuxictr deepctr_torch --rows 104000 2600000
 """
 
 import argparse
@@ -17,17 +20,50 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from environments import KEPT_IN, make_environment
 from machine import Spread, describe_machine, print_machine, print_table, write_results
+from our_training import (
+    HELD_OUT_BATCHES,
+    WARMUP_STEPS,
+    samples_per_second,
+    split_rows,
+    train_ours,
+)
+from plain_keras import NAMES, build_plain_keras
 from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, SpeedRows, draw_rows
 
-WARMUP_STEPS = 16
-HELD_OUT_BATCHES = 32
-SIDES = ("ours", "keras")
+SIDES = ("ours", "keras", "fuxictr", "deepctr_torch")
+PEERS = ("fuxictr==2.3.10", "polars<2", "deepctr-torch==0.3.0", "torch==2.13.0")
+CROSS_LAYERS = 2
+CIN_LAYERS = (16, 16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table.
+
+    Attributes:
+        model: Its name in the registry.
+        rows_per_table: Embedding rows of each of the tables.
+        steps: Batches of training.
+        seed: Of the rows and of initial values.
+    """
+
+    model: str
+    rows_per_table: int
+    steps: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Model and rows of all tables."""
+        return f"{self.model}, {self.rows_per_table * NUM_TABLES:,} rows"
 
 
 def logloss(labels_B: np.ndarray, logits_B: np.ndarray) -> float:
@@ -36,48 +72,20 @@ def logloss(labels_B: np.ndarray, logits_B: np.ndarray) -> float:
     return float(np.mean(np.logaddexp(0.0, logits) - labels_B * logits))
 
 
-def samples_per_second(times: list[float]) -> float:
-    """Rate over all steps after the warm-up, from the moments at which steps ended."""
-    return (len(times) - WARMUP_STEPS) * BATCH_SIZE / (times[-1] - times[WARMUP_STEPS - 1])
-
-
-def build_plain_keras(threads: int) -> Any:
-    """DeepFM from stock layers, compiled with Adam on logits."""
-    import keras
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    keras.utils.set_random_seed(0)
-    ids = keras.Input((NUM_TABLES,), dtype="int32")
-    embedded, linear = [], []
-    for table in range(NUM_TABLES):
-        column = ids[:, table]
-        embedded.append(keras.layers.Embedding(ROWS_PER_TABLE, EMBEDDING_DIM)(column))
-        linear.append(keras.layers.Embedding(ROWS_PER_TABLE, 1)(column))
-    stacked = keras.ops.stack(embedded, axis=1)
-    summed = keras.ops.sum(stacked, axis=1)
-    pairs = 0.5 * keras.ops.sum(
-        keras.ops.square(summed) - keras.ops.sum(keras.ops.square(stacked), axis=1),
-        axis=1,
-        keepdims=True,
-    )
-    deep = keras.layers.Concatenate()(embedded)
-    for units in HIDDEN_UNITS:
-        deep = keras.layers.Dense(units, activation="relu")(deep)
-    logit = keras.layers.Add()([*linear, pairs, keras.layers.Dense(1)(deep)])
-    model = keras.Model(ids, logit)
-    model.compile(
-        optimizer=keras.optimizers.Adam(),
-        loss=keras.losses.BinaryCrossentropy(from_logits=True),
-    )
-    return model
-
-
-def run_keras(train: SpeedRows, held_out: SpeedRows, threads: int) -> dict[str, Any]:
+def run_keras(case: Case, train: SpeedRows, held_out: SpeedRows) -> dict[str, Any]:
     """Plain Keras: one epoch of `fit` in the order of the rows."""
     import keras
 
-    model = build_plain_keras(threads)
+    model = build_plain_keras(
+        case.model,
+        num_tables=NUM_TABLES,
+        rows_per_table=case.rows_per_table,
+        embedding_dim=EMBEDDING_DIM,
+        hidden_units=HIDDEN_UNITS,
+        cross_layers=CROSS_LAYERS,
+        cin_layers=CIN_LAYERS,
+        seed=case.seed,
+    )
     times: list[float] = []
     model.fit(
         train.ids_BF,
@@ -94,127 +102,65 @@ def run_keras(train: SpeedRows, held_out: SpeedRows, threads: int) -> dict[str, 
     logits = model.predict(held_out.ids_BF, batch_size=BATCH_SIZE, verbose=0)[:, 0]
     return {
         "samples_per_second": samples_per_second(times),
-        "steps": len(times),
         "held_out_logloss": logloss(held_out.labels_B, logits),
     }
 
 
-class StepClock:
-    """A `Progress` and its tasks that note when each training step ended."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self._timing = False
-
-    def task(self, name: str, *, total: int | None, unit: str = "rows") -> "StepClock":
-        """Times the steps of training alone."""
-        self._timing = name.startswith("Training")
-        return self
-
-    def say(self, text: str) -> None:
-        """Shows nothing."""
-
-    def advance(self, amount: int) -> None:
-        """A step of `amount` rows ended."""
-        if self._timing and amount:
-            self.times.append(time.perf_counter())
-
-    def note(self, text: str) -> None:
-        """Shows nothing."""
-
-    def __enter__(self) -> "StepClock":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._timing = False
-
-
-def run_ours(train: SpeedRows, held_out: SpeedRows, threads: int, folder: Path) -> dict[str, Any]:
-    """The pipeline's trainer by its defaults: one epoch in the order of the rows."""
-    from ctr_pipeline.config.models import ModelConfig, TrainConfig
-    from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
-    from ctr_pipeline.embeddings.dense import DenseParameters
-    from ctr_pipeline.embeddings.specs import TableSpec
-    from ctr_pipeline.embeddings.store import EmbeddingStore
-    from ctr_pipeline.models.inputs import ModelSignature
-    from ctr_pipeline.models.registry import build_model
-    from ctr_pipeline.pipeline.rows import optimizer_spec, segment_specs
-    from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
-    from ctr_pipeline.training.trainer import Trainer, TrainerFiles
-
-    model_config = ModelConfig(
-        name="deepfm", embedding_dim=EMBEDDING_DIM, hidden_units=HIDDEN_UNITS, dropout=0.0
-    )
-    train_config = TrainConfig(
-        epochs=1, batch_size=BATCH_SIZE, shuffle=False, checkpoint_seconds=1e6
-    )
-    for name, rows in (("train", train), ("valid", held_out)):
-        with EncodedWriter(
-            folder / name, num_fields=NUM_TABLES, num_numbers=0, fingerprint=""
-        ) as writer:
-            writer.write(rows.ids_BF, np.empty((len(rows.labels_B), 0), np.float32), rows.labels_B)
-    configure_tensorflow(threads=threads, deterministic=False)
-    signature = ModelSignature(NUM_TABLES, EMBEDDING_DIM, 0, float(train.labels_B.mean()))
-    compiled = CompiledModel(build_model(model_config, signature, seed=0), batch_size=BATCH_SIZE)
-    store = EmbeddingStore(
-        [TableSpec(f"table{table}", ROWS_PER_TABLE) for table in range(NUM_TABLES)],
-        segment_specs(model_config, train_config),
-        seed=0,
-        threads=threads,
-    )
-    store.set_training_counts(
-        [np.bincount(column, minlength=ROWS_PER_TABLE) for column in train.ids_BF.T]
-    )
-    clock = StepClock()
-    with EncodedReader(folder / "train") as train_rows, EncodedReader(folder / "valid") as valid:
-        trainer = Trainer(
-            config=train_config,
-            compiled=compiled,
-            embeddings=store,
-            dense=DenseParameters(
-                compiled.initial_parameters(), optimizer_spec(train_config.optimizer)
-            ),
-            train=train_rows,
-            valid=valid,
-            files=TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events"),
-            progress=clock,
-        )
-        state = trainer.fit()
-    return {
-        "samples_per_second": samples_per_second(clock.times),
-        "steps": state.step,
-        "held_out_logloss": state.history[-1].valid_logloss,
-    }
-
-
-def run_side(side: str, steps: int, seed: int, output: Path) -> None:
-    """One side, in this process; writes its figures as JSON."""
-    rows = draw_rows((steps + HELD_OUT_BATCHES) * BATCH_SIZE, seed=seed)
-    cut = steps * BATCH_SIZE
-    train = SpeedRows(rows.ids_BF[:cut], rows.labels_B[:cut])
-    held_out = SpeedRows(rows.ids_BF[cut:], rows.labels_B[cut:])
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+def run_side(side: str, case: Case, folder: Path) -> None:
+    """Ours or plain Keras, in this process; writes its figures as JSON."""
+    rows = SpeedRows(np.load(folder / "ids.npy"), np.load(folder / "labels.npy"))
+    train, held_out = split_rows(rows, case.steps)
     if side == "keras":
-        figures = run_keras(train, held_out, threads)
+        figures = run_keras(case, train, held_out)
     else:
-        with tempfile.TemporaryDirectory(prefix="train-speed-") as folder:
-            figures = run_ours(train, held_out, threads, Path(folder))
-    rate = float(np.clip(train.labels_B.mean(), 1e-6, 1 - 1e-6))
-    constant = np.full(len(held_out.labels_B), np.log(rate / (1 - rate)))
-    figures["constant_logloss"] = logloss(held_out.labels_B, constant)
-    output.write_text(json.dumps(figures), encoding="utf-8")
+        with tempfile.TemporaryDirectory(prefix="train-speed-") as work:
+            figures = train_ours(
+                train, held_out, Path(work), model=case.model, rows_per_table=case.rows_per_table
+            )
+    (folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
 
 
-def start_side(side: str, *, steps: int, seed: int, folder: Path) -> dict[str, Any]:
-    """One side in a process of its own."""
-    output = folder / f"{side}.json"
-    command = [sys.executable, __file__, "--side", side, "--output", str(output)]
-    command += ["--steps", str(steps), "--seed", str(seed)]
+class SideError(Exception):
+    """A side did not run to its end."""
+
+
+def start_side(side: str, case: Case, folder: Path, peers_python: Path | None) -> dict[str, Any]:
+    """One side in a process of its own.
+
+    Raises:
+        SideError: It failed, say for want of memory.
+    """
+    output = folder / "figures.json"
+    output.unlink(missing_ok=True)
+    if side in ("ours", "keras"):
+        command = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
+        command += ["--models", case.model, "--rows", str(case.rows_per_table * NUM_TABLES)]
+        command += ["--steps", str(case.steps), "--seed", str(case.seed)]
+    else:
+        script = Path(__file__).with_name("peer_training.py")
+        command = [str(peers_python), str(script), side, case.model, str(folder), str(output)]
+        command += ["--train-rows", str(case.steps * BATCH_SIZE), "--seed", str(case.seed)]
+        command += ["--rows-per-table", str(case.rows_per_table)]
+        command += ["--embedding-dim", str(EMBEDDING_DIM), "--cross-layers", str(CROSS_LAYERS)]
+        command += ["--hidden-units", *map(str, HIDDEN_UNITS)]
+        command += ["--cin-layers", *map(str, CIN_LAYERS)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    subprocess.run(command, check=True, env=environment)
+    log = folder / "side.log"
+    with log.open("w", encoding="utf-8") as lines:
+        code = subprocess.run(
+            command, env=environment, stdout=lines, stderr=lines, check=False
+        ).returncode
+    if code != 0 or not output.exists():
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        raise SideError(f"{side}, {case.name}: ended with {code}\n" + "\n".join(tail))
     figures: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+    if "step_times" in figures:
+        times = figures.pop("step_times")
+        if len(times) != case.steps:
+            raise SideError(f"{side}, {case.name}: {len(times)} steps, not {case.steps}")
+        figures["samples_per_second"] = samples_per_second(times)
     print(
-        f"  {side}: {figures['samples_per_second']:,.0f} samples/s, "
+        f"  {side}, {case.name}: {figures['samples_per_second']:,.0f} samples/s, "
         f"held-out logloss {figures['held_out_logloss']:.4f}",
         file=sys.stderr,
     )
@@ -232,74 +178,140 @@ def measure_bound(folder: Path, *, quick: bool) -> dict[str, float]:
     return results
 
 
+def compare_case(
+    case: Case, sides: tuple[str, ...], repeats: int, peers_python: Path | None
+) -> dict[str, Any]:
+    """All sides of one line by turns; a side that fails is said to, and left out from then on."""
+    figures: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="train-speed-") as temporary:
+        folder = Path(temporary)
+        rows = draw_rows(
+            (case.steps + HELD_OUT_BATCHES) * BATCH_SIZE,
+            seed=case.seed,
+            rows_per_table=case.rows_per_table,
+        )
+        np.save(folder / "ids.npy", rows.ids_BF)
+        np.save(folder / "labels.npy", rows.labels_B)
+        train, held_out = split_rows(rows, case.steps)
+        rate = float(np.clip(train.labels_B.mean(), 1e-6, 1 - 1e-6))
+        constant = np.full(len(held_out.labels_B), np.log(rate / (1 - rate)))
+        unlearned = logloss(held_out.labels_B, constant)
+        del rows, train, held_out
+        for _ in range(repeats):
+            for side in sides:
+                if side in failed:
+                    continue
+                try:
+                    figures[side].append(start_side(side, case, folder, peers_python))
+                except SideError as error:
+                    if side == "ours":
+                        raise
+                    failed[side] = str(error)
+                    print(f"  {error}", file=sys.stderr)
+    ran = [side for side in sides if side not in failed]
+    speeds = {side: [one["samples_per_second"] for one in figures[side]] for side in ran}
+    ratios = {
+        side: Spread.of(
+            [ours / other for ours, other in zip(speeds["ours"], speeds[side], strict=True)]
+        )
+        for side in ran
+        if side != "ours"
+    }
+    losses = {side: Spread.of([one["held_out_logloss"] for one in figures[side]]) for side in ran}
+    return {
+        "model": case.model,
+        "embedding_rows": case.rows_per_table * NUM_TABLES,
+        "samples_per_second": {side: Spread.of(speeds[side]).as_dict() for side in ran},
+        "ours_divided_by": {side: ratio.as_dict() for side, ratio in ratios.items()},
+        "held_out_logloss": {side: loss.as_dict() for side, loss in losses.items()},
+        "constant_logloss": unlearned,
+        "failed": failed,
+    }
+
+
+def show_case(figures: dict[str, Any], side: str) -> list[str]:
+    """A line of the table."""
+    name = f"{figures['model']}, {figures['embedding_rows']:,} rows"
+    if side in figures["failed"]:
+        return [name, side, "did not run", "", ""]
+    speed = Spread(**figures["samples_per_second"][side])
+    ratio = figures["ours_divided_by"].get(side)
+    loss = Spread(**figures["held_out_logloss"][side])
+    return [name, side, speed.show(0), Spread(**ratio).show(2) if ratio else "", loss.show(5)]
+
+
 def main() -> None:
-    """Runs both sides by turns and prints the comparison."""
+    """Runs the sides by turns and prints the comparison."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=3, help="Runs of each side.")
     parser.add_argument("--steps", type=int, default=256, help="Batches of 4096 rows a run.")
     parser.add_argument("--seed", type=int, default=0, help="Of the rows.")
+    parser.add_argument(
+        "--sides", nargs="+", choices=SIDES, default=["ours", "keras"], help="Beside ours."
+    )
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=["deepfm"], help="Lines.")
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        type=int,
+        default=[ROWS_PER_TABLE * NUM_TABLES],
+        help="Embedding rows of all tables; a line of each.",
+    )
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=KEPT_IN,
+        help="Where the peers' environment is made and kept (6 GB).",
+    )
     parser.add_argument("--quick", action="store_true", help="One repeat of 48 steps.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.side:
-        run_side(arguments.side, arguments.steps, arguments.seed, arguments.output)
-        return
     repeats, steps = (1, 48) if arguments.quick else (arguments.repeats, arguments.steps)
     if steps <= WARMUP_STEPS:
         parser.error(f"--steps must be above {WARMUP_STEPS}, the steps of the warm-up")
+    cases = [
+        Case(model, -(-rows // NUM_TABLES), steps, arguments.seed)
+        for rows in arguments.rows
+        for model in arguments.models
+    ]
+    if arguments.side:
+        run_side(arguments.side, cases[0], arguments.folder)
+        return
+    sides = ("ours", *(side for side in arguments.sides if side != "ours"))
+    peers_python = None
+    if {"fuxictr", "deepctr_torch"} & set(sides):
+        peers_python = make_environment(arguments.environments.resolve() / "peers", PEERS)
     machine = describe_machine()
-    figures: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory(prefix="train-speed-") as temporary:
-        folder = Path(temporary)
-        bound = measure_bound(folder, quick=arguments.quick)
-        for _ in range(repeats):
-            for side in SIDES:
-                figures[side].append(
-                    start_side(side, steps=steps, seed=arguments.seed, folder=folder)
-                )
-    rates = {
-        side: Spread.of([one["samples_per_second"] for one in figures[side]]) for side in SIDES
-    }
-    losses = {side: Spread.of([one["held_out_logloss"] for one in figures[side]]) for side in SIDES}
-    pairs = zip(rates["ours"].values, rates["keras"].values, strict=True)
-    ratio = Spread.of([ours / keras for ours, keras in pairs])
-    ceiling = bound["samples_per_second"]
+        bound = measure_bound(Path(temporary), quick=arguments.quick)
+    results = [compare_case(case, sides, repeats, peers_python) for case in cases]
     print(f"\n{steps} steps of {BATCH_SIZE} rows, {repeats} repeats, by turns\n")
     print_machine(machine)
     print_table(
-        ["side", "samples/s", "share of the roofline", "held-out logloss"],
-        [
-            [
-                side,
-                rates[side].show(0),
-                f"{rates[side].mean / ceiling:.0%}",
-                losses[side].show(5),
-            ]
-            for side in SIDES
-        ],
+        ["model", "side", "samples/s", "ours / it", "held-out logloss"],
+        [show_case(figures, side) for figures in results for side in sides],
     )
-    print(f"Ours / plain Keras: {ratio.show(2)}")
-    print(f"Roofline: {ceiling:,.0f} samples/s ({bound['float32_gflops']:,.0f} GFLOPS float32, "
+    ceiling = bound["samples_per_second"]
+    print(f"Roofline of deepfm, 2.6 M rows: {ceiling:,.0f} samples/s "
+          f"({bound['float32_gflops']:,.0f} GFLOPS float32, "
           f"{bound['bandwidth_gb_per_second']:.1f} GB/s)")  # fmt: skip
-    gap = losses["ours"].mean - losses["keras"].mean
-    print(f"Held-out logloss, ours - Keras: {gap:+.5f}; of the training rows' click rate: "
-          f"{figures['ours'][0]['constant_logloss']:.5f}")  # fmt: skip
+    for figures in results:
+        if figures["model"] == "deepfm" and figures["embedding_rows"] == 2_600_000:
+            share = figures["samples_per_second"]["ours"]["mean"] / ceiling
+            figures["share_of_roofline"] = share
+            print(f"Ours, deepfm, 2.6 M rows: {share:.0%} of it")
+        print(f"Logloss of the click rate alone, {figures['model']}, "
+              f"{figures['embedding_rows']:,} rows: {figures['constant_logloss']:.5f}")  # fmt: skip
     write_results(
         arguments.json,
         benchmark="train_speed",
         machine=machine,
-        results={
-            "steps": steps,
-            "samples_per_second": {side: rates[side].as_dict() for side in SIDES},
-            "held_out_logloss": {side: losses[side].as_dict() for side in SIDES},
-            "ratio": ratio.as_dict(),
-            "roofline": bound,
-            "share_of_roofline": rates["ours"].mean / ceiling,
-        },
+        results={"steps": steps, "repeats": repeats, "cases": results, "roofline": bound},
     )
 
 
