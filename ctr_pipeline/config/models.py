@@ -556,6 +556,15 @@ class EmbeddingTraining(Section):
         "rarer ids read as zeros, learn nothing and take no memory. For hashed ids: a vocabulary "
         "has min_count.",
     )
+    memory_limit_gb: float | None = Field(
+        default=None,
+        gt=0,
+        exclude_if=is_none,
+        description="Memory, in 10^9 bytes, for the records of embedding rows (values, optimizer "
+        "state) in each process that holds rows; further ones lie in a file in the run folder, "
+        "mapped, with the same results. Keys and index, 25 to 41 bytes a row, come on top; null: "
+        "all in memory.",
+    )
 
 
 class EarlyStopping(Section):

@@ -37,6 +37,7 @@ _REFUSED: Mapping[str, str] = {
     "train.ensemble_models": _ONE_MODEL,
     "train.checkpoint_seconds": _NO_MODEL,
     "train.keep_checkpoints": _NO_MODEL,
+    "train.embeddings.memory_limit_gb": _NO_MODEL,
     "name": _NO_MODEL,
     "analysis": _NO_MODEL,
     "evaluation": _NO_MODEL,

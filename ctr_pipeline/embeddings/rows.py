@@ -19,6 +19,7 @@ from ctr_pipeline.embeddings.arrays import (
 from ctr_pipeline.embeddings.layout import RowLayout
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.reserved import give_back, reserve_array
+from ctr_pipeline.embeddings.spilling import MemoryLimit, SpilledPart
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
 from ctr_pipeline.errors import TrainingError
 
@@ -54,6 +55,8 @@ class RowStorage:
         layout: Of a record.
         max_rows: Rows that there can be.
         table_seeds_T: uint64, the seed of each table's initial values.
+        memory_limit: Of the records; None: they take what they need. Rows made first are those in
+            memory: an id that occurs often occurs early.
 
     Attributes:
         lock: Held by whoever changes rows; a snapshot copies rows under it.
@@ -62,11 +65,20 @@ class RowStorage:
         delta_after: The cut since which the marks tell all changes; None if they tell none.
     """
 
-    def __init__(self, layout: RowLayout, max_rows: int, table_seeds_T: UInt64Array) -> None:
+    def __init__(
+        self,
+        layout: RowLayout,
+        max_rows: int,
+        table_seeds_T: UInt64Array,
+        *,
+        memory_limit: MemoryLimit | None = None,
+    ) -> None:
         self.layout = layout
         self._table_seeds_T = table_seeds_T
         self.records_NR, self.keys_N, self.marks_N = self._reserve(min(max_rows, _MOST_ROWS))
         self.headers_NR: Int32Array = self.records_NR.view(np.int32)
+        self._limit = memory_limit
+        self._spilled = None if memory_limit is None else SpilledPart(self.records_NR, memory_limit)
         self.index: UInt64Array = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
         self.num_rows = 0
         self.lock = threading.RLock()
@@ -103,8 +115,14 @@ class RowStorage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of records, keys, marks and index."""
+        """Bytes of records, keys, marks and index, wherever they lie."""
         return self.num_rows * self.bytes_a_row + self.index.nbytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of records, among `num_bytes`, that lie in a file, beyond the memory limit."""
+        num_bytes = self.num_rows * self.layout.record_bytes
+        return 0 if self._limit is None else self._limit.spilled_bytes(num_bytes)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -152,7 +170,7 @@ class RowStorage:
                 admits every key, also where no counts are known.
 
         Raises:
-            TrainingError: There is no room for so many rows.
+            TrainingError, RunFolderError: There is no room for so many rows, in memory or on disk.
         """
         rows_U, num_missing = self.find(keys_U, runner)
         if num_missing and admit_after > 1:
@@ -191,7 +209,7 @@ class RowStorage:
             The first of the new rows.
 
         Raises:
-            TrainingError: There is no room for so many rows.
+            TrainingError, RunFolderError: There is no room for so many rows, in memory or on disk.
             ValueError: A key stands twice.
         """
         before = self.num_rows
@@ -220,13 +238,20 @@ class RowStorage:
             self._rebuild_index(needed)
 
     def require_room(self, needed: int) -> None:
-        """Raises TrainingError if the system gave less memory than so many rows need."""
+        """Makes sure that so many rows can be written.
+
+        Raises:
+            TrainingError: The system gave less address space than they need.
+            RunFolderError: They pass the memory limit, and the disk is full or cannot be written.
+        """
         if needed > self.capacity:
             raise TrainingError(
                 f"{needed} embedding rows are needed, there is room for {self.capacity}",
                 remedy="Lower vocabulary sizes, hash buckets or embedding_dim, "
                 "or allow the system to overcommit memory",
             )
+        if self._spilled is not None:
+            self._spilled.require(needed * self.layout.record_bytes)
 
     def _rebuild_index(self, num_rows: int) -> None:
         """Indexes all rows anew, with room for `num_rows` of them at half load.
@@ -262,6 +287,8 @@ class RowStorage:
         self.clear()
         for array in (self.records_NR, self.keys_N, self.marks_N):
             give_back(array)
+        if self._spilled is not None:
+            self._spilled.release()
 
     def adopt(self, num_rows: int) -> None:
         """Takes over the first `num_rows` keys and records, written from outside; unmarked.

@@ -30,6 +30,7 @@ from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import ID_BITS, MAX_TABLES, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch, number_keys
 
 # A unique row costs about as much as this many further occurrences.
@@ -69,6 +70,8 @@ class EmbeddingStore:
         admit_after: An id has a row only if it occurs at least so often in the training rows, which
             `set_training_counts` then has to tell before rows are made; a rarer one reads as zeros
             and learns nothing.
+        memory_limit: Of the records of rows; further ones lie in a file, with the same results.
+            None: all lie in memory.
 
     Raises:
         ValueError: Tables or segments that cannot be.
@@ -84,6 +87,7 @@ class EmbeddingStore:
         threads: int,
         field_tables: Sequence[int] | None = None,
         admit_after: int = 1,
+        memory_limit: MemoryLimit | None = None,
     ) -> None:
         names = [table.name for table in tables]
         if not tables or len(tables) > MAX_TABLES or len(set(names)) < len(names):
@@ -103,6 +107,7 @@ class EmbeddingStore:
             self.layout,
             sum(table.num_ids for table in tables),
             np.array([_table_seed(seed, name) for name in names], np.uint64),
+            memory_limit=memory_limit,
         )
 
     @property
@@ -121,8 +126,12 @@ class EmbeddingStore:
         return self.layout.record_bytes
 
     def memory_bytes(self) -> int:
-        """Bytes of records, keys, index and of the working memory kept between calls."""
-        return self._rows.num_bytes + self._preparer.num_bytes
+        """Bytes in memory: records, keys, index and the working memory kept between calls."""
+        return self._rows.num_bytes - self._rows.spilled_bytes + self._preparer.num_bytes
+
+    def spilled_bytes(self) -> int:
+        """Bytes of records that lie in a file, beyond the memory limit."""
+        return self._rows.spilled_bytes
 
     @property
     def rows(self) -> RowStorage:
@@ -163,7 +172,7 @@ class EmbeddingStore:
             create: Make the missing rows, as training does; else they read as zeros.
 
         Raises:
-            TrainingError: There is no room for the new rows.
+            TrainingError, RunFolderError: There is no room for the new rows, in memory or on disk.
         """
         prepared.rows_U = self._locate(prepared.keys_U, create=create)
 

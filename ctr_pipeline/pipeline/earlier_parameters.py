@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.carry_over import carry_over_rows, tables_of_another_make
 from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.earlier_run import Beginning, reopen
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.rows import build_store, lookup_of, optimizer_spec
+from ctr_pipeline.pipeline.rows import build_store, lookup_of, memory_limit_of, optimizer_spec
 from ctr_pipeline.pipeline.vocabulary_growth import table_moves
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.progress import Progress
@@ -35,7 +37,12 @@ class Parameters:
 
 
 def load_earlier(
-    beginning: Beginning, *, num_dense: int, threads: int, progress: Progress
+    beginning: Beginning,
+    *,
+    num_dense: int,
+    threads: int,
+    memory_limit: MemoryLimit | None,
+    progress: Progress,
 ) -> Parameters:
     """The parameters of the earlier run, as it had them.
 
@@ -43,6 +50,7 @@ def load_earlier(
         beginning: What the run takes over.
         num_dense: Dense parameters that the model has.
         threads: Of the store.
+        memory_limit: Of the store; that of the run that begins.
         progress: Who is told of damages.
 
     Raises:
@@ -50,7 +58,9 @@ def load_earlier(
     """
     found = reopen(beginning.record, progress)
     config = found.config
-    rows = build_store(beginning.plan, None, config=config, threads=threads)
+    rows = build_store(
+        beginning.plan, None, config=config, threads=threads, memory_limit=memory_limit
+    )
     optimizer = optimizer_spec(config.train.optimizer)
     dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer)
     if isinstance(found.content, Checkpoint):
@@ -69,17 +79,22 @@ def fill_from_earlier(
     beginning: Beginning,
     *,
     threads: int,
+    memory_limit: MemoryLimit | None,
     progress: Progress,
 ) -> None:
     """Gives fresh parameters the values and the optimizer state of the earlier run.
 
-    Memory: the rows twice, until the earlier ones have been read.
+    Memory: the rows twice, until the earlier ones have been read, each up to the limit.
 
     Raises:
         CheckpointError: As `load_earlier`.
     """
     earlier = load_earlier(
-        beginning, num_dense=len(dense.values), threads=threads, progress=progress
+        beginning,
+        num_dense=len(dense.values),
+        threads=threads,
+        memory_limit=memory_limit,
+        progress=progress,
     )
     if earlier.rows is not None and rows is not None:
         moves = table_moves(beginning.plan, plan)
@@ -104,15 +119,21 @@ def build_from_earlier(
     beginning: Beginning,
     *,
     num_dense: int,
+    folder: Path,
     progress: Progress,
 ) -> Parameters:
     """The parameters that a run of a config begins with, without a model around them.
+
+    Rows beyond the config's memory limit lie in a file in `folder`.
 
     Raises:
         CheckpointError: As `load_earlier`.
     """
     threads = num_threads(config.runtime)
-    rows = build_store(plan, counts, config=config, threads=threads)
+    limit = memory_limit_of(config, folder)
+    rows = build_store(plan, counts, config=config, threads=threads, memory_limit=limit)
     dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(config.train.optimizer))
-    fill_from_earlier(rows, dense, plan, beginning, threads=threads, progress=progress)
+    fill_from_earlier(
+        rows, dense, plan, beginning, threads=threads, memory_limit=limit, progress=progress
+    )
     return Parameters(rows, dense)

@@ -81,6 +81,10 @@ class JoinedRows:
         """Memory that the members' rows take."""
         return sum(member.memory_bytes() for member in self._members)
 
+    def spilled_bytes(self) -> int:
+        """What of them lies in files."""
+        return sum(member.spilled_bytes() for member in self._members)
+
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """All rows by ascending key, in blocks of at most `block_rows` (or one row a member)."""
         share = max(1, block_rows // len(self._members))

@@ -24,7 +24,7 @@ from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.embeddings.specs import SegmentSpec
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
-from ctr_pipeline.pipeline.rows import segment_specs, table_specs
+from ctr_pipeline.pipeline.rows import memory_limit_of, segment_specs, table_specs
 from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 
 
@@ -49,6 +49,7 @@ def prepare_spec(
     counts_file = run.job / "counts.npy"
     with durable.durable_write(counts_file) as file:
         np.save(file, np.concatenate([np.empty(0, np.int64), *encoding.counts]))
+    limit = memory_limit_of(config, run.checkpoints)
     return JobSpec(
         job=f"{config.name}-{secrets.token_hex(4)}",
         protocol=PROTOCOL_VERSION,
@@ -63,6 +64,7 @@ def prepare_spec(
         slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
         segments=_shapes(segment_specs(config.model, config.train)),
         admit_after=config.train.embeddings.admit_after,
+        memory_limit_bytes=None if limit is None else limit.num_bytes,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
         dense_optimizer=_optimizer(config.train.optimizer),

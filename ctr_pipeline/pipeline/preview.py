@@ -33,7 +33,7 @@ from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
-from ctr_pipeline.pipeline.rows import row_layout
+from ctr_pipeline.pipeline.rows import memory_limit_of, row_layout
 from ctr_pipeline.pipeline.spark_statistics import require_spark_for
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
@@ -86,6 +86,8 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     )
     max_bytes = sum(row.max_bytes or 0 for row in rows)
     disk_bytes = checkpoint_bytes(config, plan)
+    spilled = _max_spilled_bytes(config, max_bytes)
+    free_bytes = _free_bytes(config.run_folder)
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
@@ -94,8 +96,9 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         num_numbers=len(plan.numbers),
         max_embedding_bytes=max_bytes,
         warnings=(
-            *_memory_warnings(max_bytes, psutil.virtual_memory().available),
-            *_disk_warnings(disk_bytes or 0, _free_bytes(config.run_folder)),
+            *_memory_warnings(max_bytes - spilled, psutil.virtual_memory().available),
+            *_disk_warnings(disk_bytes or 0, free_bytes),
+            *_spill_warnings(spilled, free_bytes - (disk_bytes or 0)),
         ),
         max_checkpoint_bytes=disk_bytes,
     )
@@ -177,7 +180,26 @@ def _memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[st
     return (
         f"embedding rows may need {max_embedding_bytes / 1e9:.1f} GB if every id occurs, and "
         f"{available_bytes / 1e9:.1f} GB are free: lower hash buckets, vocabulary.max_size or "
-        "model.embedding_dim",
+        "model.embedding_dim, or set train.embeddings.memory_limit_gb",
+    )
+
+
+def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
+    """What lies beyond the memory limits of all processes with rows, if every id occurs."""
+    limit = memory_limit_of(config, config.run_folder)
+    runtime = config.runtime
+    holders = 1 if runtime.mode == "local" else runtime.parameter_servers
+    return 0 if limit is None else max(max_embedding_bytes - holders * limit.num_bytes, 0)
+
+
+def _spill_warnings(max_spilled_bytes: int, free_bytes: int) -> tuple[str, ...]:
+    if max_spilled_bytes <= max(free_bytes, 0):
+        return ()
+    return (
+        f"embedding rows beyond train.embeddings.memory_limit_gb may take "
+        f"{max_spilled_bytes / 1e9:.1f} GB on disk if every id occurs, and the run folder has room "
+        f"for {max(free_bytes, 0) / 1e9:.1f} GB of them: raise the limit, lower hash buckets or "
+        "model.embedding_dim, or choose another 'output'",
     )
 
 

@@ -134,16 +134,18 @@ def _prepare(
     if resume:
         spec = continue_spec(spec, run)
     elif beginning is not None:
-        _write_beginning(loaded, encoding, spec, beginning, progress)
+        _write_beginning(loaded, run, encoding, spec, beginning, progress=progress)
     save_spec(run.job, spec)
     return spec, compiled
 
 
 def _write_beginning(
     loaded: LoadedConfig,
+    run: RunFolder,
     encoding: Encoding,
     spec: "JobSpec",
     beginning: Beginning,
+    *,
     progress: Progress,
 ) -> None:
     from ctr_pipeline.pipeline.cut_files import write_first_cut
@@ -155,6 +157,7 @@ def _write_beginning(
         encoding.counts,
         beginning,
         num_dense=spec.num_dense,
+        folder=run.path,
         progress=progress,
     )
     write_first_cut(spec, parameters.rows, parameters.dense)
@@ -177,7 +180,7 @@ def _served(
 ) -> Iterator["TrainedModel"]:
     """The model as the parameter servers hold it."""
     from ctr_pipeline.distributed.worker.ps_client import PsClient
-    from ctr_pipeline.pipeline.rows import NoRows, row_layout
+    from ctr_pipeline.pipeline.rows import NoRows, memory_limit_of, row_layout
     from ctr_pipeline.pipeline.score_files import ScoreFiles
     from ctr_pipeline.pipeline.served_rows import ServedDense, ServedRows
     from ctr_pipeline.pipeline.training_stage import TrainedModel
@@ -188,7 +191,8 @@ def _served(
     try:
         client.route(view.generation, _server_addresses(view, spec))
         row_bytes = row_layout(config, plan).record_bytes
-        rows = ServedRows(client, row_bytes) if plan.fields else None
+        limit = memory_limit_of(config, run.checkpoints)
+        rows = ServedRows(client, row_bytes, limit) if plan.fields else None
         dense = ServedDense.read(client, num_fields=plan.num_slots)
         lookup = rows if rows is not None else NoRows(1 + config.model.embedding_dim)
         yield TrainedModel(

@@ -39,6 +39,7 @@ def run_report(
     proof: ParityProof,
     num_embedding_rows: int,
     embedding_bytes: int,
+    spilled_bytes: int,
     times: StageTimes,
 ) -> None:
     """Writes the report."""
@@ -107,6 +108,7 @@ def run_report(
             num_dense_parameters=model.compiled.num_parameters,
             num_embedding_rows=num_embedding_rows,
             embedding_bytes=embedding_bytes,
+            spilled_bytes=spilled_bytes,
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
             ensemble=tuple(_ensemble_member(member) for member in model.members),

@@ -1,6 +1,7 @@
 """The embedding rows that a config asks for."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from ctr_pipeline.config.models import (
 )
 from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
 from ctr_pipeline.pipeline.own_embeddings import OwnEmbedding, own_embeddings
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
@@ -30,6 +32,9 @@ class TrainedRows(Protocol):
 
     def memory_bytes(self) -> int:
         """Memory that they take."""
+
+    def spilled_bytes(self) -> int:
+        """What of them lies in files, beyond a memory limit."""
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """All rows by ascending key, in blocks of at most `block_rows`."""
@@ -129,8 +134,17 @@ def build_store(
     *,
     config: Config,
     threads: int,
+    memory_limit: MemoryLimit | None,
 ) -> EmbeddingStore | None:
-    """An empty store with the plan's tables; None if there are no fields."""
+    """An empty store with the plan's tables; None if there are no fields.
+
+    Args:
+        plan: Fitted transforms.
+        counts: Occurrences of each id in the training rows; None where nothing is trained.
+        config: Of the model.
+        threads: Of the store.
+        memory_limit: See `memory_limit_of`; that of this run, whichever run the config is of.
+    """
     if not plan.fields:
         return None
     store = EmbeddingStore(
@@ -140,20 +154,38 @@ def build_store(
         threads=threads,
         field_tables=plan.slot_tables,
         admit_after=config.train.embeddings.admit_after,
+        memory_limit=memory_limit,
     )
     if counts is not None:
         store.set_training_counts(counts)
     return store
 
 
+def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:
+    """The bound that a config sets on records in memory; None if there is none.
+
+    Args:
+        config: The config.
+        folder: Where records beyond it lie.
+    """
+    limit_gb = config.train.embeddings.memory_limit_gb
+    return None if limit_gb is None else MemoryLimit(int(limit_gb * 1e9), folder)
+
+
 def describe_memory(store: EmbeddingStore) -> str:
-    """How many rows there are, what one is made of, and what they take together."""
+    """How many rows there are, what one is made of, what they take together, and where."""
     rows, value_bytes, slot_bytes = store.rows, 4 * store.width, 4 * store.layout.num_slots
     others = rows.bytes_a_row - value_bytes - slot_bytes
+    spilled = store.spilled_bytes()
     return (
         f"Embedding rows: {store.num_rows:,} of {rows.bytes_a_row} bytes ({value_bytes} of values, "
         f"{slot_bytes} of optimizer state, {others} of header, padding, key and mark); with an "
-        f"index of {rows.index.nbytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB in all"
+        f"index of {rows.index.nbytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB "
+        + (
+            f"in memory and {spilled / 1e6:.1f} MB in a file, beyond the memory limit"
+            if spilled
+            else "in all"
+        )
     )
 
 

@@ -439,6 +439,7 @@ def _finish(
     # Before the export, which releases them.
     num_rows = model.rows.num_rows if model.rows is not None else 0
     num_row_bytes = model.rows.memory_bytes() if model.rows is not None else 0
+    num_spilled_bytes = model.rows.spilled_bytes() if model.rows is not None else 0
     export_folder, proof = run_export(
         loaded,
         run,
@@ -462,6 +463,7 @@ def _finish(
         proof=proof,
         num_embedding_rows=num_rows,
         embedding_bytes=num_row_bytes,
+        spilled_bytes=num_spilled_bytes,
         times=times,
     )
     metrics |= {
@@ -469,6 +471,7 @@ def _finish(
             **training_figures(model),
             "embedding_rows": num_rows,
             "embedding_bytes": num_row_bytes,
+            "embedding_spilled_bytes": num_spilled_bytes,
             "dense_parameters": model.compiled.num_parameters,
             **_origin(analysis),
         },

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.distributed.worker.ps_client import PreparedKeys, PsClient, Pull
+from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import RowBlock
 
 
@@ -25,16 +26,27 @@ class ServedRows:
     Args:
         client: Knows where the servers are.
         row_bytes: Bytes of a row's record.
+        memory_limit: Of the records of each server; None: there is none.
     """
 
-    def __init__(self, client: PsClient, row_bytes: int) -> None:
+    def __init__(
+        self, client: PsClient, row_bytes: int, memory_limit: MemoryLimit | None = None
+    ) -> None:
         self._client = client
-        self._row_bytes = row_bytes
-        self.num_rows = client.num_rows()
+        sizes = [num_rows * row_bytes for num_rows in client.num_rows_by_server()]
+        self.num_rows = sum(sizes) // row_bytes
+        self._spilled_bytes = (
+            0 if memory_limit is None else sum(map(memory_limit.spilled_bytes, sizes))
+        )
+        self._memory_bytes = sum(sizes) - self._spilled_bytes
 
     def memory_bytes(self) -> int:
-        """Bytes of the rows' records on the servers."""
-        return self.num_rows * self._row_bytes
+        """Bytes of the rows' records in the memory of the servers."""
+        return self._memory_bytes
+
+    def spilled_bytes(self) -> int:
+        """Bytes of records that lie in files of the servers, beyond their memory limit."""
+        return self._spilled_bytes
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """All rows by ascending key, in bounded memory."""

@@ -27,6 +27,7 @@ from ctr_pipeline.pipeline.rows import (
     build_store,
     describe_memory,
     lookup_of,
+    memory_limit_of,
     optimizer_spec,
 )
 from ctr_pipeline.pipeline.score_files import ScoreFiles
@@ -270,6 +271,7 @@ def _train(
                 model.plan,
                 job.beginning,
                 threads=num_threads(config.runtime),
+                memory_limit=memory_limit_of(config, run.path),
                 progress=progress,
             )
             trainer.state.earlier_steps = job.beginning.record.all_steps
@@ -463,7 +465,13 @@ def assemble_local(
     compiled = compile_model(
         config, run, plan, threads=shares.tensorflow, trains=counts is not None
     )
-    store = build_store(plan, counts, config=config, threads=shares.rows)
+    store = build_store(
+        plan,
+        counts,
+        config=config,
+        threads=shares.rows,
+        memory_limit=memory_limit_of(config, run.path),
+    )
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
     lookup = lookup_of(store, config.model)
     return LocalModel(plan, compiled, store, dense, lookup, 1 + config.model.embedding_dim)

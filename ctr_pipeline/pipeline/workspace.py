@@ -32,6 +32,7 @@ _FREE_KEYS = {
     "train.early_stopping",
     "train.checkpoint_seconds",
     "train.keep_checkpoints",
+    "train.embeddings.memory_limit_gb",
 }
 """Keys that may change between the start of a run and its resumption."""
 

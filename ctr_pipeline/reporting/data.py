@@ -278,6 +278,7 @@ class ReportData(_Frozen):
         num_dense_parameters: Of the network.
         num_embedding_rows: Made by training.
         embedding_bytes: What they take in memory, optimizer state and index included.
+        spilled_bytes: What they take beyond a memory limit, in files.
         export_path: Of the servable model.
         job: None if one process did it all.
         ensemble: Its models; empty for one model. Learning curves are then the first one's.
@@ -308,6 +309,7 @@ class ReportData(_Frozen):
     num_dense_parameters: int | None = None
     num_embedding_rows: int | None = None
     embedding_bytes: int | None = None
+    spilled_bytes: int = 0
     export_path: str | None = None
     job: JobSummary | None = None
     ensemble: tuple[EnsembleMember, ...] = ()

@@ -31,6 +31,26 @@ def _quota(world: World) -> None:
     world.monkeypatch.setattr(os, "fsync", refuse)
 
 
+def _no_blocks(world: World) -> None:
+    """Rows need more than their memory limit, and the disk has no room for them."""
+
+    def refuse(descriptor: int, first: int, num_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.config(train__embeddings={"memory_limit_gb": 1e-6})
+    world.monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+
+def _no_files(world: World) -> None:
+    """Rows need more than their memory limit, and the folder takes no file for them."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    world.config(train__embeddings={"memory_limit_gb": 1e-6})
+    world.monkeypatch.setattr("ctr_pipeline.embeddings.spilling.tempfile.mkstemp", refuse)
+
+
 def _weights(weigh: Callable[[int], object]) -> Callable[[World], None]:
     """Rows have these weights, by number from 0."""
 
@@ -56,6 +76,22 @@ CONFIG_CASES = (
     Case("tag_without_meaning", text("name: !mine x"), ("c.yaml:1", "!mine", "no meaning")),
     Case("tag_that_lies", text("name: !!int x"), ("c.yaml:1", "'x' is not what its YAML tag says")),
     Case("key_is_a_list", text("? [a, b]\n: 1"), ("c.yaml:1", "a key must be a plain text")),
+    Case(
+        "memory_limit_with_a_unit",
+        setting(train__embeddings={"memory_limit_gb": "4GB"}),
+        ("train.embeddings.memory_limit_gb", "number", "4GB"),
+    ),
+    Case(
+        "memory_limit_of_nothing",
+        setting(train__embeddings={"memory_limit_gb": 0}),
+        ("train.embeddings.memory_limit_gb", "more than 0"),
+    ),
+    Case("no_disk_beyond_the_memory_limit", _no_blocks, ("run", "disk is full", "Free space")),
+    Case(
+        "beyond_the_memory_limit_nothing_can_be_written",
+        _no_files,
+        ("run", "cannot be written", "output"),
+    ),
     Case("quota_used_up", _quota, ("run", "quota", "Free space")),
     Case(
         "label_not_among_columns",

@@ -72,9 +72,10 @@ def parts_of(settings):
     analysis = run_analysis(loaded, run, progress, StageTimes(), beginning=beginning)
     encoding = run_encoding(loaded, run, analysis, progress, StageTimes())
     model = assemble_local(loaded, run, encoding.plan, encoding.counts)
-    fill_from_earlier(model.store, model.dense, model.plan, beginning, threads=1, progress=progress)
+    unlimited = {"threads": 1, "memory_limit": None, "progress": progress}
+    fill_from_earlier(model.store, model.dense, model.plan, beginning, **unlimited)
     num_dense = model.compiled.num_parameters
-    earlier = load_earlier(beginning, num_dense=num_dense, threads=1, progress=progress)
+    earlier = load_earlier(beginning, num_dense=num_dense, **unlimited)
     assert np.array_equal(model.dense.values, earlier.dense.values)
     assert np.array_equal(model.dense.slots, earlier.dense.slots)
     return run, beginning, encoding, model, earlier.rows

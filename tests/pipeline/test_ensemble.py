@@ -116,6 +116,9 @@ class Rows:
     def memory_bytes(self):
         return len(self.values)
 
+    def spilled_bytes(self):
+        return 2 * len(self.values)
+
     def iterate_rows(self, block_rows):
         keys = list(self.values)
         for first in range(0, len(keys), block_rows):
@@ -144,6 +147,7 @@ def test_joined_rows_are_those_of_a_dictionary(members, block_rows):
     keys = sorted({key for member in members for key in member})
     assert rows.num_rows == len(keys)
     assert rows.memory_bytes() == sum(map(len, members))
+    assert rows.spilled_bytes() == 2 * sum(map(len, members))
     assert [key for block in blocks for key in block.keys.tolist()] == keys
     assert all(0 < len(block.keys) <= max(block_rows, len(members)) for block in blocks)
     expected = [

@@ -1,4 +1,5 @@
 import random
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -144,6 +145,27 @@ def test_checkpoints_beyond_the_disk_are_warned_of():
     (warning,) = _disk_warnings(22_000_000_000, 15_000_000_000)
     assert "22.0 GB on disk" in warning
     assert "15.0 GB are free" in warning
+
+
+def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch):
+    from ctr_pipeline.pipeline import preview
+
+    features = [{"columns": "city", "id": [{"hash": {"buckets": 10**6}}]}]
+    monkeypatch.setattr(preview, "_free_bytes", lambda folder: 20_000_000)
+    limited = settings | {"train": {"embeddings": {"memory_limit_gb": 0.03}}}
+    result = check(limited, features=features)
+    spilled = result.max_embedding_bytes - 30_000_000
+    (warning,) = result.warnings
+    assert f"may take {spilled / 1e9:.1f} GB on disk" in warning
+    assert "room for 0.0 GB" in warning
+    assert "raise the limit" in warning
+    monkeypatch.setattr(preview, "_free_bytes", lambda folder: spilled)
+    assert check(limited, features=features).warnings == ()
+    # Memory is warned of up to the limit alone.
+    monkeypatch.setattr(preview.psutil, "virtual_memory", lambda: SimpleNamespace(available=3e7))
+    assert check(limited, features=features).warnings == ()
+    (warning,) = check(settings, features=features).warnings
+    assert "train.embeddings.memory_limit_gb" in warning
 
 
 def test_disk_need_of_checkpoints_is_told_where_there_are_servers(settings, monkeypatch):

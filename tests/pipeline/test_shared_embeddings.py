@@ -68,7 +68,7 @@ def test_two_features_update_the_same_rows(rows, tmp_path):
     batch = pa.record_batch({name: table[name] for name in ("item", "clicked_items")})
     ids = ColumnEncoder(plan, tmp_path).encode(batch).ids
     config = loaded.config
-    store = build_store(plan, None, config=config, threads=1)
+    store = build_store(plan, None, config=config, threads=1, memory_limit=None)
     prepared = store.prepare(ids, len(ids))
     store.locate(prepared, create=True)
     before = store.gather(prepared)

@@ -118,6 +118,8 @@ class JobSpec:
             trains.
         slot_tables: Table of each column of ids; empty if column f is of table f.
         admit_after: An id that occurs less often in the training rows has no row.
+        memory_limit_bytes: Of records of rows, on each server; further ones lie in a file in
+            `checkpoints_folder`. None: no limit.
         earlier_steps: Batches that the parameters of the first cut were trained with, in runs
             before; 0: the job begins with initial values.
     """
@@ -146,6 +148,7 @@ class JobSpec:
     scores_cut: int = 0
     slot_tables: tuple[int, ...] = ()
     admit_after: int = 1
+    memory_limit_bytes: int | None = None
     earlier_steps: int = 0
 
     def split(self, name: str) -> SplitShape | None:

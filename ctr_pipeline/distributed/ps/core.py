@@ -145,8 +145,13 @@ class PsCore:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the rows and of what finds them."""
+        """Bytes in memory of the rows and of what finds them."""
         return self._holdings.memory_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of rows that lie in a file, beyond the memory limit."""
+        return self._holdings.spilled_bytes
 
     @property
     def num_waiting(self) -> int:

@@ -50,6 +50,7 @@ from ctr_pipeline.embeddings.specs import (
     SegmentSpec,
     TableSpec,
 )
+from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RepeatedKeysError
 
 
@@ -131,8 +132,13 @@ class Holdings:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the rows and of what finds them."""
+        """Bytes in memory of the rows and of what finds them."""
         return 0 if self._store is None else self._store.memory_bytes()
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of rows that lie in a file, beyond the memory limit."""
+        return 0 if self._store is None else self._store.spilled_bytes()
 
     @property
     def has_dense(self) -> bool:
@@ -153,7 +159,7 @@ class Holdings:
         """Values by key, float32 [U, W]; zeros for a key without a row.
 
         Raises:
-            TrainingError: There is no room for the new rows.
+            TrainingError, RunFolderError: There is no room for the new rows, in memory or on disk.
         """
         if self._store is None:
             return np.empty((0, self.width), np.float32)
@@ -274,7 +280,7 @@ class Holdings:
 
         Raises:
             CheckpointError: A file is missing, damaged or of another job.
-            TrainingError: There is no room for the rows.
+            TrainingError, RunFolderError: There is no room for the rows, in memory or on disk.
         """
         applied = AppliedBatches.restored(self._spec, self._index, request)
         if self._store is not None:
@@ -359,6 +365,9 @@ def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
         seed=spec.seed,
         threads=threads,
         admit_after=spec.admit_after,
+        memory_limit=None
+        if spec.memory_limit_bytes is None
+        else MemoryLimit(spec.memory_limit_bytes, Path(spec.checkpoints_folder)),
     )
     if spec.counts_file:
         # Mapped, and looked up only for rows made here: no server reads all counts into memory.

@@ -69,6 +69,11 @@ class PsMetrics(Collector):
         )
         yield _gauge("ctrpipe_ps_rows", "Embedding rows held.", stats.rows_held)
         yield _gauge("ctrpipe_ps_row_bytes", "Memory of the rows.", core.memory_bytes)
+        yield _gauge(
+            "ctrpipe_ps_spilled_row_bytes",
+            "Rows in a file, beyond the memory limit.",
+            core.spilled_bytes,
+        )
         yield _gauge("ctrpipe_ps_version", "Updates made by this process.", stats.version)
         yield _gauge("ctrpipe_ps_generation", "Served; -1: none yet.", core.generation)
         yield _gauge("ctrpipe_ps_waiting_pushes", "In the open round.", core.num_waiting)

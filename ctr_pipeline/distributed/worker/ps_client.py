@@ -583,11 +583,19 @@ class PsClient:
         Raises:
             RolledBack, PeerUnavailable: As `push`.
         """
+        return sum(self.num_rows_by_server())
+
+    def num_rows_by_server(self) -> list[int]:
+        """Rows of each server.
+
+        Raises:
+            RolledBack, PeerUnavailable: As `push`.
+        """
         generation = self.generation
-        return sum(
+        return [
             next(self._calls.parts_of(server, generation=generation, block_rows=0)).num_rows
             for server in range(self._num_servers)
-        )
+        ]
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """Rows of all servers by ascending key, in blocks of at most `block_rows`.

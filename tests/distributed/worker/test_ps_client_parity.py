@@ -125,7 +125,13 @@ def train_on_servers(client, spec, initial, *, ahead):
 def test_servers_train_the_bits_of_one_process(
     make_spec, make_core, serve, access, num_servers, ahead, rule, admit_after
 ):
-    spec = make_spec(num_parameter_servers=num_servers, update=rule, admit_after=admit_after)
+    spec = make_spec(
+        num_parameter_servers=num_servers,
+        update=rule,
+        admit_after=admit_after,
+        # Where there are three, all but a page of each lies in a file.
+        memory_limit_bytes=4096 if num_servers == 3 else None,
+    )
     initial = np.random.default_rng(1).standard_normal(spec.num_dense).astype(np.float32)
     store, dense = train_locally(replace(spec, num_parameter_servers=1), initial)
 
@@ -151,4 +157,8 @@ def test_servers_train_the_bits_of_one_process(
     assert num_rows == store.num_rows == sum(core.num_rows for core in cores)
     assert min(core.num_rows for core in cores) > 0
     assert all(core.version == NUM_STEPS for core in cores)
+    record_bytes = 64
+    spilled = [core.num_rows * record_bytes - 4096 if num_servers == 3 else 0 for core in cores]
+    assert [core.spilled_bytes for core in cores] == spilled
+    assert num_servers < 3 or min(spilled) > 4096
     assert min(server.bytes_received for server in served.servers) > 10_000
