@@ -1,6 +1,7 @@
 """Bugs to be put in one at a time: each is one that systems of this kind have had.
 
-A property test that finds none of these would find no other either.
+A property test that finds none of these would find no other either. `job_world.Server` stands for
+the parameter servers here; bugs of the real ones are in `tests/distributed/ps/server_bugs.py`.
 """
 
 from collections.abc import Callable

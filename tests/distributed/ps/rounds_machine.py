@@ -1,0 +1,282 @@
+"""The rounds of one real parameter server in synchronous mode, and what becomes of each push.
+
+Pushes wait in threads of their own, as a server's handlers do. Time is the test's: a call that
+waits has looked at the clock, which tells that it does, and patience ends when the test says so.
+"""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from ps_requests import Caller, key, nothing_trained
+
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import UpdateRule
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.rpc.packed import Status
+
+NUM_TASKS, TASK_BATCHES = 3, 2
+WORKERS = ("a", "b", "c")
+PATIENCE_SECONDS = 15.0
+
+
+class Call:
+    """A push in a thread; what it should come to is known once its round has ended."""
+
+    def __init__(self, core, request):
+        self.expected = None
+        self.found = None
+        self._core, self._request = core, request
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self):
+        try:
+            self.found = self._core.push(self._request).status
+        except Exception as error:  # noqa: BLE001  told by the comparison with what is expected
+            self.found = error
+
+
+@dataclass
+class Waiting:
+    """A push that waits for its round, and the calls that wait for it: lost ones are repeated."""
+
+    worker: str
+    calls: list = field(default_factory=list)
+
+
+class Rounds:
+    """A server and a model of its rounds.
+
+    Args:
+        spec: Of a job that counts.
+        grads_to_wait: Of a round.
+        seconds: For which threads that should come are waited for.
+    """
+
+    def __init__(self, spec, grads_to_wait, seconds):
+        self.now = 0.0
+        self.at_clock = set()
+        self.seconds = seconds
+        self.grads_to_wait = grads_to_wait
+        self.core = PsCore(
+            replace(spec, update=UpdateRule("sync", grads_to_wait, 0, False)),
+            0,
+            round_patience_seconds=PATIENCE_SECONDS,
+            clock=self.clock,
+        )
+        self.rows = [key(0, row) for row in range(NUM_TASKS * TASK_BATCHES)]
+        self.calls, self.waiting = [], {}
+        self.version = self.generation = self.epoch = 0
+        self.active, self.excused = None, set()
+        self.begin_generation()
+
+    def clock(self):
+        """Calls look at it, under the server's lock, before they wait."""
+        self.at_clock.add(threading.current_thread())
+        return self.now
+
+    def begin_generation(self):
+        self.generation += 1
+        assert not self.core.restore(nothing_trained(self.generation)).refused
+        caller = Caller(self.core)
+        caller.init(generation=self.generation)
+        caller.pull(self.rows, generation=self.generation)
+        self.counts, self.applied, self.newest = Counter(), set(), {}
+        self.rounds = 0
+
+    # What befalls it.
+
+    def push(self, task, number, *, newer=0, version=0):
+        """A push of the task's newest attempt, or of one after or before it.
+
+        Args:
+            task: Of the batch.
+            number: Of the batch in the task.
+            newer: Attempts; each has a worker of its own.
+            version: Of the values that it was computed with, less the present one.
+        """
+        newest = self.newest.get(task, 1)
+        attempt = max(newest + newer, 1)
+        worker = WORKERS[(task + attempt) % len(WORKERS)]
+        batch = BatchId(self.epoch, task, attempt, number)
+        request = Caller(self.core, worker).request(
+            [self.rows[task * TASK_BATCHES + number]],
+            batch,
+            version=self.version + version,
+            generation=self.generation,
+        )
+        call = Call(self.core, request)
+        self.calls.append(call)
+        if attempt < newest:
+            call.expected = Status.SUPERSEDED
+            return
+        self.newest[task] = attempt
+        for other in list(self.waiting):
+            if other.task == task and other.attempt < attempt:
+                self.answer(other, Status.SUPERSEDED)
+        if (task, number) in self.applied:
+            call.expected = Status.REPEATED
+            self.excused.add(worker)
+            self.close_if_complete()
+        elif batch in self.waiting:
+            self.waiting[batch].calls.append(call)
+        elif version:
+            call.expected = Status.STALE
+        else:
+            self.waiting[batch] = Waiting(worker, [call])
+            self.close_if_complete()
+
+    def name_active(self, workers):
+        """The master says who can still push."""
+        self.core.set_active_workers(workers)
+        self.active = set(workers)
+        self.close_if_complete()
+
+    def lose_patience(self):
+        self.now += PATIENCE_SECONDS + 1
+        with self.core._lock:
+            self.core._changed.notify_all()
+        self.answer_all(Status.STALE)
+
+    def roll_back(self):
+        self.answer_all(Status.ROLLED_BACK)
+        self.begin_generation()
+
+    def begin_epoch(self):
+        self.epoch += 1
+        batch = BatchId(self.epoch, 0, 1, 0)
+        reply = Caller(self.core).pull(self.rows, batch=batch, generation=self.generation)
+        assert reply.status is Status.DONE
+        self.answer_all(Status.SUPERSEDED)
+        self.applied, self.newest = set(), {}
+
+    # What the model makes of it.
+
+    def close_if_complete(self):
+        """Nobody waits in a round that is full, or that nobody else can come to."""
+        if not self.waiting:
+            return
+        here = {one.worker for one in self.waiting.values()}
+        nobody_else = self.active is not None and self.active - self.excused <= here
+        if len(self.waiting) < self.grads_to_wait and not nobody_else:
+            return
+        for batch in self.waiting:
+            self.applied.add((batch.task, batch.batch))
+            self.counts[batch.task * TASK_BATCHES + batch.batch] += 1
+        self.answer_all(Status.DONE)
+        self.version += 1
+        self.rounds += 1
+        self.excused = set()
+
+    def answer(self, batch, status):
+        for call in self.waiting.pop(batch).calls:
+            call.expected = status
+
+    def answer_all(self, status):
+        for batch in list(self.waiting):
+            self.answer(batch, status)
+
+    # Whether it is so.
+
+    def settle(self):
+        """All calls have come to what they should, or wait."""
+        for call in self.calls:
+            if call.expected is not None:
+                call.thread.join(self.seconds)
+                assert call.found is call.expected
+            else:
+                self.wait_until_it_waits(call)
+        self.calls = [call for call in self.calls if call.expected is None]
+
+    def wait_until_it_waits(self, call):
+        pause = threading.Event()
+        for _ in range(int(self.seconds / 0.001)):
+            if call.thread in self.at_clock or not call.thread.is_alive():
+                break
+            pause.wait(0.001)
+        # Whoever waits has given up the lock.
+        with self.core._lock:
+            assert call.thread in self.at_clock
+            assert call.found is None
+
+    def check(self):
+        assert self.core.num_waiting == len(self.waiting)
+        assert self.core.version == self.version
+        values, dense = Caller(self.core).values(self.rows, self.generation)
+        assert values == [float(self.counts[row]) for row in range(len(self.rows))]
+        # The mean of equal gradients: one for each round.
+        np.testing.assert_allclose(dense, self.rounds, rtol=1e-5)
+
+    def end(self):
+        """Nobody is waited for any more, and every batch finds its way."""
+        self.name_active(())
+        self.settle()
+        for task in range(NUM_TASKS):
+            for number in range(TASK_BATCHES):
+                self.push(task, number)
+                self.settle()
+        assert len(self.applied) == NUM_TASKS * TASK_BATCHES
+        self.check()
+
+    def let_go(self):
+        """Ends what still waits, as after a test that has failed."""
+        self.now = float("inf")
+        with self.core._lock:
+            self.core._changed.notify_all()
+
+
+class RoundsMachine(RuleBasedStateMachine):
+    """Whatever befalls a server in synchronous mode, in any order."""
+
+    def __init__(self, spec, seconds):
+        super().__init__()
+        self.spec, self.seconds = spec, seconds
+        self.rounds = None
+
+    @initialize(grads_to_wait=st.integers(2, 3), active=st.booleans())
+    def begin(self, grads_to_wait, active):
+        self.rounds = Rounds(self.spec, grads_to_wait, self.seconds)
+        if active:
+            self.rounds.name_active(WORKERS)
+
+    @rule(
+        task=st.integers(0, NUM_TASKS - 1),
+        number=st.integers(0, TASK_BATCHES - 1),
+        newer=st.sampled_from([0, 0, 0, 1, -1]),
+        version=st.sampled_from([0, 0, 0, -1]),
+    )
+    def push(self, task, number, newer, version):
+        self.rounds.push(task, number, newer=newer, version=version)
+        self.rounds.settle()
+
+    @rule(workers=st.sets(st.sampled_from(WORKERS)))
+    def name_active(self, workers):
+        self.rounds.name_active(workers)
+
+    @rule()
+    def lose_patience(self):
+        self.rounds.lose_patience()
+
+    @rule()
+    def roll_back(self):
+        self.rounds.roll_back()
+
+    @rule()
+    def begin_epoch(self):
+        self.rounds.begin_epoch()
+
+    @invariant()
+    def check(self):
+        self.rounds.settle()
+        self.rounds.check()
+
+    def teardown(self):
+        if self.rounds is not None:
+            try:
+                self.rounds.end()
+            finally:
+                self.rounds.let_go()

@@ -1,0 +1,453 @@
+"""Bugs to be put into the real parameter server one at a time; a property test must find each.
+
+Those of the master, and of a double of the servers, are in `coordination/seeded_bugs.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ctr_pipeline.distributed.coordination.rounds import Admission, Round
+from ctr_pipeline.distributed.ps import core as core_module
+from ctr_pipeline.distributed.ps import holdings as holdings_module
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.dense import DenseRange
+from ctr_pipeline.distributed.ps.holdings import Cut, Holdings
+from ctr_pipeline.distributed.ps.marks import AppliedBatches
+from ctr_pipeline.distributed.rpc.packed import Status
+from ctr_pipeline.embeddings import log_kernels
+from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.embeddings.snapshot import RowSnapshot
+
+Patch = Callable[..., None]
+"""`monkeypatch.setattr`."""
+
+
+# Marks of batches.
+
+
+def batches_applied_again(patch: Patch) -> None:
+    patch(AppliedBatches, "missing_units", lambda self, batch: np.ones(len(self.units), np.bool_))
+
+
+def marks_not_in_cuts(patch: Patch) -> None:
+    patch(Cut, "marks", ())
+
+
+def marks_not_restored(patch: Patch) -> None:
+    original = AppliedBatches.restored
+
+    def restored(spec, server, request):
+        return original(spec, server, replace(request, marks=tuple(() for _ in request.marks)))
+
+    patch(AppliedBatches, "restored", restored)
+
+
+def marks_survive_a_rollback(patch: Patch) -> None:
+    original = Holdings.restore
+
+    def restore(self, request):
+        before = self.applied
+        original(self, request)
+        for task, mask in before._masks.items():
+            self.applied._masks[task] = self.applied._masks.get(task, 0) | mask
+
+    patch(Holdings, "restore", restore)
+
+
+def marks_of_the_first_server_taken_for_all(patch: Patch) -> None:
+    patch(AppliedBatches, "_sources", lambda self, request, ranges: [0] * len(self.units))
+
+
+def marks_of_some_parts_taken_for_all(patch: Patch) -> None:
+    patch(AppliedBatches, "_covers", lambda self, scope, unit: True)
+
+
+def parts_taken_for_alike(patch: Patch) -> None:
+    def unite(self, task):
+        masks = self._masks_by_unit.pop(task)
+        self._masks[task] = int(np.bitwise_or.reduce(masks))
+
+    patch(AppliedBatches, "_unite", unite)
+
+
+def parts_that_have_a_batch_get_it_again(patch: Patch) -> None:
+    original = AppliedBatches.missing_units
+
+    def missing_units(self, batch):
+        found = original(self, batch)
+        return np.full_like(found, found.any())
+
+    patch(AppliedBatches, "missing_units", missing_units)
+
+
+# Attempts, epochs, generations.
+
+
+def earlier_attempts_served(patch: Patch) -> None:
+    original = AppliedBatches.begin
+    patch(AppliedBatches, "begin", lambda self, batch: original(self, replace(batch, attempt=9)))
+
+
+def pulls_not_fenced(patch: Patch) -> None:
+    original = PsCore.pull
+    patch(PsCore, "pull", lambda self, request: original(self, replace(request, batch=None)))
+
+
+def earlier_epochs_served(patch: Patch) -> None:
+    original = AppliedBatches.begin
+    patch(
+        AppliedBatches,
+        "begin",
+        lambda self, batch: batch.epoch < self._epoch or original(self, batch),
+    )
+
+
+def earlier_generations_served(patch: Patch) -> None:
+    original = PsCore._gate
+    patch(PsCore, "_gate", lambda self, generation: original(self, max(generation, self._served)))
+
+
+def later_generations_served(patch: Patch) -> None:
+    original = PsCore._gate
+
+    def gate(self, generation):
+        return None if generation > self._served >= 0 else original(self, generation)
+
+    patch(PsCore, "_gate", gate)
+
+
+def served_while_restoring(patch: Patch) -> None:
+    original = PsCore._gate
+
+    def gate(self, generation):
+        return None if generation == self._announced else original(self, generation)
+
+    patch(PsCore, "_gate", gate)
+
+
+# Restores.
+
+
+def older_restores_obeyed(patch: Patch) -> None:
+    original = PsCore.restore
+
+    def restore(self, request):
+        self._announced = min(self._announced, request.generation)
+        return original(self, request)
+
+    patch(PsCore, "restore", restore)
+
+
+def repeated_restores_start_over(patch: Patch) -> None:
+    original = PsCore.restore
+
+    def restore(self, request):
+        if request.generation == self._served:
+            self._served = -1
+        return original(self, request)
+
+    patch(PsCore, "restore", restore)
+
+
+def rows_left_behind(patch: Patch) -> None:
+    patch(RowStorage, "clear", lambda self: None)
+
+
+def dense_values_left_behind(patch: Patch) -> None:
+    original = Holdings.restore
+
+    def restore(self, request):
+        before = self._dense
+        original(self, request)
+        self._dense = self._dense or before
+
+    patch(Holdings, "restore", restore)
+
+
+def rows_of_other_servers_restored(patch: Patch) -> None:
+    original = Holdings.restore
+
+    def restore(self, request):
+        own = self._partitions
+        self._partitions = tuple(range(self._spec.num_partitions))
+        original(self, request)
+        self._partitions = own
+
+    patch(Holdings, "restore", restore)
+
+
+def deltas_not_restored(patch: Patch) -> None:
+    original = holdings_module.restore_rows
+    patch(
+        holdings_module,
+        "restore_rows",
+        lambda store, folder, chains, **facts: original(
+            store, folder, [chain[:1] for chain in chains], **facts
+        ),
+    )
+
+
+# Cuts.
+
+
+def marks_of_a_later_moment(patch: Patch) -> None:
+    patch(AppliedBatches, "copy", lambda self: self)
+
+
+def dense_values_of_a_later_moment(patch: Patch) -> None:
+    original = Holdings.write_cut
+
+    def write_cut(self, request, cut):
+        cut.dense = self._given_dense().copy()
+        return original(self, request, cut)
+
+    patch(Holdings, "write_cut", write_cut)
+
+
+def dense_values_not_copied(patch: Patch) -> None:
+    original = DenseRange.copy_values
+
+    def copy_values(self):
+        return self._pieces[0].values if len(self._pieces) == 1 else original(self)
+
+    patch(DenseRange, "copy_values", copy_values)
+
+
+def rows_of_a_later_moment(patch: Patch) -> None:
+    def before_change(self, rows_U):
+        log_kernels.mark_rows(rows_U, self._rows.marks_N, self._rows.era)
+
+    patch(RowSnapshot, "before_change", before_change)
+
+
+def changes_forgotten_while_a_cut_is_written(patch: Patch) -> None:
+    original = RowSnapshot.finish
+
+    def finish(self, writer):
+        files = original(self, writer)
+        self._rows.marks_N[: self._rows.num_rows] = 0
+        return files
+
+    patch(RowSnapshot, "finish", finish)
+
+
+def changes_forgotten_between_cuts(patch: Patch) -> None:
+    original = RowStorage.before_change
+
+    def before_change(self, rows_U):
+        if self.observer is not None:
+            original(self, rows_U)
+
+    patch(RowStorage, "before_change", before_change)
+
+
+def deltas_to_a_cut_that_was_given_up(patch: Patch) -> None:
+    def begin_cut(self, request, snapshot):
+        snapshot.begin(full=request.full)
+        return Cut(snapshot, self._given_dense().copy(), self.applied.copy())
+
+    patch(Holdings, "begin_cut", begin_cut)
+
+
+def deltas_after_a_cut_that_failed(patch: Patch) -> None:
+    original = RowSnapshot.begin
+
+    def begin(self, **arguments):
+        before = self._rows.delta_after
+        original(self, **arguments)
+        self._rows.delta_after = before
+
+    patch(RowSnapshot, "begin", begin)
+
+
+def repeated_request_takes_another_cut(patch: Patch) -> None:
+    original = PsCore.snapshot
+
+    def snapshot(self, request):
+        self._last_cut = None
+        return original(self, request)
+
+    patch(PsCore, "snapshot", snapshot)
+
+
+# Rounds of synchronous mode.
+
+
+def superseded_pushes_kept(patch: Patch) -> None:
+    original = PsCore._withdraw
+
+    def withdraw(self, batch, status):
+        if status is not Status.SUPERSEDED:
+            original(self, batch, status)
+
+    patch(PsCore, "_withdraw", withdraw)
+
+
+def pushes_kept_over_a_rollback(patch: Patch) -> None:
+    original = PsCore._withdraw
+
+    def withdraw(self, batch, status):
+        if status is not Status.ROLLED_BACK:
+            original(self, batch, status)
+
+    patch(PsCore, "_withdraw", withdraw)
+
+
+def withdrawn_pushes_applied(patch: Patch) -> None:
+    original = PsCore._withdraw
+
+    def withdraw(self, batch, status):
+        waiting = self._waiting[batch]
+        original(self, batch, status)
+        self._apply([waiting.gradients])
+
+    patch(PsCore, "_withdraw", withdraw)
+
+
+def withdrawn_pushes_fill_the_round(patch: Patch) -> None:
+    patch(Round, "left_by", lambda self, batch: self)
+
+
+def repeated_calls_join_again(patch: Patch) -> None:
+    def joined_by(self, worker, batch):
+        return replace(self, members=(*self.members, (worker, batch)))
+
+    class Forgetful(dict):
+        def get(self, _batch):
+            return None
+
+    original = PsCore.__init__
+
+    def begin(self, *arguments, **options):
+        original(self, *arguments, **options)
+        self._waiting = Forgetful()
+
+    patch(Round, "joined_by", joined_by)
+    patch(PsCore, "__init__", begin)
+
+
+def some_members_of_a_round_dropped(patch: Patch) -> None:
+    original = PsCore._apply
+    patch(PsCore, "_apply", lambda self, batches: original(self, batches[:2]))
+
+
+def members_of_a_round_applied_one_by_one(patch: Patch) -> None:
+    original = PsCore._apply
+
+    def apply(self, batches):
+        for batch in batches:
+            original(self, [batch])
+
+    patch(PsCore, "_apply", apply)
+
+
+def members_of_a_round_not_marked(patch: Patch) -> None:
+    original = Holdings.apply
+
+    def apply(self, batches):
+        marks = dict(self.applied._masks)
+        found = original(self, batches)
+        if len(batches) > 1:
+            self.applied._masks = marks
+        return found
+
+    patch(Holdings, "apply", apply)
+
+
+def rounds_close_too_early(patch: Patch) -> None:
+    patch(Round, "is_complete", lambda self, rule, active: bool(self.members))
+
+
+def rounds_wait_for_the_dead(patch: Patch) -> None:
+    patch(
+        Round,
+        "is_complete",
+        lambda self, rule, active: len(self.members) >= rule.grads_to_wait,
+    )
+
+
+def news_of_the_dead_close_no_round(patch: Patch) -> None:
+    def set_active_workers(self, incarnations):
+        self._active_workers = frozenset(map(core_module.worker_number, incarnations))
+
+    patch(PsCore, "set_active_workers", set_active_workers)
+
+
+def rounds_wait_for_who_waits_elsewhere(patch: Patch) -> None:
+    patch(Round, "excusing", lambda self, worker: self)
+
+
+def excuses_outlive_their_round(patch: Patch) -> None:
+    original = PsCore._close_complete_round
+
+    def close(self):
+        excused = self._round.excused
+        original(self)
+        self._round = replace(self._round, excused=self._round.excused | excused)
+
+    patch(PsCore, "_close_complete_round", close)
+
+
+def stale_pushes_join(patch: Patch) -> None:
+    patch(core_module, "admit_push", lambda rule, **versions: Admission("join", 1.0))
+
+
+def patience_never_ends(patch: Patch) -> None:
+    original = PsCore.__init__
+
+    def begin(self, *arguments, **options):
+        original(self, *arguments, **{**options, "round_patience_seconds": float("1e6")})
+
+    patch(PsCore, "__init__", begin)
+
+
+BUGS_OF_SERVERS: tuple[Callable[[Patch], None], ...] = (
+    batches_applied_again,
+    marks_not_in_cuts,
+    marks_not_restored,
+    marks_survive_a_rollback,
+    marks_of_the_first_server_taken_for_all,
+    marks_of_some_parts_taken_for_all,
+    parts_taken_for_alike,
+    parts_that_have_a_batch_get_it_again,
+    earlier_attempts_served,
+    pulls_not_fenced,
+    earlier_epochs_served,
+    earlier_generations_served,
+    later_generations_served,
+    served_while_restoring,
+    older_restores_obeyed,
+    repeated_restores_start_over,
+    rows_left_behind,
+    dense_values_left_behind,
+    rows_of_other_servers_restored,
+    deltas_not_restored,
+    marks_of_a_later_moment,
+    dense_values_of_a_later_moment,
+    rows_of_a_later_moment,
+    changes_forgotten_while_a_cut_is_written,
+    changes_forgotten_between_cuts,
+    deltas_to_a_cut_that_was_given_up,
+    deltas_after_a_cut_that_failed,
+    repeated_request_takes_another_cut,
+)
+
+BUGS_OF_ROUNDS: tuple[Callable[[Patch], None], ...] = (
+    superseded_pushes_kept,
+    pushes_kept_over_a_rollback,
+    withdrawn_pushes_applied,
+    withdrawn_pushes_fill_the_round,
+    repeated_calls_join_again,
+    some_members_of_a_round_dropped,
+    members_of_a_round_applied_one_by_one,
+    members_of_a_round_not_marked,
+    rounds_close_too_early,
+    rounds_wait_for_the_dead,
+    news_of_the_dead_close_no_round,
+    rounds_wait_for_who_waits_elsewhere,
+    excuses_outlive_their_round,
+    stale_pushes_join,
+    patience_never_ends,
+)

@@ -1,0 +1,61 @@
+"""Whatever befalls the parameter servers of a job: every batch is in them once, and nothing else.
+
+The servers are the real ones, without their network; so are the bugs that these tests must find.
+"""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from ps_requests import counting
+from rounds_machine import RoundsMachine
+from server_bugs import BUGS_OF_ROUNDS, BUGS_OF_SERVERS
+from servers_machine import ServersMachine, small
+
+SETTINGS = settings(
+    max_examples=60,
+    stateful_step_count=12,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+# The first failure is enough: nobody has to read a small example of it.
+UNTIL_FOUND = settings(SETTINGS, max_examples=400, phases=(Phase.generate,))
+SURELY_SECONDS = 20.0
+# With a bug some calls never come back.
+LONG_ENOUGH_SECONDS = 0.5
+
+
+@pytest.fixture
+def make_servers(make_spec, make_optimizer, tmp_path):
+    spec = counting(small(make_spec(), tmp_path), make_optimizer)
+    return lambda: ServersMachine(spec, tmp_path)
+
+
+@pytest.fixture
+def make_rounds(make_spec, make_optimizer):
+    spec = counting(make_spec(), make_optimizer)
+    return lambda seconds: RoundsMachine(spec, seconds)
+
+
+def test_every_batch_is_held_once_whatever_befalls_the_servers(make_servers):
+    run_state_machine_as_test(make_servers, settings=SETTINGS)
+
+
+def test_every_push_comes_to_what_it_should_whatever_befalls_its_round(make_rounds):
+    run_state_machine_as_test(lambda: make_rounds(SURELY_SECONDS), settings=SETTINGS)
+
+
+@pytest.mark.parametrize("seed_bug", BUGS_OF_SERVERS, ids=lambda bug: bug.__name__)
+def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
+    seed_bug(monkeypatch.setattr)
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        run_state_machine_as_test(make_servers, settings=UNTIL_FOUND)
+
+
+@pytest.mark.parametrize("seed_bug", BUGS_OF_ROUNDS, ids=lambda bug: bug.__name__)
+def test_a_bug_of_rounds_is_found(seed_bug, make_rounds, monkeypatch):
+    seed_bug(monkeypatch.setattr)
+    with pytest.raises((AssertionError, LookupError)):
+        run_state_machine_as_test(lambda: make_rounds(LONG_ENOUGH_SECONDS), settings=UNTIL_FOUND)
