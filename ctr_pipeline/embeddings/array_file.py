@@ -100,6 +100,13 @@ class ArrayFileReader:
             block = content[start : start + _BLOCK_BYTES]
             block[:] = self._read(len(block))
 
+    def skip_array(self, num_bytes: int) -> int:
+        """Reads past what comes next, for the checksum; where in the file it begins."""
+        place = self._file.tell()
+        for start in range(0, num_bytes, _BLOCK_BYTES):
+            self._read(min(_BLOCK_BYTES, num_bytes - start))
+        return place
+
     def finish(self) -> None:
         """Checks the checksum and that nothing follows."""
         expected = self._crc

@@ -1,15 +1,21 @@
 """Saving and loading the rows of a store, bit for bit."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+import numpy as np
+
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
+from ctr_pipeline.embeddings.arrays import Float32Array, Int64Array
 from ctr_pipeline.embeddings.layout import RowLayout, describe_segments
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import TableSpec
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 from ctr_pipeline.errors import CheckpointError
 
 _MAGIC = b"CTRROWS1"
+_BLOCK_ROWS = 16_384
 
 
 def describe_rows(layout: RowLayout, tables: Sequence[TableSpec], seed: int) -> dict[str, Any]:
@@ -45,6 +51,49 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
         CheckpointError: The file is damaged (the store is empty then), or its rows are of another
             make (the store is as it was).
     """
+    reader, num_rows = _open_rows(file, expected, place)
+    rows.require_room(num_rows)
+    rows.clear()
+    reader.read_array(rows.keys_N[:num_rows])
+    reader.read_array(rows.records_NR[:num_rows])
+    reader.finish()
+    try:
+        rows.adopt(num_rows)
+    except ValueError as error:
+        raise reader.damaged(str(error)) from error
+
+
+def read_values(
+    file: IO[bytes], layout: RowLayout, expected: dict[str, Any], place: str
+) -> Iterator[tuple[Int64Array, Float32Array]]:
+    """Keys and values of the rows of a file, in order of creation and in bounded memory.
+
+    Yields:
+        int64 [n] and float32 [n, W], which is overwritten by the next.
+
+    Raises:
+        CheckpointError: The file is damaged, which may be found at its end; or its rows are of
+            another make.
+    """
+    reader, num_rows = _open_rows(file, expected, place)
+    # All keys stand before all records, so the file is read at two places at once.
+    keys_place = reader.skip_array(8 * num_rows)
+    records = np.empty((min(_BLOCK_ROWS, num_rows), layout.record_floats), np.float32)
+    for first in range(0, num_rows, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, num_rows - first)
+        reader.read_array(records[:count])
+        keys = os.pread(file.fileno(), 8 * count, keys_place + 8 * first)
+        yield (
+            np.frombuffer(keys, np.int64),
+            records[:count, HEADER_WORDS : HEADER_WORDS + layout.width],
+        )
+    reader.finish()
+
+
+def _open_rows(
+    file: IO[bytes], expected: dict[str, Any], place: str
+) -> tuple[ArrayFileReader, int]:
+    """A reader of a file whose rows are of the expected make, and how many they are."""
     reader = ArrayFileReader(file, _MAGIC, place)
     found = reader.description
     num_rows = found.get("num_rows")
@@ -57,15 +106,7 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
             )
     if not isinstance(num_rows, int) or num_rows < 0:
         raise reader.damaged("the number of rows is missing")
-    rows.require_room(num_rows)
-    rows.clear()
-    reader.read_array(rows.keys_N[:num_rows])
-    reader.read_array(rows.records_NR[:num_rows])
-    reader.finish()
-    try:
-        rows.adopt(num_rows)
-    except ValueError as error:
-        raise reader.damaged(str(error)) from error
+    return reader, num_rows
 
 
 def first_difference(name: str, found: Any, expected: Any) -> str:

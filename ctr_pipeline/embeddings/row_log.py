@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -452,11 +453,7 @@ def restore_rows(
             or empty if the files were found to contradict each other while they were read.
         TrainingError: There is no room for so many rows.
     """
-    newest_first = [file for chain in chains for file in reversed(chain)]
-    verify_files(folder, newest_first)
-    expected = describe_log(store, num_partitions)
-    for file in newest_first:
-        _check_make(folder, file, expected)
+    _check_files(store, folder, chains, num_partitions)
     rows = store.rows
     with rows.lock:
         rows.clear()
@@ -469,13 +466,68 @@ def restore_rows(
         rows.delta_after = cut
 
 
+@dataclass(frozen=True)
+class LoggedRows:
+    """Some rows of a file.
+
+    Attributes:
+        keys: int64 [n].
+        values_NW: float32.
+        deleted_N: Which are tombstones.
+        age: Of the file, 0 for the newest of its partition.
+    """
+
+    keys: Int64Array
+    values_NW: Float32Array
+    deleted_N: BoolArray
+    age: int
+
+
+def read_log(
+    store: EmbeddingStore,
+    folder: Path,
+    chains: Sequence[Sequence[LogFile]],
+    *,
+    num_partitions: int,
+) -> Iterator[LoggedRows]:
+    """The rows of all files of a cut, in bounded memory; of each key the row of least age counts.
+
+    Args:
+        store: Any that has the same tables, segments and seed; it stays as it is.
+        folder: Where the files are.
+        chains: Files of each partition, base first.
+        num_partitions: Of the job.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or of another make.
+    """
+    _check_files(store, folder, chains, num_partitions)
+    for chain in chains:
+        for age, file in enumerate(reversed(_checked_chain(chain))):
+            # Mapped pages would count as memory until the file is closed.
+            for batch in _batches_of(store, folder, file, num_partitions, mapped=False):
+                yield LoggedRows(batch.keys, batch.values_NW, batch.deleted, age)
+
+
+def _check_files(
+    store: EmbeddingStore, folder: Path, chains: Sequence[Sequence[LogFile]], num_partitions: int
+) -> None:
+    """Raises CheckpointError unless all files are as they were written, for such a store."""
+    newest_first = [file for chain in chains for file in reversed(chain)]
+    verify_files(folder, newest_first)
+    expected = describe_log(store, num_partitions)
+    for file in newest_first:
+        _check_make(folder, file, expected)
+
+
 @contextmanager
-def _opened(folder: Path, file: LogFile) -> Iterator[Any]:
-    """A reader of one file, from mapped memory."""
+def _opened(folder: Path, file: LogFile, *, mapped: bool = True) -> Iterator[Any]:
+    """A reader of one file, from mapped memory; or of one batch after another."""
     import pyarrow as pa
 
+    path = str(folder / file.name)
     try:
-        with pa.memory_map(str(folder / file.name)) as source:
+        with pa.memory_map(path) if mapped else pa.OSFile(path) as source:
             yield pa.ipc.open_file(source)
     except FileNotFoundError as error:
         raise _unusable(file.name, "the file is missing") from error
@@ -507,35 +559,46 @@ def _read_chain(
     store: EmbeddingStore, folder: Path, chain: Sequence[LogFile], num_partitions: int
 ) -> None:
     """Adds the rows of one partition, from the newest file to the oldest: the first found stays."""
-    if not chain:
-        return
-    if chain[0].kind != "base" or any(file.kind != "delta" for file in chain[1:]):
-        raise _unusable(chain[0].name, "the chain does not consist of a base and deltas after it")
     runner = RangeRunner(1)
     deleted: Int64Array = np.empty(0, np.int64)
-    for file in reversed(chain):
+    for file in reversed(_checked_chain(chain)):
         newly_deleted: list[Int64Array] = []
-        num_rows = 0
-        with _opened(folder, file) as reader:
-            for number in range(reader.num_record_batches):
-                batch = _LogBatch(reader.get_batch(number), store)
-                num_rows += len(batch.keys)
-                batch.check(store, file, num_partitions)
-                rows_U, _ = store.rows.find(batch.keys, runner)
-                chosen = rows_U < 0
-                if len(deleted):
-                    chosen &= ~np.isin(batch.keys, deleted)
-                if batch.deleted.any():
-                    newly_deleted.append(batch.keys[chosen & batch.deleted])
-                    chosen &= ~batch.deleted
-                batch.append_to(store.rows, chosen, file)
-        if num_rows != file.num_rows:
-            raise _unusable(file.name, f"{num_rows} rows, {file.num_rows} were written")
+        for batch in _batches_of(store, folder, file, num_partitions):
+            rows_U, _ = store.rows.find(batch.keys, runner)
+            chosen = rows_U < 0
+            if len(deleted):
+                chosen &= ~np.isin(batch.keys, deleted)
+            if batch.deleted.any():
+                newly_deleted.append(batch.keys[chosen & batch.deleted])
+                chosen &= ~batch.deleted
+            batch.append_to(store.rows, chosen, file)
         deleted = np.concatenate([deleted, *newly_deleted])
 
 
+def _checked_chain(chain: Sequence[LogFile]) -> Sequence[LogFile]:
+    """Raises CheckpointError unless a chain is empty, or a base and deltas."""
+    if chain and (chain[0].kind != "base" or any(file.kind != "delta" for file in chain[1:])):
+        raise _unusable(chain[0].name, "the chain does not consist of a base and deltas after it")
+    return chain
+
+
+def _batches_of(
+    store: EmbeddingStore, folder: Path, file: LogFile, num_partitions: int, *, mapped: bool = True
+) -> Iterator["_LogBatch"]:
+    """The rows of a file, checked; those that were announced."""
+    num_rows = 0
+    with _opened(folder, file, mapped=mapped) as reader:
+        for number in range(reader.num_record_batches):
+            batch = _LogBatch(reader.get_batch(number), store)
+            num_rows += len(batch.keys)
+            batch.check(store, file, num_partitions)
+            yield batch
+    if num_rows != file.num_rows:
+        raise _unusable(file.name, f"{num_rows} rows, {file.num_rows} were written")
+
+
 class _LogBatch:
-    """Rows of a file as arrays; views of mapped memory."""
+    """Rows of a file as arrays; views of what was read or mapped."""
 
     def __init__(self, batch: Any, store: EmbeddingStore) -> None:
         self._tables: Int32Array = _numbers(batch.column("table"), np.int32)
@@ -546,7 +609,7 @@ class _LogBatch:
         self._last_seen: Int32Array = _numbers(batch.column("last_seen"), np.int32)
         values: Float32Array = _numbers(batch.column("values").flatten(), np.float32)
         slots: Float32Array = _numbers(batch.column("slots").flatten(), np.float32)
-        self._values_NW = values.reshape(len(self.keys), store.layout.width)
+        self.values_NW = values.reshape(len(self.keys), store.layout.width)
         self._slots_NS = slots.reshape(len(self.keys), store.layout.num_slots)
 
     def check(self, store: EmbeddingStore, file: LogFile, num_partitions: int) -> None:
@@ -567,11 +630,11 @@ class _LogBatch:
         except ValueError as error:
             raise _unusable(file.name, f"the file is damaged: {error}") from error
         last = first + len(keys)
-        width, num_slots = self._values_NW.shape[1], self._slots_NS.shape[1]
+        width, num_slots = self.values_NW.shape[1], self._slots_NS.shape[1]
         start = HEADER_WORDS + width
         rows.headers_NR[first:last, HEADER_COUNT] = self._count[part]
         rows.headers_NR[first:last, HEADER_LAST_SEEN] = self._last_seen[part]
-        rows.records_NR[first:last, HEADER_WORDS:start] = self._values_NW[part]
+        rows.records_NR[first:last, HEADER_WORDS:start] = self.values_NW[part]
         rows.records_NR[first:last, start : start + num_slots] = self._slots_NS[part]
         rows.records_NR[first:last, start + num_slots :] = 0
 

@@ -121,7 +121,11 @@ class RowStorage:
     @property
     def spilled_bytes(self) -> int:
         """Bytes of records, among `num_bytes`, that lie in a file, beyond the memory limit."""
-        num_bytes = self.num_rows * self.layout.record_bytes
+        return self.spilled_bytes_of(self.num_rows)
+
+    def spilled_bytes_of(self, num_rows: int) -> int:
+        """Bytes of records that lie in a file if there are so many rows."""
+        num_bytes = num_rows * self.layout.record_bytes
         return 0 if self._limit is None else self._limit.spilled_bytes(num_bytes)
 
     @contextmanager

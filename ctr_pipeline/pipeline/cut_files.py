@@ -19,6 +19,7 @@ from ctr_pipeline.embeddings.log_chain import LogFile
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_log
 
 FIRST_CUT = 1
 
@@ -37,16 +38,58 @@ def restore_cut(
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
     """
-    facts, files = manifest.facts, manifest.files
+    facts = manifest.facts
     if rows is not None:
         restore_rows(
-            rows,
-            folder,
-            [_log_files(chain.files) for chain in files.partitions],
-            num_partitions=facts.num_partitions,
-            cut=facts.cut,
+            rows, folder, _chains(manifest), num_partitions=facts.num_partitions, cut=facts.cut
         )
-    restore_range(dense, folder, _log_files(files.dense), first=0, num_dense=len(dense.values))
+    _restore_dense(dense, folder, manifest)
+
+
+def open_cut(
+    store: EmbeddingStore | None,
+    dense: DenseParameters,
+    folder: Path,
+    manifest: CutManifest,
+    workspace: Path,
+) -> StoredRows | None:
+    """Reads dense parameters of a cut; its rows stay on the disk.
+
+    Args:
+        store: Empty, with the tables, segments and seed of the job; None without tables.
+        dense: All dense parameters; replaced.
+        folder: Of the cut.
+        manifest: Which.
+        workspace: Folder on whose disk rows are sorted.
+
+    Returns:
+        The rows; None without tables.
+
+    Raises:
+        CheckpointError: A file is missing or damaged, or of another make.
+        RunFolderError: The disk is full.
+    """
+    _restore_dense(dense, folder, manifest)
+    if store is None:
+        return None
+    return open_row_log(
+        store,
+        folder,
+        _chains(manifest),
+        num_partitions=manifest.facts.num_partitions,
+        trained_by=manifest.facts.num_parameter_servers,
+        workspace=workspace,
+    )
+
+
+def _restore_dense(dense: DenseParameters, folder: Path, manifest: CutManifest) -> None:
+    files = _log_files(manifest.files.dense)
+    restore_range(dense, folder, files, first=0, num_dense=len(dense.values))
+
+
+def _chains(manifest: CutManifest) -> list[list[LogFile]]:
+    """Files of each partition."""
+    return [_log_files(chain.files) for chain in manifest.files.partitions]
 
 
 def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DenseParameters) -> None:

@@ -1,5 +1,6 @@
 """The model of a job that ran in several processes, loaded from its best cut."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ctr_pipeline.distributed.master.manifests import (
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.cut_files import restore_cut
+from ctr_pipeline.pipeline.cut_files import open_cut, restore_cut
 from ctr_pipeline.pipeline.training_stage import (
     TrainedModel,
     assemble_local,
@@ -115,7 +116,32 @@ def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> 
     cut = find_trained_cut(loaded, run, progress)
     model = assemble_local(loaded, run, cut.plan, None)
     restore_cut(model.store, model.dense, run.checkpoints, cut.manifest)
-    return model.trained(cut.state)
+    return model.opened(cut.state).trained()
+
+
+def stream_job_model(
+    loaded: LoadedConfig, run: RunFolder, progress: Progress, workspace: Path, stack: ExitStack
+) -> TrainedModel:
+    """Opens the best epoch; its rows stay on the disk.
+
+    Args:
+        loaded: The config.
+        run: The run folder.
+        progress: Who is told.
+        workspace: Folder on whose disk rows are sorted.
+        stack: Gives their room back.
+
+    Raises:
+        CheckpointError: As `find_trained_cut`.
+        RunFolderError: The disk is full.
+    """
+    cut = find_trained_cut(loaded, run, progress)
+    model = assemble_local(loaded, run, cut.plan, None)
+    rows = open_cut(model.store, model.dense, run.checkpoints, cut.manifest, workspace)
+    if rows is None:
+        return model.opened(cut.state).trained()
+    stack.callback(rows.release)
+    return model.opened_with(rows, cut.state).trained()
 
 
 def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:

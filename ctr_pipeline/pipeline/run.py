@@ -298,17 +298,19 @@ def _file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "F
 
 
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
-    """Evaluates, exports and reports on what was trained before."""
+    """Evaluates, exports and reports on what was trained before, however large the model is."""
     progress = LoggedProgress(progress)
     with _opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.training_stage import streamed_trained
 
-        model = open_trained(loaded, run, progress)
-        times = StageTimes()
-        analysis, encoding = _prepare_as_trained(
-            loaded, run, model.plan, model.state, progress=progress, times=times
-        )
-        return _finish(loaded, run, analysis, encoding, model=model, progress=progress, times=times)
+        with streamed_trained(loaded, run, progress) as model:
+            times = StageTimes()
+            analysis, encoding = _prepare_as_trained(
+                loaded, run, model.plan, model.state, progress=progress, times=times
+            )
+            return _finish(
+                loaded, run, analysis, encoding, model=model, progress=progress, times=times
+            )
 
 
 @contextmanager

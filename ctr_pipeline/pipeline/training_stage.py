@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier
@@ -35,11 +36,11 @@ from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes, start_up_senten
 from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.joined import JoinedDense, JoinedNetwork, MeanScorer
-from ctr_pipeline.training.lookup import DenseValues, SavedRows
-from ctr_pipeline.training.parameters import load_parameters
+from ctr_pipeline.training.lookup import DenseValues, RowReader, SavedRows
+from ctr_pipeline.training.parameters import load_dense, load_parameters, open_rows
 from ctr_pipeline.training.profile import (
     TrainingProfile,
     TrainingProfiler,
@@ -100,15 +101,60 @@ class LocalModel:
     lookup: SavedRows
     row_width: int
 
+    def opened(self, state: TrainingState) -> "OpenedModel":
+        """The model after training."""
+        return OpenedModel(
+            self.plan,
+            self.compiled,
+            self.store,
+            self.lookup,
+            self.dense,
+            state,
+            self.row_width,
+        )
+
+    def opened_with(self, rows: StoredRows, state: TrainingState) -> "OpenedModel":
+        """The model with rows that are on the disk."""
+        return replace(self.opened(state), rows=rows, lookup=rows)
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """One trained model, wherever its rows are.
+
+    Attributes:
+        plan: Fitted transforms.
+        compiled: The dense part.
+        rows: Embedding rows, to export; None without fields.
+        lookup: The same, to score with.
+        dense: Dense parameters.
+        state: How training went.
+        row_width: Values of an embedding row.
+    """
+
+    plan: PreprocessingPlan
+    compiled: CompiledModel
+    rows: TrainedRows | None
+    lookup: RowReader
+    dense: DenseParameters
+    state: TrainingState
+    row_width: int
+
     @property
     def scorer(self) -> Scorer:
         """Ids and numbers → logits."""
         return Scorer(self.compiled, self.lookup, self.dense)
 
-    def trained(self, state: TrainingState) -> TrainedModel:
-        """The model after training."""
+    def trained(self) -> TrainedModel:
+        """The model as the stages after training take it."""
         return TrainedModel(
-            self.plan, self.compiled, self.store, self.dense, self.scorer, state, self.row_width
+            self.plan,
+            self.compiled,
+            self.rows,
+            self.dense,
+            self.scorer,
+            self.state,
+            self.row_width,
         )
 
 
@@ -150,7 +196,7 @@ def run_training(
             _train_members(loaded, job)
             return open_trained(loaded, run, progress)
         model, state = _train(loaded, run, job)
-    return model.trained(state)
+    return model.opened(state).trained()
 
 
 @dataclass(frozen=True)
@@ -321,20 +367,65 @@ def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Tr
         from ctr_pipeline.pipeline.job_model import open_job_model
 
         return open_job_model(loaded, run, progress)
+    return _open_all(loaded, run, progress, _load)
+
+
+@contextlib.contextmanager
+def streamed_trained(
+    loaded: LoadedConfig, run: RunFolder, progress: Progress
+) -> Iterator[TrainedModel]:
+    """As `open_trained`, but the rows stay on the disk: memory does not depend on their number.
+
+    Raises:
+        CheckpointError: Nothing was trained here, or training has not finished an epoch.
+        RunFolderError: The disk has no room for the rows once more, sorted.
+    """
+    workspace = run.path / "cache"
+    workspace.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+
+        def stream(model: LocalModel, checkpoint: Checkpoint) -> StoredRows | None:
+            load_dense(checkpoint, model.dense)
+            if model.store is None:
+                return None
+            with open_rows(checkpoint) as file:
+                rows = open_row_file(model.store, file, workspace)
+            stack.callback(rows.release)
+            return rows
+
+        if (run.job / "spec.json").exists():
+            from ctr_pipeline.pipeline.job_model import stream_job_model
+
+            yield stream_job_model(loaded, run, progress, workspace, stack)
+        else:
+            yield _open_all(loaded, run, progress, stream)
+
+
+_ReadRows = Callable[[LocalModel, Checkpoint], StoredRows | None]
+"""Gives a model the dense parameters of a checkpoint, and its rows, or leaves them on the disk."""
+
+
+def _load(model: LocalModel, checkpoint: Checkpoint) -> None:
+    load_parameters(checkpoint, model.lookup, model.dense)
+
+
+def _open_all(
+    loaded: LoadedConfig, run: RunFolder, progress: Progress, read: _ReadRows
+) -> TrainedModel:
+    """The model of a config, or those of its ensemble as one."""
     configs = member_configs(loaded.config)
     if not configs:
-        model, state = _open(loaded, run, run, progress)
-        return model.trained(state)
+        return _open(loaded, run, run, progress, read).trained()
     opened = [
-        _open(replace(loaded, config=config), run, run.member(number), progress)
+        _open(replace(loaded, config=config), run, run.member(number), progress, read)
         for number, config in enumerate(configs)
     ]
     return _join(opened, configs, run)
 
 
 def _open(
-    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress
-) -> tuple[LocalModel, TrainingState]:
+    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress, read: _ReadRows
+) -> OpenedModel:
     """One model with the parameters of its best epoch."""
     checkpoints = CheckpointFolder(folder.checkpoints)
     checkpoint = checkpoints.load_newest(progress.say)
@@ -356,12 +447,12 @@ def _open(
     plan = load_plan(run.preprocessing)
     require_same_plan(state, plan, run)
     model = assemble_local(loaded, run, plan, None)
-    load_parameters(checkpoint, model.lookup, model.dense)
-    return model, state
+    rows = read(model, checkpoint)
+    return model.opened(state) if rows is None else model.opened_with(rows, state)
 
 
 def _join(
-    opened: Sequence[tuple[LocalModel, TrainingState]],
+    models: Sequence[OpenedModel],
     configs: Sequence[Config],
     run: RunFolder,
 ) -> TrainedModel:
@@ -370,23 +461,22 @@ def _join(
     Raises:
         CheckpointError: They were trained on different rows.
     """
-    models = [model for model, _ in opened]
-    first, state = opened[0]
-    for _, other in opened[1:]:
-        require_same_rows(other, state.rows_fingerprint, run)
-    stores = [model.store for model in models if model.store is not None]
+    first, state = models[0], models[0].state
+    for other in models[1:]:
+        require_same_rows(other.state, state.rows_fingerprint, run)
+    rows = [model.rows for model in models if model.rows is not None]
     dim = configs[0].model.embedding_dim
     return TrainedModel(
         plan=first.plan,
         compiled=JoinedNetwork(tuple(model.compiled for model in models), dim),
-        rows=JoinedRows(stores, first.row_width) if stores else None,
+        rows=JoinedRows(rows, first.row_width) if rows else None,
         dense=JoinedDense.of([model.dense for model in models]),
         scorer=MeanScorer([model.scorer for model in models], configs[0].train.batch_size),
         state=state,
         row_width=len(models) * first.row_width,
         members=tuple(
-            TrainedMember(config.model.name, config.train.seed, state)
-            for config, (_, state) in zip(configs, opened, strict=True)
+            TrainedMember(config.model.name, config.train.seed, model.state)
+            for config, model in zip(configs, models, strict=True)
         ),
     )
 

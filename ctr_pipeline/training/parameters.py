@@ -1,6 +1,7 @@
 """Trained parameters in a checkpoint: embedding rows and dense ones, optimizer state included."""
 
 from pathlib import Path
+from typing import IO
 
 from ctr_pipeline.training.checkpoint import Checkpoint
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
@@ -23,7 +24,21 @@ def load_parameters(checkpoint: Checkpoint, embeddings: SavedRows, dense: DenseR
     Raises:
         CheckpointError: They are of another model.
     """
-    with (checkpoint.folder / _ROWS_FILE).open("rb") as file:
+    with open_rows(checkpoint) as file:
         embeddings.load(file)
+    load_dense(checkpoint, dense)
+
+
+def load_dense(checkpoint: Checkpoint, dense: DenseRows) -> None:
+    """Replaces the dense parameters by those of a checkpoint.
+
+    Raises:
+        CheckpointError: They are of another model.
+    """
     with (checkpoint.folder / _DENSE_FILE).open("rb") as file:
         dense.load(file)
+
+
+def open_rows(checkpoint: Checkpoint) -> IO[bytes]:
+    """The file of the embedding rows, as `SavedRows.save` wrote it."""
+    return (checkpoint.folder / _ROWS_FILE).open("rb")

@@ -249,8 +249,26 @@ def test_what_a_job_trained_serves_every_other_command(data, tmp_path):
         # The run's own rows, those to predict, those to evaluate; not those of local mode.
         assert log.count("Scoring with checkpoint") == 3
         assert list((run.output / "scoring").iterdir()) == []
-        run.call("export", path, timeout_seconds=240)
+        run.call("export", path, "--set", "export.model_version=2", timeout_seconds=240)
         assert run.metrics()["test"]["auc"] == pytest.approx(metrics["auc"], abs=1e-9)
+        # Rows read from the cut's files are those that the servers held.
+        from_files, from_servers = (variables_of(run.output / "export" / name) for name in "21")
+        assert from_files.keys() == from_servers.keys()
+        assert len(from_files["row_keys"]) > 1000
+        for name, values in from_servers.items():
+            assert np.array_equal(from_files[name], values), name
+
+
+def variables_of(export):
+    """All variables of a servable model, by name."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(export / "variables" / "variables"))
+    return {
+        name.partition("/.ATTRIBUTES")[0]: reader.get_tensor(name)
+        for name in reader.get_variable_to_dtype_map()
+        if not name.startswith("_CHECKPOINTABLE")
+    }
 
 
 def predictions_of(run, rows, *overrides, kill_server=False):

@@ -1,6 +1,7 @@
 """Ensembles through whole runs: what they score, and how they go on after a crash."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,9 @@ from test_crosses import settings_of
 from visits import write_visits
 
 import ctr_pipeline
-from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import CheckpointError, ConfigError
-from ctr_pipeline.pipeline import evaluate, train
+from ctr_pipeline.pipeline import evaluate, export_model, train
 from ctr_pipeline.pipeline.tuning_stage import require_search
 from ctr_pipeline.progress import SilentProgress
 
@@ -85,6 +86,22 @@ def test_it_scores_the_mean_of_models_that_were_trained_alone(rows, undisturbed)
     assert training["epochs"] == 6
     assert training["steps"] == sum(one["steps"] for one in training["members"])
     assert "Ensemble of Wide &amp; Deep, DCN" in (folder / "report.html").read_text()
+
+
+def test_exporting_alone_reads_the_rows_of_all_models_where_they_lie(undisturbed, tmp_path):
+    folder, result = undisturbed
+    shutil.copytree(folder, tmp_path / "out")
+    loaded = load_config(
+        folder / "config.resolved.yaml",
+        overrides=[f"output={tmp_path / 'out'}", "export.model_version=2"],
+    )
+    again = export_model(loaded, progress=SilentProgress())
+    assert again.metrics["test"] == result.metrics["test"]
+    num_rows = result.metrics["training"]["embedding_rows"]
+    assert again.metrics["training"]["embedding_rows"] == num_rows
+    np.testing.assert_array_equal(logits_of(tmp_path / "out"), logits_of(folder))
+    proof = json.loads((tmp_path / "out/export/2/parity.json").read_text())
+    assert max(proof["max_difference"].values()) <= proof["tolerance"]
 
 
 def test_new_rows_are_scored_as_the_test_rows(rows, undisturbed):

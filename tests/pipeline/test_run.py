@@ -16,6 +16,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import read_columns
+from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.embeddings.stored_rows import StoredRows
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline import analyze, evaluate, export_model, predict, train
 from ctr_pipeline.pipeline.comparison import compare_runs
@@ -307,6 +309,53 @@ def test_export_scores_raw_rows_as_the_predictions_say(out, frame, predictions):
     }
     again = model.signatures["serving_strings"](**as_text, **texts)
     assert again["probability"].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def variables_of(export):
+    """All variables of a servable model, by name."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(export / "variables" / "variables"))
+    return {
+        name.partition("/.ATTRIBUTES")[0]: reader.get_tensor(name)
+        for name in reader.get_variable_to_dtype_map()
+        if not name.startswith("_CHECKPOINTABLE")
+    }
+
+
+def test_exporting_alone_holds_few_rows_and_writes_the_same(out, tmp_path, monkeypatch):
+    shutil.copytree(out, tmp_path / "out")
+    loaded = load_config(
+        tmp_path / "out/config.resolved.yaml",
+        overrides=[f"output={tmp_path / 'out'}", "export.model_version=2"],
+    )
+    held, append = [0], RowStorage.append
+
+    def watched(rows, keys):
+        held.append(rows.num_rows + len(keys))
+        return append(rows, keys)
+
+    def refuse(*_arguments, **_more):
+        raise AssertionError("all rows would be in memory")
+
+    monkeypatch.setattr(RowStorage, "append", watched)
+    monkeypatch.setattr(RowStorage, "adopt", refuse)
+    monkeypatch.setattr(RowStorage, "find_or_create", refuse)
+    # A batch of 256 rows has some hundred distinct ids.
+    monkeypatch.setattr(StoredRows.__init__, "__kwdefaults__", {"most_held": 10})
+    result = export_model(loaded, progress=SilentProgress())
+    first, second = (variables_of(tmp_path / "out/export" / name) for name in "12")
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        assert np.array_equal(values, second[name]), name
+    num_rows = result.metrics["training"]["embedding_rows"]
+    assert len(first["row_keys"]) == num_rows + 1
+    assert 10 < max(held) < num_rows / 2
+    before = json.loads((out / "metrics.json").read_text())
+    assert result.metrics["test"] == before["test"]
+    assert result.metrics["importance"] == before["importance"]
+    assert result.metrics["training"]["embedding_rows"] == before["training"]["embedding_rows"]
+    assert list((tmp_path / "out/cache").glob(".*")) == []
 
 
 def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predictions, tmp_path):

@@ -54,6 +54,7 @@ from ctr_pipeline.embeddings.arrays import (
 )
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.embeddings.row_merge import merge_blocks
 from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
@@ -605,34 +606,12 @@ class PsClient:
         Raises:
             RolledBack, PeerUnavailable: As `push`.
         """
-        if block_rows < 1:
-            raise ValueError(f"block_rows {block_rows} is below 1")
         generation = self.generation
         streams = [
             _blocks(self._calls.parts_of(server, generation=generation, block_rows=block_rows))
             for server in range(self._num_servers)
         ]
-        heads = [next(stream, None) for stream in streams]
-        while any(head is not None for head in heads):
-            # No later block of any server holds a key up to the least of the last keys.
-            limit = min(head.keys[-1] for head in heads if head is not None)
-            parts = []
-            for server, head in enumerate(heads):
-                if head is None:
-                    continue
-                size = int(np.searchsorted(head.keys, limit, side="right"))
-                parts.append(RowBlock(head.keys[:size], head.values[:size]))
-                heads[server] = (
-                    RowBlock(head.keys[size:], head.values[size:])
-                    if size < len(head.keys)
-                    else next(streams[server], None)
-                )
-            keys = np.concatenate([part.keys for part in parts])
-            values = np.concatenate([part.values for part in parts])
-            order = np.argsort(keys)
-            for first in range(0, len(order), block_rows):
-                chosen = order[first : first + block_rows]
-                yield RowBlock(keys[chosen], values[chosen])
+        yield from merge_blocks(streams, block_rows)
 
     def _sum_gradients(
         self, prepared: PreparedKeys, gradients: tuple[Float32Array, Float32Array]
