@@ -342,7 +342,8 @@ def test_exporting_alone_holds_few_rows_and_writes_the_same(out, tmp_path, monke
     monkeypatch.setattr(RowStorage, "adopt", refuse)
     monkeypatch.setattr(RowStorage, "find_or_create", refuse)
     # A batch of 256 rows has some hundred distinct ids.
-    monkeypatch.setattr(StoredRows.__init__, "__kwdefaults__", {"most_held": 10})
+    few = {"trained_by": 1, "most_held": 10}
+    monkeypatch.setattr(StoredRows.__init__, "__kwdefaults__", few)
     result = export_model(loaded, progress=SilentProgress())
     first, second = (variables_of(tmp_path / "out/export" / name) for name in "12")
     assert first.keys() == second.keys()
