@@ -6,6 +6,10 @@ together. Logistic regression is scikit-learn's (see logistic_regression.py), fi
 training rows with its strength chosen on the same validation rows. A second line fits it again on
 training and validation rows together, which our models never do.
 
+Variants of the first model say what a change of one key gives: `auto`, the features chosen by
+`features: auto` and none written by hand; `ensemble`, four seeds in one run; `kinds`, four kinds of
+model in one run. Their difference from that model is over the same rows and draws.
+
 Rows from 88,000 on took part in choosing the defaults of the first 110k rows of the challenge.
 
     python benchmarks/criteo_quality.py --data train.txt --seeds 3
@@ -29,6 +33,13 @@ from paired_interval import Scored, compare
 ORIGINS = (66_000, 77_000, 88_000, 99_000)
 TEST_ROWS = 11_000
 MODELS = ("deepfm", "wide_and_deep", "xdeepfm", "dcn", "dcnv2")
+MORE_MODELS = ("autoint", "fibinet", "masknet", "finalmlp", "dlrm")
+KINDS = ["deepfm", "xdeepfm", "dcnv2", "wide_and_deep"]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "auto": {"features": "auto"},
+    "ensemble": {"train": {"ensemble": 4}},
+    "kinds": {"train": {"ensemble": 4, "ensemble_models": KINDS}},
+}
 
 
 @dataclass
@@ -88,9 +99,12 @@ def run_baseline(folds: list[Fold], *, refit: bool, kept: Path | None) -> Outcom
     return outcome
 
 
-def configuration(folder: Path, fold_folder: Path, model: str, seed: int) -> dict[str, Any]:
-    """The config of a fold: nothing but the columns, the model's name and the seed."""
-    return {
+def configuration(
+    folder: Path, fold_folder: Path, model: str, seed: int, variant: str | None
+) -> dict[str, Any]:
+    """The config of a fold: nothing but the columns, the model's name, the seed and the variant."""
+    changed = VARIANTS[variant] if variant else {}
+    config: dict[str, Any] = {
         "name": f"criteo-{model}",
         "data": {
             "train": str(fold_folder / "train.tsv"),
@@ -108,31 +122,34 @@ def configuration(folder: Path, fold_folder: Path, model: str, seed: int) -> dic
             {"columns": "C1..C26", "id": {"vocabulary": {"min_count": 2}}},
         ],
         "model": {"name": model},
-        "train": {"seed": seed},
         "output": str(folder),
+        **changed,
     }
+    return {**config, "train": {"seed": seed, **changed.get("train", {})}}
 
 
-def run_model(model: str, fold_folders: list[Path], runs: Path, seeds: int) -> Outcome:
+def run_model(
+    model: str, fold_folders: list[Path], runs: Path, seeds: int, variant: str | None = None
+) -> Outcome:
     """One of our models on every fold, with every seed."""
     from ctr_pipeline.config.loader import config_from_mapping
     from ctr_pipeline.pipeline import evaluate, train
     from ctr_pipeline.progress import SilentProgress
 
-    outcome = Outcome(model, [])
+    outcome = Outcome(f"{model}, {variant}" if variant else model, [])
     silent = SilentProgress()
     for seed in range(seeds):
         started = time.perf_counter()
         parts = []
         for number, fold_folder in enumerate(fold_folders, start=1):
             # One folder a fold: statistics and encoded rows do not depend on model and seed.
-            output = runs / f"fold{number}"
-            loaded = config_from_mapping(configuration(output, fold_folder, model, seed))
+            output = runs / ("auto" if variant == "auto" else "given") / f"fold{number}"
+            loaded = config_from_mapping(configuration(output, fold_folder, model, seed, variant))
             train(loaded, overwrite=True, progress=silent)
             evaluate(loaded, progress=silent)
             predictions = pd.read_parquet(output / "predictions.parquet")
             parts.append(predictions["probability"].to_numpy(dtype=np.float64))
-            print(f"  {model}: seed {seed}, fold {number}", file=sys.stderr)
+            print(f"  {outcome.name}: seed {seed}, fold {number}", file=sys.stderr)
         outcome.probabilities.append(np.concatenate(parts))
         outcome.seconds.append(time.perf_counter() - started)
     return outcome
@@ -151,9 +168,14 @@ def write_folds(folds: list[Fold], folder: Path) -> list[Path]:
     return folders
 
 
-def summarize(outcome: Outcome, labels: np.ndarray, baseline: Scored) -> dict[str, Any]:
+def score(outcome: Outcome, labels: np.ndarray) -> list[Scored]:
+    """Its seeds."""
+    return [Scored.of(labels, probabilities) for probabilities in outcome.probabilities]
+
+
+def summarize(outcome: Outcome, labels: np.ndarray, baseline: list[Scored]) -> dict[str, Any]:
     """Figures of one model: over seeds as spread, over rows as intervals."""
-    scored = [Scored.of(labels, probabilities) for probabilities in outcome.probabilities]
+    scored = score(outcome, labels)
     ones = np.ones(labels.size)
     comparison = compare(scored, baseline)
     return {
@@ -178,7 +200,12 @@ def main() -> None:
         help="Criteo rows, tab-separated, may be compressed; default: $CTRPIPE_CRITEO_DATA",
     )
     parser.add_argument("--seeds", type=int, default=3, help="Seeds of each of our models.")
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=[*MODELS, []])
+    parser.add_argument(
+        "--models", nargs="*", default=list(MODELS), choices=[*MODELS, *MORE_MODELS, []]
+    )
+    parser.add_argument(
+        "--variants", nargs="*", default=[], choices=VARIANTS, help="Of the first model."
+    )
     parser.add_argument("--quick", action="store_true", help="One origin, one seed, 20k rows.")
     parser.add_argument("--no-refit", action="store_true", help="Leave the refitted baseline out.")
     parser.add_argument(
@@ -191,6 +218,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.data is None:
         parser.error("--data or CTRPIPE_CRITEO_DATA must name a file of Criteo rows")
+    if arguments.variants and not arguments.models:
+        parser.error("--variants are of the first of --models, and there is none")
     origins, test_rows = ((18_000,), 2_000) if arguments.quick else (ORIGINS, TEST_ROWS)
     seeds = 1 if arguments.quick else arguments.seeds
     needed = origins[-1] + test_rows
@@ -209,7 +238,13 @@ def main() -> None:
             run_model(model, fold_folders, Path(temporary) / "runs", seeds)
             for model in arguments.models
         ]
-    baseline = Scored.of(labels, outcomes[0].probabilities[0])
+        variants = [
+            run_model(arguments.models[0], fold_folders, Path(temporary) / "runs", seeds, variant)
+            for variant in arguments.variants
+        ]
+    first = next((one for one in outcomes if one.name == arguments.models[0]), None)
+    outcomes += variants
+    baseline = score(outcomes[0], labels)
     figures = {outcome.name: summarize(outcome, labels, baseline) for outcome in outcomes}
     print(f"\n{len(origins)} origins, {labels.size:,} test rows, {seeds} seeds of our models\n")
     print_machine(machine)
@@ -229,6 +264,18 @@ def main() -> None:
             for name, row in figures.items()
         ],
     )  # fmt: skip
+    if variants and first is not None:
+        ahead = {one.name: compare(score(one, labels), score(first, labels)) for one in variants}
+        print_table(
+            ["variant", f"AUC ahead of {first.name}", "logloss ahead"],
+            [
+                [name, difference.auc_ahead.show(), difference.logloss_ahead.show()]
+                for name, difference in ahead.items()
+            ],
+        )
+        for name, difference in ahead.items():
+            figures[name]["auc_ahead_of_first"] = difference.auc_ahead
+            figures[name]["logloss_ahead_of_first"] = difference.logloss_ahead
     write_results(
         arguments.json,
         benchmark="criteo_quality",

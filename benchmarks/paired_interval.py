@@ -77,18 +77,26 @@ class Comparison:
 
 
 def compare(
-    model: list[Scored], baseline: Scored, *, repeats: int = 1000, seed: int = 0
+    model: list[Scored], baseline: list[Scored], *, repeats: int = 1000, seed: int = 0
 ) -> Comparison:
-    """The model's calibration, and how far it is ahead of the baseline (positive is better)."""
+    """The model's calibration, and how far it is ahead of the baseline (positive is better).
+
+    Args:
+        model: Its seeds.
+        baseline: Its seeds; any number of them.
+        repeats: Draws of rows.
+        seed: Of the draws.
+    """
     random = np.random.default_rng(seed)
-    num_rows = baseline.labels.size
+    num_rows = baseline[0].labels.size
 
     def measure(weights: Float64s) -> tuple[float, float, float]:
-        base_auc, base_loss = baseline.auc(weights), baseline.logloss(weights)
+        base_auc = np.mean([one.auc(weights) for one in baseline])
+        base_loss = np.mean([one.logloss(weights) for one in baseline])
         return (
             float(np.mean([one.predicted_over_observed(weights) for one in model])),
-            float(np.mean([one.auc(weights) for one in model])) - base_auc,
-            base_loss - float(np.mean([one.logloss(weights) for one in model])),
+            float(np.mean([one.auc(weights) for one in model]) - base_auc),
+            float(base_loss - np.mean([one.logloss(weights) for one in model])),
         )
 
     observed = measure(np.ones(num_rows))

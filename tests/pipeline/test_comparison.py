@@ -144,7 +144,7 @@ def test_differences_are_those_of_an_independent_bootstrap(good, noisy):
     assert (auc.verdict, logloss.verdict) == ("ahead", "ahead")
     # Another implementation with other draws: ends agree to a part of the interval's width.
     ours, base = (paired_interval.Scored.of(labels.astype(float), one) for one in probabilities)
-    expected = paired_interval.compare([ours], base, seed=5)
+    expected = paired_interval.compare([ours], [base], seed=5)
     for interval, sign, other in (
         (auc.interval, 1, expected.auc_ahead),
         (logloss.interval, -1, expected.logloss_ahead),
