@@ -641,6 +641,8 @@ def small_disk(folder: Path) -> Iterator[Mapping[str, Any]]:
     """
     target = folder / "run" / "checkpoints"
     target.mkdir(parents=True)
+    # What makes it a run folder, which a folder with other files is not.
+    (folder / "run" / ".lock").touch()
     options = ["-t", "tmpfs", "-o", "size=800m", "chaos", str(target)]
     subprocess.run(["mount", *options], check=True)
     try:

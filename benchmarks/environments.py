@@ -5,6 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+# FuxiCTR calls an argument that polars 2 removed, and names no PyTorch.
+FUXICTR = ("fuxictr==2.3.10", "polars<2")
+PEERS = (*FUXICTR, "deepctr-torch==0.3.0", "torch==2.13.0")
 KEPT_IN = Path.home() / ".cache" / "ctrpipe-benchmarks"
 
 
@@ -19,6 +22,11 @@ def make_environment(folder: Path, requirements: Sequence[str]) -> Path:
     subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)
     finished.write_text(wanted, encoding="utf-8")
     return python
+
+
+def make_peers(kept_in: Path) -> Path:
+    """The Python of the environment in which the peers train."""
+    return make_environment(kept_in.expanduser().resolve() / "peers", PEERS)
 
 
 def try_package(folder: Path, package: str, module: str) -> tuple[Path | None, str]:

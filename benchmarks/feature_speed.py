@@ -40,7 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from environments import KEPT_IN, make_environment, try_package
+from environments import FUXICTR, KEPT_IN, make_environment, try_package
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 
 ROWS = ("fuxictr", "statistics", "kernels", "packages", "recordio", "memory")
@@ -52,7 +52,6 @@ QUANTILES = 30
 HASH_BUCKETS = 1_000_000
 BATCH_ROWS = 16_384
 TRANSFORM_ROWS = 100_000
-FUXICTR = ("fuxictr==2.3.10", "polars<2")  # it calls an argument that polars 2 removed
 PACKAGES = {"tensorflow-transform": "tensorflow_transform", "nvtabular": "nvtabular"}
 AIM_FUXICTR = {"csv": 12, "parquet": 20}
 AIM_STATISTICS = 1.5

@@ -10,23 +10,13 @@ import resource
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
-def main() -> None:
-    """Prepares `FOLDER/{train,valid,test}` and writes what it took."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="Of the rows.")
-    parser.add_argument("format", choices=("csv", "parquet"))
-    parser.add_argument("work", type=Path, help="An empty folder.")
-    parser.add_argument("output", type=Path, help="Seconds and memory, as JSON.")
-    parser.add_argument("--min-count", type=int, required=True)
-    arguments = parser.parse_args()
-
+def make_processor(root: Path) -> Any:
+    """FuxiCTR's preprocessing of Criteo's columns, to be kept below `root`."""
     from fuxictr.datasets.criteo import CustomizedFeatureProcessor
-    from fuxictr.preprocess.build_dataset import build_dataset, init_ray
 
-    # Its engine is started before the clock, as our kernels are loaded before ours.
-    init_ray()
     counts = {
         "name": [f"I{n}" for n in range(1, 14)],
         "active": True,
@@ -40,17 +30,34 @@ def main() -> None:
         "dtype": "str",
         "type": "categorical",
     }
+    return CustomizedFeatureProcessor(
+        feature_cols=[counts, categories],
+        label_col={"name": "label", "dtype": "float"},
+        dataset_id="criteo",
+        data_root=str(root),
+    )
+
+
+def main() -> None:
+    """Prepares `FOLDER/{train,valid,test}` and writes what it took."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="Of the rows.")
+    parser.add_argument("format", choices=("csv", "parquet"))
+    parser.add_argument("work", type=Path, help="An empty folder.")
+    parser.add_argument("output", type=Path, help="Seconds and memory, as JSON.")
+    parser.add_argument("--min-count", type=int, required=True)
+    arguments = parser.parse_args()
+
+    from fuxictr.preprocess.build_dataset import build_dataset, init_ray
+
+    # Its engine is started before the clock, as our kernels are loaded before ours.
+    init_ray()
     paths = {
         f"{split}_data": str(arguments.folder / f"{split}.{arguments.format}")
         for split in ("train", "valid", "test")
     }
     started = time.perf_counter()
-    processor = CustomizedFeatureProcessor(
-        feature_cols=[counts, categories],
-        label_col={"name": "label", "dtype": "float"},
-        dataset_id="criteo",
-        data_root=str(arguments.work),
-    )
+    processor = make_processor(arguments.work)
     build_dataset(
         processor,
         **paths,

@@ -1,10 +1,8 @@
 """What `train_speed.py` runs in the peers' own environment: FuxiCTR and DeepCTR-Torch on ready ids.
 
-FuxiCTR 2.3.10 ships no CTR models in its wheel, so they are put together here from the wheel's own
-embedding, MLP and interaction layers, as the models' papers have them. DeepCTR-Torch's are its
-own. Both train with their own loops, their own loaders and their defaults; only widths, batch size
-and the order of rows are given, so that they are those of the other sides. Nothing of ours is
-imported.
+FuxiCTR's models are those of `fuxictr_models.py`, DeepCTR-Torch's are its own. Both train with
+their own loops, loaders and defaults; only widths, batch size and the order of rows are given, so
+that they are those of the other sides. Nothing of ours is imported.
 """
 
 import argparse
@@ -26,65 +24,11 @@ def train_fuxictr(options: argparse.Namespace, ids: np.ndarray, labels: np.ndarr
     import torch
     from fuxictr.features import FeatureMap
     from fuxictr.pytorch.dataloaders.npz_dataloader import NpzDataLoader
-    from fuxictr.pytorch.layers import (
-        CompressedInteractionNet,
-        CrossNet,
-        CrossNetV2,
-        FactorizationMachine,
-        FeatureEmbedding,
-        LogisticRegression,
-        MLP_Block,
-    )
-    from fuxictr.pytorch.models import BaseModel
-    from torch import nn
+    from fuxictr_models import ClickModel
 
-    name, dim = options.model, options.embedding_dim
-    names = [f"table{table}" for table in range(ids.shape[1])]
     times: list[float] = []
 
-    class Model(BaseModel):  # type: ignore[misc]
-        def __init__(self, feature_map: FeatureMap, root: str) -> None:
-            super().__init__(
-                feature_map, model_id=name, verbose=0, model_root=root, metrics=["logloss"]
-            )
-            num_fields = feature_map.num_fields
-            width = num_fields * dim
-            hidden = list(options.hidden_units)
-            self.embedding_layer = FeatureEmbedding(feature_map, dim)
-            crosses = name in ("dcn", "dcnv2")
-            self.mlp = MLP_Block(
-                width, hidden, output_dim=None if crosses else 1, hidden_activations="ReLU"
-            )
-            if name == "deepfm":
-                self.fm = FactorizationMachine(feature_map)
-            else:
-                self.linear = LogisticRegression(feature_map, use_bias=True)
-            if name == "xdeepfm":
-                self.cin = CompressedInteractionNet(num_fields, list(options.cin_layers))
-            if crosses:
-                cross = CrossNet if name == "dcn" else CrossNetV2
-                self.cross = cross(width, options.cross_layers)
-                self.head = nn.Linear(width + hidden[-1], 1)
-            self.compile("adam", "binary_crossentropy", 1e-3)
-            self.reset_parameters()
-            self.model_to_device()
-
-        def forward(self, inputs: Any) -> dict[str, Any]:
-            rows = self.get_inputs(inputs)
-            embedded = self.embedding_layer(rows)
-            flat = embedded.flatten(start_dim=1)
-            if name in ("dcn", "dcnv2"):
-                logit = self.head(torch.cat([self.cross(flat), self.mlp(flat)], dim=-1))
-            else:
-                logit = self.mlp(flat)
-            if name == "deepfm":
-                logit = logit + self.fm(rows, embedded)
-            else:
-                logit = logit + self.linear(rows)
-            if name == "xdeepfm":
-                logit = logit + self.cin(embedded)
-            return {"y_pred": self.output_activation(logit)}
-
+    class TimedModel(ClickModel):
         def train_step(self, batch: Any) -> Any:
             loss = super().train_step(batch)
             times.append(time.perf_counter())
@@ -97,6 +41,7 @@ def train_fuxictr(options: argparse.Namespace, ids: np.ndarray, labels: np.ndarr
             """Nothing: `fit` would go back to the best of several evaluations."""
 
     torch.manual_seed(options.seed)
+    names = [f"table{table}" for table in range(ids.shape[1])]
     with tempfile.TemporaryDirectory(prefix="fuxictr-training-") as folder:
         feature_map = FeatureMap("speed", folder)
         feature_map.features.update(
@@ -113,7 +58,15 @@ def train_fuxictr(options: argparse.Namespace, ids: np.ndarray, labels: np.ndarr
             path = Path(folder) / f"{part}.npz"
             np.savez(path, label=labels[rows], **columns)
             loaders.append(NpzDataLoader(feature_map, str(path), batch_size=BATCH_SIZE))
-        model = Model(feature_map, folder)
+        model = TimedModel(
+            options.model,
+            feature_map,
+            folder,
+            embedding_dim=options.embedding_dim,
+            hidden_units=options.hidden_units,
+            cross_layers=options.cross_layers,
+            cin_layers=options.cin_layers,
+        )
         model.fit(loaders[0], epochs=1)
         return times, model.predict(loaders[1])
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from environments import KEPT_IN, make_environment
+from environments import KEPT_IN, make_peers
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from our_training import (
     HELD_OUT_BATCHES,
@@ -39,7 +39,6 @@ from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, SpeedRows, draw_rows
 
 SIDES = ("ours", "keras", "fuxictr", "deepctr_torch")
-PEERS = ("fuxictr==2.3.10", "polars<2", "deepctr-torch==0.3.0", "torch==2.13.0")
 CROSS_LAYERS = 2
 CIN_LAYERS = (16, 16)
 
@@ -285,7 +284,7 @@ def main() -> None:
     sides = ("ours", *(side for side in arguments.sides if side != "ours"))
     peers_python = None
     if {"fuxictr", "deepctr_torch"} & set(sides):
-        peers_python = make_environment(arguments.environments.resolve() / "peers", PEERS)
+        peers_python = make_peers(arguments.environments)
     machine = describe_machine()
     with tempfile.TemporaryDirectory(prefix="train-speed-") as temporary:
         bound = measure_bound(Path(temporary), quick=arguments.quick)

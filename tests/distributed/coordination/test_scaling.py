@@ -1,7 +1,9 @@
 """Autoscaling on recorded and synthetic speed curves."""
 
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -89,6 +91,29 @@ SHAPES = {
 )
 def test_curves_end_at_their_last_worker_that_is_worth_it(curve, expected):
     values = SHAPES[curve]
+
+    def speed(workers: int) -> float:
+        return values[min(workers, len(values)) - 1]
+
+    assert best_by_hand(speed, 64) == expected
+    assert Run(speed).go_on() == expected
+
+
+def recorded_curves() -> list[tuple[float, ...]]:
+    """Samples per second of one to four workers in real jobs, a curve a repeat."""
+    path = Path(__file__).parents[3] / "benchmarks" / "results" / "runtime_workers.json"
+    sides = json.loads(path.read_text(encoding="utf-8"))["results"]["workers"]
+    runs = [sides[f"1 PS, {workers} workers"] for workers in range(1, 5)]
+    return [
+        tuple(run["samples_per_second"] for run in repeat) for repeat in zip(*runs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("repeat", "expected"), [(0, 2), (1, 1)])
+def test_recorded_curves_of_two_cores_end_where_cores_do(repeat, expected):
+    # In the first repeat a second worker took the core that one left idle, in the second a slower
+    # moment of the machine took it back; a third never added a fifth.
+    values = recorded_curves()[repeat]
 
     def speed(workers: int) -> float:
         return values[min(workers, len(values)) - 1]

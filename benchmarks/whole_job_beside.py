@@ -1,0 +1,152 @@
+"""A whole job beside FuxiCTR's: raw files to test metrics, and ours to a proven export as well.
+
+Both take the same three tab-separated files, look categories seen at least twice up in
+vocabularies, bucket the counts by floor(ln(x)^2), train DeepFM (embeddings of 16, MLP 256-128-64,
+batches of 4096) for one epoch, validate it and score the test rows; ours also standardises
+logarithms of the counts, exports a SavedModel, proves it and writes the report. Whole processes,
+imports included, in an environment each, by turns.
+
+    python benchmarks/whole_job_beside.py --rows 1_000_000
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from environments import KEPT_IN, make_peers
+from feature_speed import MIN_COUNT, all_features, split_paths, write_rows
+from machine import Spread, describe_machine, print_machine, print_table, write_results
+from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
+from whole_job import MemoryWatch
+
+SIDES = ("ours", "fuxictr")
+
+
+def start_ours(folder: Path, work: Path) -> list[str]:
+    """The command of our job."""
+    config = {
+        "name": "whole-job",
+        "data": {**split_paths(folder, "csv"), "format": "tsv", "label": "label"},
+        "features": all_features(),
+        "model": {
+            "name": "deepfm",
+            "embedding_dim": EMBEDDING_DIM,
+            "hidden_units": list(HIDDEN_UNITS),
+        },
+        "train": {"epochs": 1, "batch_size": BATCH_SIZE},
+        "output": str(work / "run"),
+    }
+    path = work / "config.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return [str(Path(sys.executable).with_name("ctrpipe")), "run", str(path), "--quiet"]
+
+
+def start_fuxictr(folder: Path, work: Path, python: Path) -> list[str]:
+    """The command of FuxiCTR's job."""
+    script = Path(__file__).with_name("fuxictr_job.py")
+    command = [str(python), str(script), str(folder), str(work), str(work / "figures.json")]
+    command += ["--min-count", str(MIN_COUNT), "--batch-size", str(BATCH_SIZE)]
+    command += ["--embedding-dim", str(EMBEDDING_DIM)]
+    return [*command, "--hidden-units", *map(str, HIDDEN_UNITS)]
+
+
+def run_side(side: str, folder: Path, python: Path) -> dict[str, Any]:
+    """One job in a process and a folder of its own."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f"{side}-") as temporary:
+        work = Path(temporary)
+        if side == "ours":
+            command = start_ours(folder, work)
+        else:
+            command = start_fuxictr(folder, work, python)
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "RAY_USAGE_STATS_ENABLED": "0"}
+        log = work / "job.log"
+        started = time.perf_counter()
+        with log.open("w", encoding="utf-8") as lines:
+            process = subprocess.Popen(command, env=environment, stdout=lines, stderr=lines)
+            watch = MemoryWatch(process.pid)
+            code = process.wait()
+            watch.close()
+        seconds = time.perf_counter() - started
+        if code != 0:
+            tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise SystemExit(f"{side} ended with {code}:\n{tail}")
+        figures: dict[str, Any]
+        if side == "ours":
+            metrics = json.loads((work / "run" / "metrics.json").read_text(encoding="utf-8"))
+            figures = {
+                "seconds": metrics["timings_seconds"],
+                "test_logloss": metrics["test"]["logloss"],
+                "test_auc": metrics["test"]["auc"],
+            }
+        else:
+            figures = json.loads((work / "figures.json").read_text(encoding="utf-8"))
+    figures |= {"wall_seconds": seconds, "peak_memory_bytes": watch.peak_bytes}
+    print(f"  {side}: {seconds:.1f} s, logloss {figures['test_logloss']:.4f}", file=sys.stderr)
+    return figures
+
+
+def main() -> None:
+    """Runs both by turns and prints the comparison."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="Rows of all three files.")
+    parser.add_argument("--repeats", type=int, default=3, help="Turns.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the rows.")
+    parser.add_argument("--quick", action="store_true", help="50,000 rows, once.")
+    parser.add_argument(
+        "--environments",
+        type=Path,
+        default=KEPT_IN,
+        help="Where FuxiCTR's environment is made and kept (6 GB).",
+    )
+    parser.add_argument("--json", type=Path, help="Write the results there.")
+    arguments = parser.parse_args()
+    num_rows, repeats = (50_000, 1) if arguments.quick else (arguments.rows, arguments.repeats)
+    python = make_peers(arguments.environments)
+    machine = describe_machine()
+    jobs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    with tempfile.TemporaryDirectory(prefix="whole-job-beside-") as temporary:
+        write_rows(Path(temporary), num_rows, arguments.seed)
+        for _ in range(repeats):
+            for side in SIDES:
+                jobs[side].append(run_side(side, Path(temporary), python))
+    pairs = zip(jobs["fuxictr"], jobs["ours"], strict=True)
+    ratio = Spread.of([theirs["wall_seconds"] / ours["wall_seconds"] for theirs, ours in pairs])
+    print(f"\n{num_rows:,} rows, {repeats} repeats, by turns\n")
+    print_machine(machine)
+    print_table(
+        ["side", "s", "peak memory, GB", "test AUC", "test logloss", "of it, s"],
+        [
+            [
+                side,
+                Spread.of([job["wall_seconds"] for job in jobs[side]]).show(1),
+                Spread.of([job["peak_memory_bytes"] / 1e9 for job in jobs[side]]).show(2),
+                Spread.of([job["test_auc"] for job in jobs[side]]).show(4),
+                Spread.of([job["test_logloss"] for job in jobs[side]]).show(4),
+                ", ".join(
+                    f"{stage} {Spread.of([job['seconds'][stage] for job in jobs[side]]).mean:.1f}"
+                    for stage in jobs[side][0]["seconds"]
+                ),
+            ]
+            for side in SIDES
+        ],
+    )
+    print(f"FuxiCTR's job takes {ratio.show(2)} times as long")
+    write_results(
+        arguments.json,
+        benchmark="whole_job_beside",
+        machine=machine,
+        results={"rows": num_rows, "jobs": jobs, "ratio": ratio.as_dict()},
+    )
+
+
+if __name__ == "__main__":
+    main()
