@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -9,11 +10,13 @@ from ctr_pipeline.features import (
     Bucketize,
     Clip,
     ColumnType,
+    CountEncode,
     FeatureSpec,
     Fill,
     Log,
     Normalize,
     Standardize,
+    TargetEncode,
     Vocabulary,
 )
 
@@ -51,6 +54,31 @@ SPECS = [
     text("words", min_count=1, max_size=4),
     text("none"),
 ]
+
+
+RANDOM_SPECS = [
+    number("price", Log(), Standardize(), id=(Log(), Bucketize(quantiles=30))),
+    number("count", Normalize(), id=(Bucketize(quantiles=10),)),
+    text("city", min_count=2),
+    FeatureSpec(
+        column="place",
+        column_type=ColumnType.TEXT,
+        number=(TargetEncode(), Standardize()),
+        id=(CountEncode(), Bucketize(quantiles=5)),
+    ),
+]
+
+
+def random_rows():
+    """Columns that `RANDOM_SPECS` are of, and labels; always the same."""
+    chance = np.random.default_rng(0)
+    columns = {
+        "price": chance.lognormal(size=3000).tolist(),
+        "count": [None if v == 3 else float(v) for v in chance.poisson(3, 3000)],
+        "city": [f"c{v}" for v in chance.zipf(1.5, 3000) % 400],
+        "place": [f"p{v}" for v in chance.zipf(1.5, 3000) % 50],
+    }
+    return columns, chance.integers(0, 2, 3000).tolist()
 
 
 def as_table() -> pa.Table:

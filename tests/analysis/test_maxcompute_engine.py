@@ -1,10 +1,18 @@
 """Statistics by MaxCompute equal those of this machine, through the real client."""
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_rows import SPECS, as_table, assert_as_here, assert_same, number, text
+from engine_rows import (
+    RANDOM_SPECS,
+    SPECS,
+    as_table,
+    assert_as_here,
+    assert_same,
+    number,
+    random_rows,
+    text,
+)
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
@@ -15,16 +23,6 @@ from ctr_pipeline.dataset.maxcompute import client as client_module
 from ctr_pipeline.dataset.maxcompute.client import connect
 from ctr_pipeline.dataset.maxcompute.table import TableAddress, TableRows
 from ctr_pipeline.errors import DataError, StatisticsError
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    CountEncode,
-    FeatureSpec,
-    Log,
-    Normalize,
-    Standardize,
-    TargetEncode,
-)
 from ctr_pipeline.progress import SilentProgress
 
 
@@ -85,29 +83,11 @@ def test_every_statistic_is_the_same_as_on_this_machine(service, collect, tmp_pa
 
 
 def test_random_rows_give_the_same_statistics(service, collect, tmp_path):
-    chance = np.random.default_rng(0)
-    columns = {
-        "price": chance.lognormal(size=3000).tolist(),
-        "count": [None if v == 3 else float(v) for v in chance.poisson(3, 3000)],
-        "city": [f"c{v}" for v in chance.zipf(1.5, 3000) % 400],
-        "place": [f"p{v}" for v in chance.zipf(1.5, 3000) % 50],
-    }
-    labels = chance.integers(0, 2, 3000).tolist()
-    specs = [
-        number("price", Log(), Standardize(), id=(Log(), Bucketize(quantiles=30))),
-        number("count", Normalize(), id=(Bucketize(quantiles=10),)),
-        text("city", min_count=2),
-        FeatureSpec(
-            column="place",
-            column_type=ColumnType.TEXT,
-            number=(TargetEncode(), Standardize()),
-            id=(CountEncode(), Bucketize(quantiles=5)),
-        ),
-    ]
+    columns, labels = random_rows()
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
     (tmp_path / "here").mkdir()
-    there = collect_there(service, rows, specs, tmp_path / "there")
-    assert_same(there, collect(columns, labels, specs, folder=tmp_path / "here"))
+    there = collect_there(service, rows, RANDOM_SPECS, tmp_path / "there")
+    assert_same(there, collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here"))
 
 
 def test_integers_decimals_booleans_and_identifiers_read_as_the_rows_do(service, collect, tmp_path):

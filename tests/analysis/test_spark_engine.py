@@ -4,7 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_rows import SPECS, as_table, assert_alike, assert_as_here, number, text
+from engine_rows import (
+    RANDOM_SPECS,
+    SPECS,
+    as_table,
+    assert_alike,
+    assert_as_here,
+    number,
+    random_rows,
+    text,
+)
 from spark_here import SPARK, skip_without_spark
 from sqlglot import exp, parse_one
 
@@ -15,16 +24,6 @@ from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
 from ctr_pipeline.analysis.spark_rows import FileView, ParquetRows
 from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.errors import DataError, StatisticsError
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    CountEncode,
-    FeatureSpec,
-    Log,
-    Normalize,
-    Standardize,
-    TargetEncode,
-)
 from ctr_pipeline.progress import SilentProgress
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -76,29 +75,11 @@ def test_every_statistic_is_the_same_as_on_this_machine(connection, collect, tmp
 
 
 def test_random_rows_give_the_same_statistics(connection, collect, tmp_path):
-    chance = np.random.default_rng(0)
-    columns = {
-        "price": chance.lognormal(size=3000).tolist(),
-        "count": [None if v == 3 else float(v) for v in chance.poisson(3, 3000)],
-        "city": [f"c{v}" for v in chance.zipf(1.5, 3000) % 400],
-        "place": [f"p{v}" for v in chance.zipf(1.5, 3000) % 50],
-    }
-    labels = chance.integers(0, 2, 3000).tolist()
-    specs = [
-        number("price", Log(), Standardize(), id=(Log(), Bucketize(quantiles=30))),
-        number("count", Normalize(), id=(Bucketize(quantiles=10),)),
-        text("city", min_count=2),
-        FeatureSpec(
-            column="place",
-            column_type=ColumnType.TEXT,
-            number=(TargetEncode(), Standardize()),
-            id=(CountEncode(), Bucketize(quantiles=5)),
-        ),
-    ]
+    columns, labels = random_rows()
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
     (tmp_path / "here").mkdir()
-    there = collect_there(connection, rows, specs, tmp_path / "there")
-    assert_alike(there, collect(columns, labels, specs, folder=tmp_path / "here"))
+    there = collect_there(connection, rows, RANDOM_SPECS, tmp_path / "there")
+    assert_alike(there, collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here"))
 
 
 def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_path):
