@@ -91,14 +91,7 @@ def run_analysis(
     config = loaded.config
     with times.stage("check"):
         source = inspect_source(config.data, seed=config.train.seed)
-        columns = choose_columns(
-            loaded,
-            source.column_names,
-            source.inferred_types,
-            times=source.times,
-            lists=source.lists,
-        )
-        require_spark_for(config, source)
+        columns = choose_columns_of(loaded, source)
         frozen = None
         if beginning is not None:
             columns, known, left_out = freeze_features(loaded, columns, beginning)
@@ -135,6 +128,25 @@ def run_analysis(
         run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
     )
     return Analysis(source, columns, ingested, features, left_out, statistics, beginning)
+
+
+def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
+    """What is read of these rows, and as what.
+
+    Raises:
+        ConfigError: With every column that does not exist or whose chains do not fit.
+        DataError: Spark would not read or divide the rows as they are read here.
+        StatisticsError: Spark cannot be asked.
+    """
+    columns = choose_columns(
+        loaded,
+        source.column_names,
+        source.inferred_types,
+        times=source.times,
+        lists=source.lists,
+    )
+    require_spark_for(loaded.config, source)
+    return columns
 
 
 def with_newest_times(

@@ -25,16 +25,16 @@ from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import (
     add_text_numbers,
+    choose_columns_of,
     load_features,
     with_newest_times,
 )
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
+from ctr_pipeline.pipeline.columns import FeatureColumns, complete_features
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
 from ctr_pipeline.pipeline.rows import memory_limit_of, row_layout
-from ctr_pipeline.pipeline.spark_statistics import require_spark_for
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
@@ -212,14 +212,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
     """
     source = inspect_source(loaded.config.data, seed=loaded.config.train.seed)
     label_rate_of(source, loaded.config.data.label)
-    columns = choose_columns(
-        loaded,
-        source.column_names,
-        source.inferred_types,
-        times=source.times,
-        lists=source.lists,
-    )
-    require_spark_for(loaded.config, source)
+    columns = choose_columns_of(loaded, source)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = folder / "head.arrow"
