@@ -25,8 +25,7 @@ def analyze(
 
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
+    loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_statistics
     from ctr_pipeline.pipeline import analyze as analyze_data
 

@@ -27,8 +27,7 @@ def check(
 
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
+    loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import check_payload, print_check
     from ctr_pipeline.pipeline import check_config
 

@@ -34,8 +34,7 @@ def evaluate(
 
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
+    loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_metrics
     from ctr_pipeline.pipeline import evaluate as evaluate_model
 

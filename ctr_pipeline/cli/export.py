@@ -25,8 +25,7 @@ def export(
 
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
+    loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline import export_model
 

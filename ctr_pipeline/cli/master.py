@@ -31,4 +31,4 @@ def master(
     session.start_member_logging()
     from ctr_pipeline.pipeline.members import be_master
 
-    return be_master(session.load(config, overrides or ()), bind=bind, launcher_address=launcher)
+    return be_master(session.load(config, overrides), bind=bind, launcher_address=launcher)

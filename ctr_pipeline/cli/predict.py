@@ -42,8 +42,7 @@ def predict(
 
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
+    loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import predict_payload, print_predictions
     from ctr_pipeline.pipeline import predict as predict_rows
 

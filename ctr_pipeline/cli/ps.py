@@ -49,7 +49,7 @@ def ps(
     from ctr_pipeline.pipeline.members import be_parameter_server
 
     return be_parameter_server(
-        session.load(config, overrides or ()),
+        session.load(config, overrides),
         index,
         bind=bind,
         advertise=advertise,

@@ -12,7 +12,7 @@ from ctr_pipeline.cli.options import (
     Resume,
     Verbose,
 )
-from ctr_pipeline.cli.session import resume_command, session_of
+from ctr_pipeline.cli.session import session_of
 
 
 def run(
@@ -38,9 +38,7 @@ def run(
     ctrpipe run config.yaml --resume
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
-    session.resume_command = resume_command("run", config, overrides)
+    loaded = session.read(config, overrides, resumed_by="run")
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline import run_pipeline
     from ctr_pipeline.pipeline.timing import process_age_seconds

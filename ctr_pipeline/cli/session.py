@@ -56,12 +56,28 @@ class Session:
 
         return LineProgress()
 
-    def load(self, path: Path, overrides: Sequence[str]) -> "LoadedConfig":
+    def read(
+        self, path: Path, overrides: Sequence[str] | None, *, resumed_by: str | None = None
+    ) -> "LoadedConfig":
+        """As `load`, and says so.
+
+        Args:
+            path: The config.
+            overrides: Of its keys.
+            resumed_by: The subcommand, if it goes on from where it was interrupted.
+        """
+        self.progress.say(f"Reading {path}")
+        loaded = self.load(path, overrides)
+        if resumed_by is not None:
+            self.resume_command = _resume_command(resumed_by, path, overrides)
+        return loaded
+
+    def load(self, path: Path, overrides: Sequence[str] | None) -> "LoadedConfig":
         """Reads the config, with all checks that need no data."""
         from ctr_pipeline.config import load_config
         from ctr_pipeline.models.names import check_model
 
-        loaded = load_config(path, overrides, check_model=check_model)
+        loaded = load_config(path, overrides or (), check_model=check_model)
         self.run_folder = loaded.config.run_folder
         return loaded
 
@@ -111,7 +127,7 @@ def session_of(context: typer.Context, verbose: int, quiet: bool, as_json: bool)
     return session
 
 
-def resume_command(verb: str, config: Path, overrides: Sequence[str] | None) -> str:
+def _resume_command(verb: str, config: Path, overrides: Sequence[str] | None) -> str:
     """What goes on from an interrupted call of `verb`, with the same overrides."""
     options = [part for override in overrides or () for part in ("--set", override)]
     return shlex.join(["ctrpipe", verb, str(config), *options, "--resume"])

@@ -13,7 +13,7 @@ from ctr_pipeline.cli.options import (
     Resume,
     Verbose,
 )
-from ctr_pipeline.cli.session import resume_command, session_of
+from ctr_pipeline.cli.session import session_of
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.tuning_stage import TuneResult
@@ -45,9 +45,7 @@ def tune(
     ctrpipe tune config.yaml --resume
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Reading {config}")
-    loaded = session.load(config, overrides or ())
-    session.resume_command = resume_command("tune", config, overrides)
+    loaded = session.read(config, overrides, resumed_by="tune")
     from ctr_pipeline.pipeline import tune as search
 
     result = search(loaded, resume=resume, overwrite=overwrite, progress=session.progress)

@@ -38,7 +38,7 @@ def worker(
     from ctr_pipeline.pipeline.members import be_worker
 
     return be_worker(
-        session.load(config, overrides or ()),
+        session.load(config, overrides),
         index,
         master_address=master,
         incarnation=incarnation,
