@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,21 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("ctr_pipeline")
 
 
+@dataclass(frozen=True)
+class _Trained:
+    """A run up to and with training; the model may be served only while the run is open."""
+
+    run: RunFolder
+    analysis: Analysis
+    encoding: Encoding
+    model: "TrainedModel"
+    times: StageTimes
+
+    def result(self, metrics: dict[str, Any]) -> RunResult:
+        run, num_rows = self.run, _num_rows(self.analysis)
+        return RunResult(run.path, metrics, self.times.seconds, run.paths(), num_rows)
+
+
 def run_pipeline(
     loaded: LoadedConfig,
     *,
@@ -67,30 +83,16 @@ def run_pipeline(
         CtrPipelineError: Something the user can mend; what was done before is kept.
         Interrupted: By Ctrl-C or SIGTERM; `resume` goes on.
     """
-    times = StageTimes(seconds_before)
-    times.reach("command and config")
-    _check_profile(loaded, profile=profile)
     progress = LoggedProgress(progress)
-    with _opened(loaded, resume=resume, overwrite=overwrite) as run:
-        check_precision(loaded, progress)
-        accept = same_rows_as_before(loaded.config, run) if resume else None
-        beginning = find_beginning(loaded, run, keep=resume, progress=progress)
-        analysis, encoding = _prepare(
-            loaded, run, progress, times, accept=accept, beginning=beginning
-        )
-        with _trained(
-            loaded,
-            run,
-            encoding,
-            resume=resume,
-            profile=profile,
-            beginning=beginning,
-            progress=progress,
-            times=times,
-        ) as model:
-            return _finish(
-                loaded, run, analysis, encoding, model=model, progress=progress, times=times
-            )
+    with _training(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        profile=profile,
+        seconds_before=seconds_before,
+        progress=progress,
+    ) as trained:
+        return _finish(loaded, trained, progress)
 
 
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
@@ -114,29 +116,15 @@ def train(
     progress: Progress,
 ) -> RunResult:
     """Everything up to and with training; the arguments are those of `run_pipeline`."""
-    times = StageTimes(seconds_before)
-    times.reach("command and config")
-    _check_profile(loaded, profile=profile)
-    progress = LoggedProgress(progress)
-    with _opened(loaded, resume=resume, overwrite=overwrite) as run:
-        check_precision(loaded, progress)
-        accept = same_rows_as_before(loaded.config, run) if resume else None
-        beginning = find_beginning(loaded, run, keep=resume, progress=progress)
-        analysis, encoding = _prepare(
-            loaded, run, progress, times, accept=accept, beginning=beginning
-        )
-        with _trained(
-            loaded,
-            run,
-            encoding,
-            resume=resume,
-            profile=profile,
-            beginning=beginning,
-            progress=progress,
-            times=times,
-        ):
-            pass
-        return RunResult(run.path, {}, times.seconds, run.paths(), _num_rows(analysis))
+    with _training(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        profile=profile,
+        seconds_before=seconds_before,
+        progress=LoggedProgress(progress),
+    ) as trained:
+        return trained.result({})
 
 
 def tune(
@@ -308,13 +296,48 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
             analysis, encoding = _prepare_as_trained(
                 loaded, run, model.plan, model.state, progress=progress, times=times
             )
-            return _finish(
-                loaded, run, analysis, encoding, model=model, progress=progress, times=times
-            )
+            return _finish(loaded, _Trained(run, analysis, encoding, model, times), progress)
 
 
 @contextmanager
-def _trained(
+def _training(
+    loaded: LoadedConfig,
+    *,
+    resume: bool,
+    overwrite: bool,
+    profile: bool,
+    seconds_before: float,
+    progress: Progress,
+) -> Iterator[_Trained]:
+    """Check → analyze → train, in a locked folder whose log is open, with signals handled."""
+    times = StageTimes(seconds_before)
+    times.reach("command and config")
+    _check_profile(loaded, profile=profile)
+    _check_splits(loaded)
+    run = RunFolder(loaded.config.run_folder)
+    with run.locked(), _logged(run), interruption.handle_signals():
+        run.claim(loaded, resume=resume, overwrite=overwrite)
+        check_precision(loaded, progress)
+        accept = same_rows_as_before(loaded.config, run) if resume else None
+        beginning = find_beginning(loaded, run, keep=resume, progress=progress)
+        analysis, encoding = _prepare(
+            loaded, run, progress, times, accept=accept, beginning=beginning
+        )
+        with _trained_model(
+            loaded,
+            run,
+            encoding,
+            resume=resume,
+            profile=profile,
+            beginning=beginning,
+            progress=progress,
+            times=times,
+        ) as model:
+            yield _Trained(run, analysis, encoding, model, times)
+
+
+@contextmanager
+def _trained_model(
     loaded: LoadedConfig,
     run: RunFolder,
     encoding: Encoding,
@@ -401,16 +424,7 @@ def _prepare_as_trained(
     return analysis, encoding
 
 
-def _finish(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    analysis: Analysis,
-    encoding: Encoding,
-    *,
-    model: "TrainedModel",
-    progress: Progress,
-    times: StageTimes,
-) -> RunResult:
+def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunResult:
     """The stages after training."""
     from ctr_pipeline.pipeline.evaluation_stage import (
         run_evaluation,
@@ -421,6 +435,8 @@ def _finish(
     from ctr_pipeline.pipeline.report_stage import run_report
     from ctr_pipeline.pipeline.training_stage import training_figures
 
+    run, analysis, encoding = trained.run, trained.analysis, trained.encoding
+    model, times = trained.model, trained.times
     results = run_evaluation(
         loaded,
         analysis.ingested,
@@ -489,7 +505,7 @@ def _finish(
     if model.runtime is not None:
         metrics["runtime"] = model.runtime
     durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
-    return RunResult(run.path, metrics, times.seconds, run.paths(), _num_rows(analysis))
+    return trained.result(metrics)
 
 
 def _origin(analysis: Analysis) -> dict[str, Any]:
@@ -558,16 +574,6 @@ def _opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> I
             "was trained with another config",
             "Use the config it was trained with, or set the keys back",
         )
-        yield run
-
-
-@contextmanager
-def _opened(loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> Iterator[RunFolder]:
-    """The run folder, locked and free for this config, its log open, signals handled."""
-    _check_splits(loaded)
-    run = RunFolder(loaded.config.run_folder)
-    with run.locked(), _logged(run), interruption.handle_signals():
-        run.claim(loaded, resume=resume, overwrite=overwrite)
         yield run
 
 
