@@ -1,20 +1,13 @@
 """A job small enough to follow, its servers without and with a network."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from job_specs import job_spec, optimizer_shape
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
-from ctr_pipeline.distributed.coordination.spec import (
-    PROTOCOL_VERSION,
-    JobSpec,
-    OptimizerShape,
-    SegmentShape,
-    TableShape,
-    UpdateRule,
-)
+from ctr_pipeline.distributed.coordination.spec import SegmentShape, TableShape, UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
@@ -24,53 +17,30 @@ ACCESS = Access(token="token-of-the-tests", tls=None)  # noqa: S106
 ASYNC = UpdateRule("async", 1, 0, False)
 
 
-def optimizer_shape(name="adam", learning_rate=0.01, **constants):
-    known = {
-        "beta_1": 0.9,
-        "beta_2": 0.999,
-        "epsilon": 1e-7,
-        "initial_accumulator": 0.1,
-        "l1": 0.0,
-        "l2": 0.0,
-    }
-    return OptimizerShape(name=name, learning_rate=learning_rate, **{**known, **constants})
-
-
-def job_spec(folder, **changes):
+def spec_with_tables(folder, **changes):
     """Three tables, rows of 1 + 4 values, 37 dense parameters."""
     sizes = (7, 400, 3000)
     counts = folder / "counts.npy"
     if not counts.exists():
         counts.parent.mkdir(parents=True, exist_ok=True)
         np.save(counts, np.random.default_rng(5).integers(0, 50, sum(sizes)))
-    spec = JobSpec(
-        job="test",
-        protocol=PROTOCOL_VERSION,
-        config_fingerprint="",
-        rows_fingerprint="",
-        plan_fingerprint="",
-        seed=3,
-        tables=tuple(TableShape(name, size) for name, size in zip("abc", sizes, strict=True)),
-        segments=(
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    facts = {
+        "seed": 3,
+        "tables": tuple(TableShape(name, size) for name, size in zip("abc", sizes, strict=True)),
+        "segments": (
             SegmentShape("linear", 1, optimizer_shape("adagrad", 0.05), "sum", 2.0, 1, 0.0),
             SegmentShape("vector", 4, optimizer_shape("adam", 0.01), "mean", 3.0, 2, 0.1),
         ),
-        counts_file=str(counts),
-        num_dense=37,
-        dense_optimizer=optimizer_shape("adam", 0.02),
-        num_partitions=16,
-        num_parameter_servers=1,
-        update=ASYNC,
-        splits=(),
-        batch_size=32,
-        epochs=1,
-        shuffle=True,
-        checkpoint_seconds=30.0,
-        keep_checkpoints=2,
-        checkpoints_folder=str(folder / "checkpoints"),
-    )
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    return replace(spec, **changes)
+        "counts_file": str(counts),
+        "num_dense": 37,
+        "dense_optimizer": optimizer_shape("adam", 0.02),
+        "num_partitions": 16,
+        "update": ASYNC,
+        "batch_size": 32,
+        "checkpoints_folder": str(folder / "checkpoints"),
+    }
+    return job_spec(**{**facts, **changes})
 
 
 def fresh_core(spec, index=0, *, generation=0, **options):
@@ -105,7 +75,7 @@ class Served:
 
 @pytest.fixture
 def make_spec(tmp_path):
-    return lambda **changes: job_spec(tmp_path, **changes)
+    return lambda **changes: spec_with_tables(tmp_path, **changes)
 
 
 @pytest.fixture

@@ -1,21 +1,14 @@
 """Parameters written as the first cut of a job, and what its servers make of them."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from job_specs import job_spec, optimizer_shape
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import (
-    PROTOCOL_VERSION,
-    JobSpec,
-    OptimizerShape,
-    SegmentShape,
-    TableShape,
-    UpdateRule,
-)
+from ctr_pipeline.distributed.coordination.spec import SegmentShape, TableShape, UpdateRule
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.merging import RowGradients
@@ -28,35 +21,23 @@ from ctr_pipeline.pipeline.cut_files import FIRST_CUT, restore_cut, write_first_
 
 NUM_DENSE = 11
 SIZES = {"item": 40, "user": 90}
-ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "initial_accumulator": 0.1}
 
 
 def spec_of(folder, **changes):
-    adam = OptimizerShape(name="adam", learning_rate=0.1, l1=0.0, l2=0.0, **ADAM)
-    spec = JobSpec(
-        job="test",
-        protocol=PROTOCOL_VERSION,
-        config_fingerprint="c",
-        rows_fingerprint="r",
-        plan_fingerprint="p",
-        seed=3,
-        tables=tuple(TableShape(name, size) for name, size in SIZES.items()),
-        segments=(SegmentShape("vector", 3, adam, "sum", 0.0, 1, 0.5),),
-        counts_file="",
-        num_dense=NUM_DENSE,
-        dense_optimizer=adam,
-        num_partitions=8,
-        num_parameter_servers=3,
-        update=UpdateRule("async", 1, 0, False),
-        splits=(),
-        batch_size=32,
-        epochs=1,
-        shuffle=True,
-        checkpoint_seconds=30.0,
-        keep_checkpoints=2,
-        checkpoints_folder=str(folder / "checkpoints"),
-    )
-    return replace(spec, **changes)
+    adam = optimizer_shape("adam", 0.1)
+    facts = {
+        "job": "test",
+        "seed": 3,
+        "tables": tuple(TableShape(name, size) for name, size in SIZES.items()),
+        "segments": (SegmentShape("vector", 3, adam, "sum", 0.0, 1, 0.5),),
+        "num_dense": NUM_DENSE,
+        "dense_optimizer": adam,
+        "num_parameter_servers": 3,
+        "update": UpdateRule("async", 1, 0, False),
+        "batch_size": 32,
+        "checkpoints_folder": str(folder / "checkpoints"),
+    }
+    return job_spec(**{**facts, **changes})
 
 
 def parameters(*, trained, steps=6):

@@ -4,38 +4,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_specs import job_spec, optimizer_shape
 
 from ctr_pipeline.distributed.coordination.placement import (
     dense_ranges,
     owned_partitions,
     owner_of,
 )
-from ctr_pipeline.distributed.coordination.spec import JobSpec, OptimizerShape, UpdateRule
 
-ADAM = OptimizerShape("adam", 0.01, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0)
-SPEC = JobSpec(
-    job="",
-    protocol=1,
-    config_fingerprint="",
-    rows_fingerprint="",
-    plan_fingerprint="",
-    seed=0,
-    tables=(),
-    segments=(),
-    counts_file="",
-    num_dense=10,
-    dense_optimizer=ADAM,
-    num_partitions=8,
-    num_parameter_servers=3,
-    update=UpdateRule("async", 1, 0, False),
-    splits=(),
-    batch_size=1,
-    epochs=1,
-    shuffle=True,
-    checkpoint_seconds=1.0,
-    keep_checkpoints=1,
-    checkpoints_folder="",
-)
+SPEC = job_spec(num_dense=10)
 
 
 @given(st.integers(1, 100), st.integers(1, 12))
@@ -62,7 +39,7 @@ def test_ranges_follow_each_other_and_are_of_near_equal_length(num_dense, num_se
 
 @pytest.mark.parametrize("num_servers", [1, 2, 5])
 def test_an_optimizer_with_one_accumulator_for_all_is_not_divided(num_servers):
-    spec = replace(SPEC, dense_optimizer=replace(ADAM, name="rowwise_adagrad"))
+    spec = replace(SPEC, dense_optimizer=optimizer_shape("rowwise_adagrad"))
     ranges = dense_ranges(spec, num_servers)
     assert ranges[0] == (0, 10)
     assert ranges[1:] == ((10, 10),) * (num_servers - 1)

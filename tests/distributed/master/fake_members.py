@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from job_specs import job_spec, optimizer_shape
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import resolved_yaml
@@ -45,9 +46,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.spec import (
     JobSpec,
-    OptimizerShape,
     SplitShape,
-    UpdateRule,
 )
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.settings import plan_epoch
@@ -62,7 +61,6 @@ from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 
 NUM_PARTITIONS = 4
-SGD = OptimizerShape("sgd", 0.1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def prepare_job(
@@ -100,21 +98,11 @@ def prepare_job(
     )
     run_folder.mkdir(parents=True, exist_ok=True)
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
-    spec = JobSpec(
-        job="job-1",
-        protocol=1,
-        config_fingerprint="config",
-        rows_fingerprint="rows",
-        plan_fingerprint="plan",
+    spec = job_spec(
         seed=5,
-        tables=(),
-        segments=(),
-        counts_file="",
-        num_dense=10,
-        dense_optimizer=SGD,
+        dense_optimizer=optimizer_shape("sgd", 0.1),
         num_partitions=NUM_PARTITIONS,
         num_parameter_servers=servers,
-        update=UpdateRule("async", 1, 4, False),
         splits=(
             SplitShape("train", "", num_rows),
             SplitShape("valid", "", 20_000),
@@ -122,10 +110,7 @@ def prepare_job(
         ),
         batch_size=batch_size,
         epochs=epochs,
-        shuffle=True,
         checkpoint_seconds=checkpoint_seconds,
-        keep_checkpoints=2,
-        checkpoints_folder="checkpoints",
     )
     Access.create(run_folder / "job", tls=False)
     save_spec(run_folder / "job", spec)

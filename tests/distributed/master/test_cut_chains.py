@@ -1,38 +1,16 @@
 import zlib
 
 import pytest
+from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply
-from ctr_pipeline.distributed.coordination.spec import JobSpec, OptimizerShape, UpdateRule
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.embeddings.log_chain import rows_name
 
 NUM_PARTITIONS = 2
-SPEC = JobSpec(
-    job="job-1",
-    protocol=1,
-    config_fingerprint="config",
-    rows_fingerprint="rows",
-    plan_fingerprint="plan",
-    seed=0,
-    tables=(),
-    segments=(),
-    counts_file="",
-    num_dense=0,
-    dense_optimizer=OptimizerShape("sgd", 0.1, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0),
-    num_partitions=NUM_PARTITIONS,
-    num_parameter_servers=1,
-    update=UpdateRule("async", 1, 4, scale_by_staleness=False),
-    splits=(),
-    batch_size=1,
-    epochs=1,
-    shuffle=False,
-    checkpoint_seconds=1.0,
-    keep_checkpoints=3,
-    checkpoints_folder="checkpoints",
-)
+SPEC = job_spec(num_partitions=NUM_PARTITIONS, keep_checkpoints=3)
 
 
 class Server:

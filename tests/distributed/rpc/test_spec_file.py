@@ -1,41 +1,18 @@
 import json
 
 import pytest
+from job_specs import job_spec, optimizer_shape
 
-from ctr_pipeline.distributed.coordination.spec import (
-    JobSpec,
-    OptimizerShape,
-    SegmentShape,
-    SplitShape,
-    TableShape,
-    UpdateRule,
-)
+from ctr_pipeline.distributed.coordination.spec import SegmentShape, SplitShape, TableShape
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.errors import RunFolderError
 
-ADAM = OptimizerShape("adam", 1e-3, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0)
-SPEC = JobSpec(
-    job="job-1",
-    protocol=1,
-    config_fingerprint="c",
-    rows_fingerprint="r",
-    plan_fingerprint="p",
+SPEC = job_spec(
     seed=2**63 - 1,
     tables=(TableShape("user_id", 100),),
-    segments=(SegmentShape("linear", 1, ADAM, "sum", 0.0, 0, 0.01),),
+    segments=(SegmentShape("linear", 1, optimizer_shape(), "sum", 0.0, 0, 0.01),),
     counts_file="counts.npy",
-    num_dense=10,
-    dense_optimizer=ADAM,
-    num_partitions=64,
-    num_parameter_servers=2,
-    update=UpdateRule("async", 1, 4, False),
     splits=(SplitShape("train", "cache/encoded/train", 1000),),
-    batch_size=16,
-    epochs=2,
-    shuffle=True,
-    checkpoint_seconds=30.0,
-    keep_checkpoints=2,
-    checkpoints_folder="checkpoints",
 )
 
 

@@ -2,6 +2,8 @@
 
 from collections import deque
 
+from job_specs import job_spec
+
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     LeasedTask,
@@ -11,42 +13,10 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterReply,
     TaskKey,
 )
-from ctr_pipeline.distributed.coordination.spec import (
-    JobSpec,
-    OptimizerShape,
-    SplitShape,
-    UpdateRule,
-)
+from ctr_pipeline.distributed.coordination.spec import SplitShape
 from ctr_pipeline.distributed.worker.session import Session
 
-ADAM = OptimizerShape("adam", 0.01, 0.9, 0.999, 1e-7, 0.1, 0.0, 0.0)
-
-
-def job_spec(**changes):
-    facts = {
-        "job": "job",
-        "protocol": 1,
-        "config_fingerprint": "config",
-        "rows_fingerprint": "test",
-        "plan_fingerprint": "plan",
-        "seed": 0,
-        "tables": (),
-        "segments": (),
-        "counts_file": "",
-        "num_dense": 0,
-        "dense_optimizer": ADAM,
-        "num_partitions": 8,
-        "num_parameter_servers": 1,
-        "update": UpdateRule("async", 1, 4, False),
-        "splits": (SplitShape("train", "nowhere", 100),),
-        "batch_size": 16,
-        "epochs": 1,
-        "shuffle": True,
-        "checkpoint_seconds": 60.0,
-        "keep_checkpoints": 2,
-        "checkpoints_folder": "nowhere",
-    }
-    return JobSpec(**(facts | changes))
+TRAIN = SplitShape("train", "nowhere", 100)
 
 
 def leased(task=0, attempt=1, *, kind="train", done_mask=0, split="train", **score):
@@ -56,7 +26,9 @@ def leased(task=0, attempt=1, *, kind="train", done_mask=0, split="train", **sco
 
 
 def registered(generation=1, addresses=("ps:1",), *, refused="", spec=None):
-    return RegisterReply(refused, generation, spec or job_spec(), addresses, 1.0, 5.0)
+    return RegisterReply(
+        refused, generation, spec or job_spec(splits=(TRAIN,)), addresses, 1.0, 5.0
+    )
 
 
 def beat(directive="go_on", generation=1, addresses=("ps:1",), revoked=()):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from job_specs import job_spec
 from loop_world import (
     LeasingMaster,
     PeerUnavailable,
@@ -12,7 +13,6 @@ from loop_world import (
     Superseded,
     training_tasks,
 )
-from session_world import job_spec
 from training_problem import (
     BATCH_SIZE,
     NUM_ROWS,
@@ -42,6 +42,8 @@ from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
 EPOCHS = 2
 STEPS_AN_EPOCH = 94
+# What `write_rows` marks rows with.
+ROWS_FINGERPRINT = "test"
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,12 @@ class World:
             SplitShape("train", str(rows / "train"), NUM_ROWS),
             SplitShape("valid", str(rows / "valid"), 500),
         )
-        self.spec = job_spec(splits=splits, batch_size=BATCH_SIZE, seed=config.seed)
+        self.spec = job_spec(
+            splits=splits,
+            batch_size=BATCH_SIZE,
+            seed=config.seed,
+            rows_fingerprint=ROWS_FINGERPRINT,
+        )
         self.master = LeasingMaster(self.spec, tasks)
         self.client = StoreClient(new_store(0.02), new_dense(compiled))
         self.folder, self.compiled, self.config = folder, compiled, config
@@ -399,7 +406,9 @@ def test_rows_of_another_run_are_refused(make_world, rows, tmp_path):
         (tmp_path / "other" / "meta.json").read_text().replace('"test"', '"another"')
     )
     splits = (SplitShape("train", str(tmp_path / "other"), NUM_ROWS),)
-    world.master.spec = job_spec(splits=splits, batch_size=BATCH_SIZE)
+    world.master.spec = job_spec(
+        splits=splits, batch_size=BATCH_SIZE, rows_fingerprint=ROWS_FINGERPRINT
+    )
     with pytest.raises(DataError, match="other rows"):
         world.run()
     report = world.master.reports[TaskKey("train", 0, 0, "train")]

@@ -47,7 +47,7 @@ def test_registers_for_ever_with_growing_pauses():
     assert len(master.sent("Register")) == 21
     assert 0 < gaps[0] <= 0.1
     assert 1.0 <= max(gaps) <= 2.0
-    assert session.wait_registered().job == "job"
+    assert session.wait_registered().job == "job-1"
     assert session.route.is_complete
     # Each attempt connects anew: the master may be elsewhere by now.
     assert master.connections == 21
