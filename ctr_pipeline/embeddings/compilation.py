@@ -1,8 +1,9 @@
 """How kernels are compiled: on first use, without the GIL, kept on disk.
 
 A cached kernel is compiled again when its own file changes, not when a file it calls into does:
-kernels that call each other therefore stand in one file. What `lanes` and `prefetch` offer is
-compiled into kernels of other files: whoever changes it deletes the `__pycache__` folders.
+kernels that call each other therefore stand in one file. What `lanes`, `prefetch`, `words` and
+`preprocessing.fingerprint` offer is compiled into kernels of other files: whoever changes it
+deletes the `__pycache__` folders.
 """
 
 import logging

@@ -27,7 +27,7 @@ class TextColumn:
     Attributes:
         values: The text, NULL among it.
         num_values: Number of values in `values`.
-        indices: uint16 or int64 [N] into `values`; None: row n is value n.
+        indices: uint16, int32 or int64 [N] into `values`; None: row n is value n.
     """
 
     values: TextBuffers
@@ -41,7 +41,7 @@ class NumberColumn:
 
     Attributes:
         values: float64; NULL is NaN, subnormal numbers are 0.
-        indices: uint16 or int64 [N] into `values`; None: row n is value n.
+        indices: uint16, int32 or int64 [N] into `values`; None: row n is value n.
     """
 
     values: np.ndarray
@@ -134,10 +134,9 @@ def _dictionary_of(array: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray | No
         indices = pc.fill_null(indices.cast(pa.int64()), len(values))
         values = pa.concat_arrays([values, pa.nulls(1, values.type)])
     positions = indices.to_numpy(zero_copy_only=False)
-    # Of two types alone, since kernels are compiled for each.
-    return values, read_only(
-        positions if positions.dtype == np.uint16 else positions.astype(np.int64, copy=False)
-    )
+    # Of three types alone, since kernels are compiled for each.
+    is_known = positions.dtype in (np.uint16, np.int32)
+    return values, read_only(positions if is_known else positions.astype(np.int64, copy=False))
 
 
 def _check_text(kind: pa.DataType, column: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.embeddings import compilation
+from ctr_pipeline.embeddings.words import int32_at, int64_at, uint16_at
 from ctr_pipeline.features import ColumnType, VectorSpec
 from ctr_pipeline.preprocessing.arrow_values import (
     NumberColumn,
@@ -25,7 +26,8 @@ from ctr_pipeline.preprocessing.sequences import encode_sequence
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
 from ctr_pipeline.preprocessing.vectors import vector_numbers
 
-_ROWS_AT_ONCE = 1024
+_ROWS_AT_ONCE = np.uint64(128)
+_UINT16_BYTES, _INT32_BYTES = 2, 4
 
 
 @dataclass(frozen=True)
@@ -210,34 +212,61 @@ class _Spreading:
     """
 
     def __init__(self, words_NC: np.ndarray) -> None:
+        num_columns = words_NC.shape[1]
         self._words_NC = words_NC
-        self._positions_CN = np.empty(words_NC.shape[::-1], np.int32)
-        self._words: list[np.ndarray] = []
-        self._num_words = 0
+        self._words_C = np.zeros(num_columns, np.uint64)
+        self._indices_C = np.zeros(num_columns, np.uint64)
+        self._index_bytes_C = np.zeros(num_columns, np.int64)
+        # Their addresses are all that the kernel is given.
+        self._kept: list[np.ndarray] = []
 
     def add(self, column: int, words: np.ndarray, indices: np.ndarray | None) -> None:
-        """Row n of the column is word `indices[n]`, or word n without indices."""
-        positions_N = self._positions_CN[column]
-        positions_N[:] = np.arange(len(words)) if indices is None else indices
-        positions_N += np.int32(self._num_words)
-        self._words.append(words)
-        self._num_words += len(words)
+        """Row n of the column is word `indices[n]`, or word n without indices.
+
+        Args:
+            column: Which one.
+            words: int32.
+            indices: uint16, int32 or int64 [N].
+        """
+        words = np.ascontiguousarray(words, np.int32)
+        self._words_C[column] = words.ctypes.data
+        self._kept.append(words)
+        if indices is not None:
+            indices = np.ascontiguousarray(indices)
+            self._indices_C[column] = indices.ctypes.data
+            self._index_bytes_C[column] = indices.itemsize
+            self._kept.append(indices)
 
     def finish(self) -> None:
         """Writes all columns, each of which was added."""
-        if self._words:
-            _spread(np.concatenate(self._words), self._positions_CN, self._words_NC)
+        if self._kept:
+            _spread(self._words_C, self._indices_C, self._index_bytes_C, self._words_NC)
 
 
 @compilation.kernel
-def _spread(words: np.ndarray, positions_CN: np.ndarray, words_NC: np.ndarray) -> None:
-    num_columns, num_rows = positions_CN.shape
+def _spread(
+    words_C: np.ndarray, indices_C: np.ndarray, index_bytes_C: np.ndarray, words_NC: np.ndarray
+) -> None:
+    """Both are addresses; columns of 0 bytes an index have none."""
+    num_rows, num_columns = words_NC.shape
     # Some rows at a time, so that they stay in a core's cache while their columns are filled.
-    for first in range(0, num_rows, _ROWS_AT_ONCE):
-        last = min(first + _ROWS_AT_ONCE, num_rows)
+    for first in range(np.uint64(0), np.uint64(num_rows), _ROWS_AT_ONCE):
+        last = min(first + _ROWS_AT_ONCE, np.uint64(num_rows))
         for column in range(num_columns):
-            for row in range(first, last):
-                words_NC[row, column] = words[positions_CN[column, row]]
+            words, indices = int32_at(words_C[column]), indices_C[column]
+            index_bytes = index_bytes_C[column]
+            if index_bytes == 0:
+                for row in range(first, last):
+                    words_NC[row, column] = words[row]
+            elif index_bytes == _UINT16_BYTES:
+                for row in range(first, last):
+                    words_NC[row, column] = words[np.uint64(uint16_at(indices)[row])]
+            elif index_bytes == _INT32_BYTES:
+                for row in range(first, last):
+                    words_NC[row, column] = words[np.uint64(int32_at(indices)[row])]
+            else:
+                for row in range(first, last):
+                    words_NC[row, column] = words[np.uint64(int64_at(indices)[row])]
 
 
 def wake_kernels() -> None:

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from ctr_pipeline.dataset.text_buffers import TextBuffers
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.compilation import inlined, kernel
+from ctr_pipeline.embeddings.lanes import Address, address_of
+from ctr_pipeline.embeddings.prefetch import prefetch
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
@@ -22,6 +23,8 @@ _KEY_MODULUS = np.uint64(KEY_MODULUS)
 # Odd and near 2**64 / golden ratio: multiplying by it spreads keys over the table's high bits.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _EMPTY = -1
+_TEXTS_AT_ONCE = np.uint64(64)
+_U0, _U1, _U3, _U7, _U63 = (np.uint64(number) for number in (0, 1, 3, 7, 63))
 _NO_MISSING_ID = -1
 
 
@@ -39,50 +42,60 @@ class KeySlots(NamedTuple):
     size: int
 
 
-@njit(inline="always")
-def _is_null(validity: np.ndarray, bit: int) -> bool:
-    return len(validity) > 0 and (validity[bit >> 3] >> (bit & 7)) & 1 == 0
-
-
-@njit(inline="always")
-def _start_and_length(text: TextBuffers, n: int) -> tuple[np.uint64, np.uint64]:
-    """Where value n stands; NULL, whose bytes are undefined, counts as the empty text."""
-    start = np.uint64(text.offsets[n])
-    length = np.uint64(text.offsets[n + 1]) - start
-    if _is_null(text.validity, text.validity_offset + n):
-        length = np.uint64(0)
-    return start, length
+@inlined
+def _length_of(
+    offsets: Address, n: np.uint64, validity: Address, validity_offset: np.uint64, has_nulls: bool
+) -> np.uint64:
+    """Bytes of value n; NULL, whose bytes are undefined, counts as the empty text."""
+    length = np.uint64(offsets[n + _U1]) - np.uint64(offsets[n])
+    bit = validity_offset + n
+    if has_nulls and (validity[bit >> _U3] >> (bit & _U7)) & _U1 == _U0:
+        return _U0
+    return length
 
 
 @kernel
 def _fingerprints(text: TextBuffers, fingerprints: np.ndarray) -> None:
-    for n in range(len(text.offsets) - 1):
-        start, length = _start_and_length(text, n)
-        fingerprints[n] = fingerprint64(text.data, start, length)
+    data, offsets = address_of(text.data, (_U0,)), address_of(text.offsets, (_U0,))
+    validity, has_nulls = address_of(text.validity, (_U0,)), len(text.validity) > 0
+    first_bit = np.uint64(text.validity_offset)
+    for n in range(np.uint64(len(text.offsets) - 1)):
+        length = _length_of(offsets, n, validity, first_bit, has_nulls)
+        fingerprints[n] = fingerprint64(data, np.uint64(offsets[n]), length)
 
 
 @kernel
 def _hash_ids(text: TextBuffers, num_bins: np.uint64, missing_id: int, ids: np.ndarray) -> None:
-    for n in range(len(text.offsets) - 1):
-        start, length = _start_and_length(text, n)
-        if length == 0 and missing_id >= 0:
+    data, offsets = address_of(text.data, (_U0,)), address_of(text.offsets, (_U0,))
+    validity, has_nulls = address_of(text.validity, (_U0,)), len(text.validity) > 0
+    first_bit = np.uint64(text.validity_offset)
+    for n in range(np.uint64(len(text.offsets) - 1)):
+        length = _length_of(offsets, n, validity, first_bit, has_nulls)
+        if length == _U0 and missing_id >= 0:
             ids[n] = missing_id
         else:
-            ids[n] = fingerprint64(text.data, start, length) % num_bins
+            ids[n] = fingerprint64(data, np.uint64(offsets[n]), length) % num_bins
 
 
-@njit(inline="always")
-def _first_slot(key: np.int64, shift: np.uint64) -> np.int64:
-    return np.int64((np.uint64(key) * _SPREAD) >> shift)
+@inlined
+def _key_of(fingerprint: np.uint64) -> np.int64:
+    """The fingerprint modulo `KEY_MODULUS`, of which 2**63 is one more."""
+    folded = (fingerprint & _KEY_MODULUS) + (fingerprint >> _U63)
+    return np.int64(folded - _KEY_MODULUS if folded >= _KEY_MODULUS else folded)
+
+
+@inlined
+def _first_slot(key: np.int64, shift: np.uint64) -> np.uint64:
+    return (np.uint64(key) * _SPREAD) >> shift
 
 
 @kernel
 def _fill_slots(keys: np.ndarray, ids: np.ndarray, slots: np.ndarray, shift: np.uint64) -> None:
-    mask = len(slots) - 1
+    mask = np.uint64(len(slots) - 1)
     for n in range(len(keys)):
         slot = _first_slot(keys[n], shift)
         while slots[slot, 0] != _EMPTY:
-            slot = (slot + 1) & mask
+            slot = (slot + _U1) & mask
         slots[slot, 0] = keys[n]
         slots[slot, 1] = ids[n]
 
@@ -95,22 +108,39 @@ def _lookup_ids(
     missing_id: int,
     ids: np.ndarray,
 ) -> None:
-    slots = vocabulary.slots
-    mask = len(slots) - 1
-    for n in range(len(text.offsets) - 1):
-        start, length = _start_and_length(text, n)
-        if length == 0 and missing_id >= 0:
-            ids[n] = missing_id
-            continue
-        fingerprint = fingerprint64(text.data, start, length)
-        key = np.int64(fingerprint % _KEY_MODULUS)
-        slot = _first_slot(key, vocabulary.shift)
-        while slots[slot, 0] != key and slots[slot, 0] != _EMPTY:
-            slot = (slot + 1) & mask
-        if slots[slot, 0] == key:
-            ids[n] = slots[slot, 1]
-        else:
-            ids[n] = vocabulary.size + np.int64(fingerprint % oov_buckets)
+    data, offsets = address_of(text.data, (_U0,)), address_of(text.offsets, (_U0,))
+    validity, has_nulls = address_of(text.validity, (_U0,)), len(text.validity) > 0
+    first_bit = np.uint64(text.validity_offset)
+    slots = address_of(vocabulary.slots, (_U0, _U0))
+    mask = np.uint64(len(vocabulary.slots) - 1)
+    known_missing = missing_id >= 0
+    places = np.empty(_TEXTS_AT_ONCE, np.uint64)
+    fingerprints = np.empty(_TEXTS_AT_ONCE, np.uint64)
+    num_texts = np.uint64(len(text.offsets) - 1)
+    # The slots of some texts are fetched while those texts are still being hashed.
+    for first in range(_U0, num_texts, _TEXTS_AT_ONCE):
+        num_wanted = _U0
+        for n in range(first, min(first + _TEXTS_AT_ONCE, num_texts)):
+            length = _length_of(offsets, n, validity, first_bit, has_nulls)
+            if length == _U0 and known_missing:
+                ids[n] = missing_id
+                continue
+            fingerprint = fingerprint64(data, np.uint64(offsets[n]), length)
+            places[num_wanted], fingerprints[num_wanted] = n, fingerprint
+            num_wanted += _U1
+            prefetch(slots, _first_slot(_key_of(fingerprint), vocabulary.shift) << _U1)
+        for k in range(num_wanted):
+            fingerprint = fingerprints[k]
+            key = _key_of(fingerprint)
+            slot = _first_slot(key, vocabulary.shift)
+            found = slots[slot << _U1]
+            while found not in (key, _EMPTY):
+                slot = (slot + _U1) & mask
+                found = slots[slot << _U1]
+            if found == key:
+                ids[places[k]] = slots[(slot << _U1) + _U1]
+            else:
+                ids[places[k]] = vocabulary.size + np.int64(fingerprint % oov_buckets)
 
 
 @dataclass(frozen=True)
