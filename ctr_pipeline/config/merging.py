@@ -60,35 +60,26 @@ def merge_entries(
 
     Args:
         features: The value of `features:` in a config that was loaded.
-        columns: The columns that `auto` means, in the order of the data.
+        columns: The columns that `auto` means, in the order of the data; crosses are none.
 
     Raises:
         ValidationError: Keys of several entries contradict each other; a loaded config has none.
     """
     entries = (FeatureEntry(columns=ALL_COLUMNS),) if features == "auto" else tuple(features)
-    named: dict[str, list[int]] = {}
-    for index, entry in enumerate(entries):
-        for feature in columns if entry.names_all else entry.features:
-            named.setdefault(feature, []).append(index)
     return {
         feature: _merge(feature, entries, places, is_list=features != "auto")
-        for feature, places in named.items()
+        for feature, places in _places(entries, columns).items()
     }
 
 
 def merge_problems(entries: Sequence[FeatureEntry]) -> list[tuple[int, str]]:
     """What is wrong with entries taken together: the place of an entry, and a sentence."""
     problems = []
-    decides = any(entry.names_all for entry in entries)
-    for feature in dict.fromkeys(name for entry in entries for name in entry.features):
-        if feature == ALL_COLUMNS:
-            continue
-        places = [
-            index
-            for index, entry in enumerate(entries)
-            if feature in entry.features or (entry.names_all and entry.cross is None)
-        ]
-        last = max(index for index in places if feature in entries[index].features)
+    named = dict.fromkeys(
+        name for entry in entries if not entry.names_all for name in entry.features
+    )
+    for feature, places in _places(entries, list(named)).items():
+        last = max(index for index in places if not entries[index].names_all)
         try:
             merged = _merge(feature, entries, places)
         except ValidationError as error:
@@ -103,10 +94,20 @@ def merge_problems(entries: Sequence[FeatureEntry]) -> list[tuple[int, str]]:
                 )
             )
             continue
-        is_decided = decides and merged.entry.cross is None
-        if merged.entry.lacking is not None and not is_decided:
+        if merged.entry.lacking is not None and not merged.decided:
             problems.append((last, merged.entry.lacking))
     return list(dict.fromkeys(problems))
+
+
+def _places(entries: Sequence[FeatureEntry], columns: Sequence[str]) -> dict[str, list[int]]:
+    """The places of the entries that name each feature; of `columns`, one for all names any."""
+    crosses = {name for entry in entries if entry.cross is not None for name in entry.features}
+    every = [name for name in columns if name not in crosses]
+    places: dict[str, list[int]] = {}
+    for index, entry in enumerate(entries):
+        for feature in every if entry.names_all else entry.features:
+            places.setdefault(feature, []).append(index)
+    return places
 
 
 def _merge(

@@ -1,14 +1,10 @@
 """Check → ingest → statistics: from files to features with everything known about them."""
 
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from ctr_pipeline import durable
 from ctr_pipeline.analysis import (
     ColumnDecision,
     StatisticsPlan,
@@ -25,10 +21,11 @@ from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.dataset.weights import unit_exponent
-from ctr_pipeline.errors import ConfigError, PreprocessingError
+from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
+from ctr_pipeline.pipeline.feature_file import save_features
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.spark_statistics import (
     collect_spark_statistics,
@@ -42,8 +39,6 @@ from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_tim
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics, save_statistics
-
-_FEATURES = TypeAdapter(tuple[FeatureSpec, ...])
 
 
 @dataclass(frozen=True)
@@ -124,9 +119,7 @@ def run_analysis(
             _refuse_empty_columns(loaded, columns, statistics)
             _refuse_empty_vocabularies(loaded, columns, statistics)
         statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
-    durable.write_text(
-        run.features, json.dumps(_FEATURES.dump_python(features, mode="json"), indent=1) + "\n"
-    )
+    save_features(run.features, features)
     return Analysis(source, columns, ingested, features, left_out, statistics, beginning)
 
 
@@ -218,16 +211,6 @@ def _say_times(ingested: IngestedRows, progress: Progress) -> None:
     ]
     if ranges:
         progress.say(f"Divided by time: {', '.join(ranges)}")
-
-
-def load_features(run: RunFolder) -> tuple[FeatureSpec, ...]:
-    """The features that the analysis decided on."""
-    try:
-        return _FEATURES.validate_json(run.features.read_bytes())
-    except (OSError, ValueError) as error:
-        raise PreprocessingError(
-            "cannot be read", place=str(run.features), remedy="Run 'ctrpipe train' first"
-        ) from error
 
 
 def _decide(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import ColumnDecision
@@ -26,8 +26,10 @@ from ctr_pipeline.errors import (
 )
 from ctr_pipeline.features import Age, FeatureSpec
 from ctr_pipeline.pipeline.columns import FeatureColumns
+from ctr_pipeline.pipeline.feature_file import load_features, save_features
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import (
+    PLAN_FILE,
     FittedCountEncode,
     FittedTargetEncode,
     FittedVocabulary,
@@ -46,9 +48,8 @@ KEY = "train.init_from"
 NOT_THERE = "the run that training begins from has no such feature"
 
 _RECORD = "beginning.json"
-_PLAN = "preprocessing.json"
 _FEATURES_FILE = "features.json"
-_FEATURES = TypeAdapter(tuple[FeatureSpec, ...])
+_RESUME_IT = "Run 'ctrpipe train --resume' with the config of that run"
 _SHOWN = 5
 
 
@@ -269,14 +270,7 @@ def _take_over(
         earlier_steps=found.earlier_steps,
         plan_fingerprint=found.plan_fingerprint,
     )
-    try:
-        features = _FEATURES.validate_json(earlier.features.read_bytes())
-    except (OSError, ValueError) as error:
-        raise PreprocessingError(
-            "cannot be read",
-            place=str(earlier.features),
-            remedy="Run 'ctrpipe train --resume' with the config of that run",
-        ) from error
+    features = load_features(earlier.features, remedy=_RESUME_IT)
     return _store(Beginning(record, features, plan), earlier, run)
 
 
@@ -413,13 +407,12 @@ def _store(beginning: Beginning, earlier: RunFolder, run: RunFolder) -> Beginnin
                 raise PreprocessingError(
                     "a file of values is gone",
                     place=str(earlier.path / file),
-                    remedy="Run 'ctrpipe train --resume' with the config of that run",
+                    remedy=_RESUME_IT,
                 )
             durable.link_or_copy(earlier.path / file, temporary / Path(name).name)
         stored = replace(beginning, plan=_with_files(beginning.plan, names))
-        stored.plan.save(temporary / _PLAN)
-        features = _FEATURES.dump_python(beginning.features, mode="json")
-        durable.write_text(temporary / _FEATURES_FILE, json.dumps(features, indent=1) + "\n")
+        stored.plan.save(temporary / PLAN_FILE)
+        save_features(temporary / _FEATURES_FILE, beginning.features)
         durable.write_text(temporary / _RECORD, beginning.record.model_dump_json(indent=1) + "\n")
         shutil.rmtree(run.beginning, ignore_errors=True)
         temporary.rename(run.beginning)
@@ -438,8 +431,8 @@ def _load_beginning(run: RunFolder) -> Beginning | None:
         return None
     try:
         record = BeginningRecord.model_validate_json((run.beginning / _RECORD).read_bytes())
-        features = _FEATURES.validate_json((run.beginning / _FEATURES_FILE).read_bytes())
-        return Beginning(record, features, load_plan(run.beginning / _PLAN))
+        features = load_features(run.beginning / _FEATURES_FILE)
+        return Beginning(record, features, load_plan(run.beginning / PLAN_FILE))
     except (OSError, ValueError, CtrPipelineError) as error:
         raise RunFolderError(
             "what the run took over from an earlier one cannot be read",

@@ -1,11 +1,11 @@
 """What the config says of the embeddings of some features, table by table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import count
 from typing import Any, Literal
 
-from ctr_pipeline.config.merging import MergedEntry, merge_entries
+from ctr_pipeline.config.merging import merge_entries
 from ctr_pipeline.config.models import Config, EmbeddingEntry, OwnSegment, SegmentConfig
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 
@@ -55,22 +55,12 @@ OWN_KEYS = tuple(field.name for field in fields(OwnEmbedding))
 
 def own_embeddings(config: Config, plan: PreprocessingPlan) -> dict[str, OwnEmbedding]:
     """What the config says of each table of a plan, by the table's name."""
-    entries = merged_entries(config, plan.features)
+    entries = {} if config.features == "auto" else merge_entries(config.features, plan.features)
     said: dict[str, dict[str, Any]] = {table.name: {} for table in plan.tables}
     for field in plan.fields:
         entry = entries.get(field.column)
         said[field.table_name] |= own_values(None if entry is None else entry.entry.embedding)
     return {table: OwnEmbedding(**values) for table, values in said.items()}
-
-
-def merged_entries(config: Config, features: Sequence[str]) -> dict[str, MergedEntry]:
-    """What the config says of each of these features."""
-    if config.features == "auto":
-        return {}
-    crosses = {
-        name for entry in config.features if entry.cross is not None for name in entry.features
-    }
-    return merge_entries(config.features, [name for name in features if name not in crosses])
 
 
 def own_values(entry: EmbeddingEntry | None) -> Mapping[str, Any]:

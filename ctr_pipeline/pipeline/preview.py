@@ -16,8 +16,8 @@ from ctr_pipeline.analysis import (
     plan_statistics,
 )
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.merging import merge_entries
-from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.merging import MergedEntry, merge_entries
+from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
@@ -26,10 +26,10 @@ from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import (
     add_text_numbers,
     choose_columns_of,
-    load_features,
     with_newest_times,
 )
 from ctr_pipeline.pipeline.columns import FeatureColumns, complete_features
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
@@ -74,16 +74,15 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     features, plan, exact = preview.features, preview.plan, False
     run = RunFolder(config.run_folder)
     if run.preprocessing.exists() and run.features.exists():
-        analyzed = load_features(run)
+        analyzed = load_features(run.features)
         if {spec.column for spec in analyzed} == {spec.column for spec in features} and (
             config.features == "auto"
             or reopen_ages(analyzed, preview.open_ages) == reopen_ages(features, preview.open_ages)
         ):
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
-    rows = tuple(
-        replace(row, place=place_of_feature(loaded, row.feature))
-        for row in describe_plan(config, features, plan)
-    )
+    described = describe_plan(config, features, plan)
+    places = places_of_features(loaded, [row.feature for row in described])
+    rows = tuple(replace(row, place=places[row.feature]) for row in described)
     max_bytes = sum(row.max_bytes or 0 for row in rows)
     disk_bytes = checkpoint_bytes(config, plan)
     spilled = _max_spilled_bytes(config, max_bytes)
@@ -104,17 +103,22 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     )
 
 
-def place_of_feature(loaded: LoadedConfig, feature: str) -> str:
-    """Where a config decides on a feature: `config.yaml:14, features[2]`.
+def places_of_features(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, str]:
+    """Where a config decides on each feature: `config.yaml:14, features[2]`.
 
-    Where several entries name it, each key is told apart, with the entries it wins over; what the
+    Where several entries name one, each key is told apart, with the entries it wins over; what the
     statistics decide stands where `auto` does.
     """
     features = loaded.config.features
     if features == "auto":
-        return f"{loaded.place_of('features')}, features: auto"
-    crosses = {name for entry in features if entry.cross is not None for name in entry.features}
-    merged = merge_entries(features, () if feature in crosses else (feature,)).get(feature)
+        return dict.fromkeys(names, f"{loaded.place_of('features')}, features: auto")
+    merged = merge_entries(features, names)
+    return {name: _place_of(loaded, features, merged.get(name)) for name in names}
+
+
+def _place_of(
+    loaded: LoadedConfig, features: Sequence[FeatureEntry], merged: MergedEntry | None
+) -> str:
     if merged is None:
         return ""
 

@@ -20,9 +20,9 @@ from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.features import ColumnType, FeatureSpec
-from ctr_pipeline.pipeline.analysis_stage import load_features
 from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.columns import UNFIT
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import chain_text, statistics_used
 from ctr_pipeline.pipeline.resources import num_threads
@@ -328,7 +328,7 @@ def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
             remedy="Leave --columns out",
         )
     config = load_config(run.config).config
-    parts = [part for feature in load_features(run) for part in feature.parts]
+    parts = [part for feature in load_features(run.features) for part in feature.parts]
     return _OldRows(
         config=_lenient(config.data),
         types={part.column: part.column_type for part in parts},

@@ -212,6 +212,26 @@ features:
     )
 
 
+def test_what_is_said_of_all_columns_is_not_said_of_crosses():
+    cross = {"cross": ["a", "b"], "id": {"hash": {"buckets": 9}}}
+    loaded = config_from_mapping(
+        {
+            "data": {"train": "a"},
+            "features": [{"columns": "*", "type": "categorical"}, {"columns": "c"}, cross],
+        }
+    )
+    found = merge_entries(loaded.config.features, ["a", "c", "a × b"])
+    assert {name: one.named_by for name, one in found.items()} == {
+        "a": (0,),
+        "c": (0, 1),
+        "a × b": (2,),
+    }
+    assert found["a"].decided
+    assert found["c"].entry.type == "categorical"
+    assert found["a × b"].entry == loaded.config.features[2]
+    assert not found["a × b"].decided
+
+
 @pytest.mark.parametrize(
     "features",
     [

@@ -11,7 +11,7 @@ import yaml
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
 from ctr_pipeline.features import Age
-from ctr_pipeline.pipeline.analysis_stage import load_features
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.preview import check_config
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
@@ -60,7 +60,7 @@ def analyze(**data):
     Path("c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     assert main(["analyze", "c.yaml", "-q"]) == 0
     run = RunFolder(load_config(Path("c.yaml")).config.run_folder)
-    return run, load_features(run), load_statistics(run.path / "statistics.json")
+    return run, load_features(run.features), load_statistics(run.path / "statistics.json")
 
 
 def ages_of(frame):
