@@ -1,6 +1,7 @@
 """Files of rows, on disk or in an object store: opened, measured and compared alike."""
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,15 +59,24 @@ def state_of(file: DataFile) -> tuple[str | int, ...]:
     """
     if isinstance(file, ObjectFile):
         return file.state()
+    stat = stat_of(file)
+    return str(file.resolve()), stat.st_size, stat.st_mtime_ns
+
+
+def stat_of(file: Path) -> os.stat_result:
+    """What the system says of a file on disk that was there.
+
+    Raises:
+        DataError: It is gone.
+    """
     try:
-        stat = file.stat()
+        return file.stat()
     except OSError as error:
         raise DataError(
             f"cannot be found any more ({error.strerror})",
             place=str(file),
             remedy="Leave data files in place while they are read, and run again",
         ) from error
-    return str(file.resolve()), stat.st_size, stat.st_mtime_ns
 
 
 def is_same_file(file: DataFile, path: Path) -> bool:

@@ -13,7 +13,6 @@ from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.data_files import state_of
 from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.maxcompute.table import TableSource
-from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source, SourceFile
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
@@ -103,7 +102,7 @@ def fingerprint_of(
         "seed": seed if data.split.by == "random" else None,
         "sensitive": sorted(sensitive),
         "files": {
-            split: [_stat_of(source.opened[file], file) for file in files]
+            split: [_state_of(source.opened[file]) for file in files]
             for split, files in source.files.items()
         },
     }
@@ -113,7 +112,7 @@ def fingerprint_of(
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _stat_of(opened: SourceFile, file: Place) -> tuple[str | int, ...]:
+def _state_of(opened: SourceFile) -> tuple[str | int, ...]:
     if isinstance(opened, TableSource):
         return str(opened.path), repr(opened.path.chosen), opened.current_version()
     if isinstance(opened, DatabaseSource):

@@ -42,7 +42,6 @@ MAX_CHUNK_BYTES = 1 << 30
 
 _HEADER = struct.Struct("<5I")
 _LENGTH_BYTES = 4
-_MAX_LENGTH = (1 << 32) - 1
 _REMEDY = "Copy the file again, or write it again"
 
 Bytes = NDArray[np.uint8]

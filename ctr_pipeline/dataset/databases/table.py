@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
+from ctr_pipeline.dataset.data_files import stat_of
 from ctr_pipeline.errors import DataError
 
 Engine = Literal["duckdb", "sqlite"]
@@ -82,14 +83,7 @@ class DatabaseSource:
         """
         file = self.path.file
         log = file.with_name(f"{file.name}{'.wal' if self.path.engine == 'duckdb' else '-wal'}")
-        try:
-            stat = file.stat()
-        except OSError as error:
-            raise DataError(
-                f"cannot be found any more ({error.strerror})",
-                place=str(file),
-                remedy="Leave data files in place while they are read, and run again",
-            ) from error
+        stat = stat_of(file)
         facts = (str(file.resolve()), ".".join(self.relation), stat.st_size, stat.st_mtime_ns)
         try:
             written = log.stat()
