@@ -105,10 +105,10 @@ class LoadedRun:
         from ctr_pipeline.dataset.lists import as_texts, find_bad_vectors, is_list
         from ctr_pipeline.evaluation.likelihood import probabilities_of
         from ctr_pipeline.features import ColumnType
-        from ctr_pipeline.pipeline.unseen import column_types_of, score_table
+        from ctr_pipeline.pipeline.unseen import score_table
 
         columns = {}
-        for name, kind in column_types_of(self._model.plan).items():
+        for name, kind in self._model.plan.inputs.items():
             if name not in rows:
                 raise DataError(
                     f"the rows have no column '{name}'", remedy="Add it, or NaN for all"

@@ -156,7 +156,10 @@ def choose_columns(
     sensitive |= crossed_sensitive
     for part in (part for spec in specs.values() for part in spec.parts):
         types.setdefault(part.column, part.column_type)
-    problems += _embedding_problems(loaded, entries, explicit, automatic)
+    problems += [
+        *_shares(loaded, entries, explicit, automatic),
+        *_own_embedding_problems(loaded, entries, explicit, automatic),
+    ]
     if not explicit and not automatic and not problems:
         message = "no column can serve as a feature: there is none, or no type fits"
         problems.append(loaded.problem_at("features", message))
@@ -309,19 +312,6 @@ def _wrong_dimension(config: Config, dimension: int | str | None) -> str | None:
             "projected; raise that, or lower this"
         )
     return None
-
-
-def _embedding_problems(
-    loaded: LoadedConfig,
-    entries: Mapping[str, MergedEntry],
-    explicit: Mapping[str, FeatureSpec],
-    automatic: Collection[str],
-) -> list[ConfigProblem]:
-    """What is wrong with tables that features share, and with what their rows have of their own."""
-    return [
-        *_shares(loaded, entries, explicit, automatic),
-        *_own_embedding_problems(loaded, entries, explicit, automatic),
-    ]
 
 
 def _shares(

@@ -131,8 +131,8 @@ def run_importance(
                 after = []
                 for order in islice(orders, repeats):
                     ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
-                    ids[:, slots] = ids[order][:, slots]
-                    numbers[:, floats] = numbers[order][:, floats]
+                    ids[:, slots] = ids[:, slots][order]
+                    numbers[:, floats] = numbers[:, floats][order]
                     after.append(model.scorer.score(ids, numbers))
                 found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))
                 task.advance(1)

@@ -21,7 +21,6 @@ from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import PredictResult
 from ctr_pipeline.pipeline.training_stage import TrainedModel
@@ -116,7 +115,7 @@ def stream_file(
     return stream_rows(
         config.data,
         data,
-        column_types_of(plan),
+        plan.inputs,
         label_required=label_required,
         extra_columns=list(carried),
         kept_columns=keep,
@@ -124,11 +123,6 @@ def stream_file(
         ledger=ledger,
         threads=num_threads(config.runtime),
     )
-
-
-def column_types_of(plan: PreprocessingPlan) -> dict[str, ColumnType]:
-    """How the columns of a trained model are read."""
-    return plan.inputs
 
 
 def predict_file(

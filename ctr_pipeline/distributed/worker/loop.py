@@ -51,13 +51,6 @@ Floats = NDArray[np.float32]
 T = TypeVar("T")
 
 
-class PendingPull(Protocol):
-    """Values that are on their way."""
-
-    def wait(self) -> None:
-        """Returns when they are here."""
-
-
 class PendingPush(Protocol):
     """Gradients that are on their way."""
 
