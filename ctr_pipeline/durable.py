@@ -5,11 +5,15 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, Self
 
 from ctr_pipeline.errors import RunFolderError
+
+_SYNCS_AT_A_TIME = 4
 
 
 @contextmanager
@@ -33,6 +37,50 @@ def durable_write(path: Path) -> Iterator[IO[bytes]]:
         raise explain_os_error(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class FileSyncs:
+    """Puts files on disk while others are made; a context manager that waits for them.
+
+    A disk takes some milliseconds for a file however small it is, and one that is asked for several
+    at a time writes them together.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_SYNCS_AT_A_TIME, thread_name_prefix="sync")
+        self._pending: list[Future[None]] = []
+
+    def add(self, path: Path) -> None:
+        """Begins with a file that is whole."""
+        self._pending.append(self._pool.submit(_sync_file, path))
+
+    def finish(self) -> None:
+        """Returns when all files are on disk; the names of new ones need `sync_folder`.
+
+        Raises:
+            RunFolderError: One could not be written.
+        """
+        for pending in self._pending:
+            pending.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _sync_file(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise explain_os_error(error, path) from error
 
 
 def require_place(path: Path) -> None:

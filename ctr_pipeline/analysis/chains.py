@@ -4,7 +4,7 @@ The SQL form decides order and moments over all values; the numpy form gives the
 cut point, since a database's logarithm may differ in the last bit from the one of training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from sqlglot import exp
@@ -24,7 +24,17 @@ from ctr_pipeline.features import (
 from ctr_pipeline.statistics import Moments
 
 
-def build_step(value: exp.Expr, transform: Transform, position: int) -> exp.Expr:
+def placeholder_prefix(place: int, position: int) -> str:
+    """Tells the placeholders of a step from all others of a query.
+
+    Args:
+        place: Of the chain among those of the query.
+        position: Of the step in its chain.
+    """
+    return f"chain{place}_step{position}"
+
+
+def build_step(value: exp.Expr, transform: Transform, prefix: str) -> exp.Expr:
     """`value` after one transform, with a placeholder for each number; NULL is a missing value.
 
     The placeholders are filled by `chain_parameters`, so that chains of one shape share their SQL.
@@ -32,12 +42,11 @@ def build_step(value: exp.Expr, transform: Transform, position: int) -> exp.Expr
     Args:
         value: The value before, as an expression cheap to repeat.
         transform: The transform.
-        position: Its place in the chain, which tells its placeholders from those of others.
+        prefix: Of its placeholders.
 
     Raises:
         ValueError: The transform's result is no number.
     """
-    prefix = f"step{position}"
     match transform:
         case Log():
             return _build_log(value)
@@ -56,23 +65,36 @@ def build_step(value: exp.Expr, transform: Transform, position: int) -> exp.Expr
             raise ValueError(f"'{transform.name}' has no number as its result")
 
 
-def chain_parameters(column: str, chain: Chain, moments: Mapping[str, Moments]) -> dict[str, float]:
-    """The numbers for the placeholders of `build_step`, for all steps.
+def chain_parameters(
+    column: str, chains: Sequence[Chain], moments: Mapping[str, Moments]
+) -> dict[str, float]:
+    """The numbers for the placeholders of `build_step`, for all steps of the chains of a query.
 
     Args:
         column: The column's name, for the keys of `moments`.
-        chain: The transforms.
+        chains: The transforms.
         moments: By `expression_key` of the chain before each step that needs them.
 
     Raises:
         ValueError: Moments are missing.
     """
     parameters: dict[str, float] = {}
-    for position, transform in enumerate(chain):
-        known = moments.get(expression_key(column, chain[:position]))
-        for name, number in _step_numbers(column, transform, known).items():
-            parameters[f"step{position}_{name}"] = number
+    for place, chain in enumerate(chains):
+        for position, transform in enumerate(chain):
+            known = moments.get(expression_key(column, chain[:position]))
+            prefix = placeholder_prefix(place, position)
+            for name, number in _step_numbers(column, transform, known).items():
+                parameters[f"{prefix}_{name}"] = number
     return parameters
+
+
+def is_measurable(column: str, chain: Chain, moments: Mapping[str, Moments]) -> bool:
+    """Whether all moments are known that steps of the chain need."""
+    return all(
+        expression_key(column, chain[:position]) in moments
+        for position, transform in enumerate(chain)
+        if isinstance(transform, Standardize | Normalize)
+    )
 
 
 def apply_chain(

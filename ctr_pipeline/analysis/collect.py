@@ -8,14 +8,16 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
-from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
+from ctr_pipeline.analysis.measure import NUM_TOP_VALUES, MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
 from ctr_pipeline.analysis.shared_vocabularies import collect_shared_vocabularies, counts_file
 from ctr_pipeline.analysis.sql import frequent_values_query, weights_query
-from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_values
-from ctr_pipeline.durable import explain_os_error, sync_folder
+from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_new_values
+from ctr_pipeline.durable import FileSyncs, explain_os_error, sync_folder
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType, Standardize, Vocabulary
 from ctr_pipeline.progress import Progress
@@ -130,18 +132,21 @@ def collect_statistics_with(
     if known is not None:
         progress.say("Statistics of the same rows and plan are there already")
         return known
-    with _staging(folder) as staging:
+    with _staging(folder) as staging, FileSyncs() as syncs:
         with open_engine(staging / "spill") as engine:
             labels = engine.count_labels(plan)
             _check_labels(plan, labels)
             statistics = _compute(
-                plan, engine, labels, staging, fingerprint=fingerprint, progress=progress
+                plan, engine, labels, staging, syncs, fingerprint=fingerprint, progress=progress
             )
         shared = collect_shared_vocabularies(
             plan, statistics.columns, staging, memory_limit_gb=memory_limit_gb
         )
         vocabularies = statistics.vocabularies | shared
         statistics = statistics.model_copy(update={"vocabularies": vocabularies})
+        for file in sorted({one.file for one in shared.values()}):
+            syncs.add(staging / file)
+        syncs.finish()
         _publish(statistics, staging, folder)
     return statistics
 
@@ -201,8 +206,10 @@ def _staging(folder: Path) -> Iterator[Path]:
 def _publish(statistics: Statistics, staging: Path, folder: Path) -> None:
     """Replaces the last result; `statistics.json` never stands beside vocabularies of another."""
     try:
-        (folder / STATISTICS_FILE).unlink(missing_ok=True)
-        sync_folder(folder)
+        sync_folder(staging / VOCABULARY_FOLDER)
+        if (folder / STATISTICS_FILE).exists():
+            (folder / STATISTICS_FILE).unlink()
+            sync_folder(folder)
         shutil.rmtree(folder / VOCABULARY_FOLDER, ignore_errors=True)
         (staging / VOCABULARY_FOLDER).rename(folder / VOCABULARY_FOLDER)
     except OSError as error:
@@ -215,6 +222,7 @@ def _compute(
     engine: Engine,
     labels: LabelCounts,
     staging: Path,
+    syncs: FileSyncs,
     *,
     fingerprint: str,
     progress: Progress,
@@ -230,26 +238,33 @@ def _compute(
     all_values = frequent_values_query(ColumnType.TEXT, 1, None)
 
     def measure(session: Session, column: ColumnPlan) -> _Found:
+        # Elements of lists are no rows, and are not compared with those of other rows.
+        is_list = column.sequence is not None or column.vector is not None
         with session.value_counts(column):
-            measured = measure_column(session.rows, column, labels.num_rows, plan.weight)
+            written = top_values = None
+            if column.vocabulary is not None and column.table is None and not is_list:
+                file = files[column.column]
+                written = _write_values(session, column.vocabulary, staging, file, syncs)
+                top_values = written.top_values(column.vocabulary)
+            measured = measure_column(
+                session.rows, column, labels.num_rows, plan.weight, top_values
+            )
             vocabulary = None
             if column.vocabulary is not None and column.table is not None:
-                write_values(counts_file(staging, plan, column), session.batches(all_values))
+                write_new_values(counts_file(staging, plan, column), session.batches(all_values))
             elif column.vocabulary is not None:
-                file = files[column.column]
-                vocabulary = _write_vocabulary(
-                    session, column.vocabulary, measured.statistics, staging, file
-                )
+                if written is None:
+                    file = files[column.column]
+                    written = _write_values(session, column.vocabulary, staging, file, syncs)
+                vocabulary = written.statistics(column.vocabulary, measured.statistics)
             table = weights = None
             if column.table_min_count is not None:
                 wanted = Vocabulary(min_count=column.table_min_count)
                 file = table_files[column.column]
-                table = _write_vocabulary(
-                    session, wanted, measured.statistics, staging, file, weighted=weight is not None
-                )
+                table = _write_values(
+                    session, wanted, staging, file, syncs, weighted=weight is not None
+                ).statistics(wanted, measured.statistics)
                 weights = None if weight is None else _value_weights(session, weight)
-            # Elements of lists are no rows, and are not compared with those of other rows.
-            is_list = column.sequence is not None or column.vector is not None
             drift = {} if is_list else session.compare(measured)
         return _Found(measured, vocabulary, table, drift, weights)
 
@@ -338,26 +353,61 @@ def _check_labels(plan: StatisticsPlan, labels: LabelCounts) -> None:
         )
 
 
-def _write_vocabulary(
+@dataclass(frozen=True)
+class _WrittenValues:
+    """A file of frequent values.
+
+    Attributes:
+        file: Below the run folder.
+        size: Values.
+        num_rows: Rows that have one of them.
+        first: Of the first values: value, rows, clicks.
+    """
+
+    file: str
+    size: int
+    num_rows: int
+    first: Sequence[tuple[str, int, int]]
+
+    def top_values(self, wanted: Vocabulary) -> Sequence[tuple[str, int, int]] | None:
+        """The most frequent values for the report; None if more are needed than were written."""
+        has_all = wanted.min_count <= 1 and wanted.max_size is None
+        return self.first if has_all or len(self.first) == NUM_TOP_VALUES else None
+
+    def statistics(self, wanted: Vocabulary, column: ColumnStatistics) -> VocabularyStatistics:
+        """What was written, beside what the column has."""
+        return VocabularyStatistics(
+            column=column.column,
+            min_count=wanted.min_count,
+            max_size=wanted.max_size,
+            file=self.file,
+            size=self.size,
+            num_excluded_values=column.num_distinct - self.size,
+            num_excluded_rows=column.num_values - self.num_rows,
+        )
+
+
+def _write_values(
     session: Session,
-    vocabulary: Vocabulary,
-    statistics: ColumnStatistics,
+    wanted: Vocabulary,
     staging: Path,
     file: str,
+    syncs: FileSyncs,
     *,
     weighted: bool = False,
-) -> VocabularyStatistics:
+) -> _WrittenValues:
     query = frequent_values_query(
-        statistics.column_type, vocabulary.min_count, vocabulary.max_size, weighted=weighted
+        ColumnType.TEXT, wanted.min_count, wanted.max_size, weighted=weighted
     )
-    batches = session.batches(query)
-    size, num_kept_rows = write_values(staging / file, batches, weighted=weighted)
-    return VocabularyStatistics(
-        column=statistics.column,
-        min_count=vocabulary.min_count,
-        max_size=vocabulary.max_size,
-        file=file,
-        size=size,
-        num_excluded_values=statistics.num_distinct - size,
-        num_excluded_rows=statistics.num_values - num_kept_rows,
-    )
+    first: list[tuple[str, int, int]] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in session.batches(query):
+            for values in batch.slice(0, NUM_TOP_VALUES - len(first)).to_pylist():
+                value, num_rows, num_clicks, *_ = values.values()
+                first.append((value, num_rows, num_clicks))
+            yield batch
+
+    size, num_rows = write_new_values(staging / file, batches(), weighted=weighted)
+    syncs.add(staging / file)
+    return _WrittenValues(file, size, num_rows, tuple(first))

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, WeightPlan
-from ctr_pipeline.analysis.chains import apply_chain, chain_parameters
-from ctr_pipeline.analysis.histogram import plan_edges
+from ctr_pipeline.analysis.aggregates import BoundaryPlan, Chain, ColumnPlan, WeightPlan
+from ctr_pipeline.analysis.chains import apply_chain, chain_parameters, is_measurable
+from ctr_pipeline.analysis.histogram import MAX_BINS, plan_edges
 from ctr_pipeline.analysis.information import Groups, label_information
-from ctr_pipeline.analysis.moments import RowsOf, collect_moments
+from ctr_pipeline.analysis.moments import RowsOf, collect_moments, read_ranges
 from ctr_pipeline.analysis.sql import (
     Query,
+    bins_query,
     drop_query,
     element_counts_query,
     frequent_values_query,
     group_sizes_query,
-    histogram_query,
-    interval_query,
     lengths_query,
     number_counts_query,
     other_intervals_query,
@@ -51,6 +50,7 @@ from ctr_pipeline.statistics import (
 NUM_TOP_VALUES = 20
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _PROFILE_PARTS = 20
+_SUMMARY_COLUMNS = 4
 
 
 RowsOfSamples = Callable[[Query, Mapping[str, float | str]], list[tuple[Any, ...]]]
@@ -92,7 +92,11 @@ class MeasuredColumn:
 
 
 def measure_column(
-    rows_of: RowsOf, plan: ColumnPlan, num_rows: int, weight: WeightPlan | None = None
+    rows_of: RowsOf,
+    plan: ColumnPlan,
+    num_rows: int,
+    weight: WeightPlan | None = None,
+    top_values: Sequence[tuple[Any, ...]] | None = None,
 ) -> MeasuredColumn:
     """Derives everything that `plan` asks for.
 
@@ -101,6 +105,7 @@ def measure_column(
         plan: What to derive.
         num_rows: Training rows.
         weight: How rows are weighed; None: all alike.
+        top_values: The most frequent values with their rows and clicks, where they are known.
     """
     weighted = weight is not None
     lengths = vectors = None
@@ -108,40 +113,119 @@ def measure_column(
         lengths = _use_elements(rows_of, plan.sequence, weighted=weighted)
     if plan.vector is not None:
         vectors = _use_numbers(rows_of, plan.vector, weighted=weighted)
-    moments: dict[str, Moments] = {}
-    # Shorter chains come first, so that the moments a longer one needs are known.
-    for chain in plan.moments:
-        parameters = chain_parameters(plan.column, chain, moments)
-        key = expression_key(plan.column, chain)
-        moments[key] = collect_moments(rows_of, chain, parameters, weight)
+    is_plain_text = plan.column_type is ColumnType.TEXT and lengths is None and vectors is None
+    moments, summary = _measure_moments(rows_of, plan, weight)
+    quantiles = _measure_quantiles(rows_of, plan, moments)
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     for wanted in plan.boundaries:
         key = expression_key(plan.column, wanted.chain)
-        cuts = _boundaries(rows_of, plan, wanted.chain, wanted.num_quantiles, moments)
+        rows = quantiles[wanted.chain, wanted.num_quantiles]
+        cuts = _boundaries(rows, plan.column, wanted, moments)
         boundaries.setdefault(key, {})[str(wanted.num_quantiles)] = cuts
-    statistics = _summary(rows_of, plan, num_rows)
+    groups = _group_values(rows_of, num_rows) if plan.profile and is_plain_text else None
+    if groups is not None:
+        summary = groups.summary
+    elif summary is None:
+        ((*summary,),) = rows_of(summary_query(plan.value_type), {})
+    statistics = _summary(plan, num_rows, summary)
     if lengths is not None or vectors is not None:
         statistics = statistics.model_copy(update=lengths or vectors)
     if not plan.profile:
         return MeasuredColumn(statistics, moments, boundaries)
+    if top_values is None:
+        top_values = rows_of(frequent_values_query(plan.value_type, 1, NUM_TOP_VALUES), {})
+    top = _top_values(top_values)
+    if groups is not None:
+        statistics = statistics.model_copy(
+            update={"top_values": top, "label_information": groups.groups.information}
+        )
+        return MeasuredColumn(statistics, moments, boundaries, groups.groups)
     if lengths is not None:
         # Elements are no rows: neither their clicks nor their shares are compared as such.
-        statistics = statistics.model_copy(update={"top_values": _top_values(rows_of, plan)})
+        statistics = statistics.model_copy(update={"top_values": top})
         return MeasuredColumn(statistics, moments, boundaries)
+    of_parts = quantiles[(), _PROFILE_PARTS]
+    statistics, of_rows = _profile_number(
+        rows_of, statistics.model_copy(update={"top_values": top}), moments[plan.column], of_parts
+    )
     if vectors is not None:
         # Numbers of vectors are no rows either.
-        profiled, _ = _profile_number(rows_of, plan, statistics, moments[plan.column])
-        statistics = profiled.model_copy(update={"top_values": (), "label_information": None})
+        statistics = statistics.model_copy(update={"top_values": (), "label_information": None})
         return MeasuredColumn(statistics, moments, boundaries)
-    if plan.value_type is ColumnType.TEXT:
-        groups = _group_values(rows_of, statistics)
-        top_values = _top_values(rows_of, plan)
-        statistics = statistics.model_copy(
-            update={"top_values": top_values, "label_information": groups.information}
+    return MeasuredColumn(statistics, moments, boundaries, of_rows)
+
+
+def _measure_moments(
+    rows_of: RowsOf, plan: ColumnPlan, weight: WeightPlan | None
+) -> tuple[dict[str, Moments], Sequence[Any] | None]:
+    """Moments by expression key; of numbers the row of `summary_query` comes with the first."""
+    moments: dict[str, Moments] = {}
+    summary: Sequence[Any] | None = None
+    pending = list(plan.moments)
+
+    def parameters_of(chains: Sequence[Chain]) -> dict[str, float]:
+        return chain_parameters(plan.column, chains, moments)
+
+    while pending:
+        # Shorter chains come first, so that the moments a longer one needs are known: all that can
+        # be measured by now are, in the same queries.
+        start = _text_start(pending[0])
+        chains = tuple(
+            chain
+            for chain in pending
+            if _text_start(chain) == start
+            and (chain is pending[0] or is_measurable(plan.column, chain, moments))
         )
-    else:
-        statistics, groups = _profile_number(rows_of, plan, statistics, moments[plan.column])
-    return MeasuredColumn(statistics, moments, boundaries, groups)
+        weighted = weight is not None
+        row: Sequence[Any]
+        if summary is None and plan.value_type is ColumnType.NUMBER:
+            query = summary_query(ColumnType.NUMBER, chains, weighted=weighted)
+            (row,) = rows_of(query, parameters_of(chains))
+            summary, row = row[:_SUMMARY_COLUMNS], row[_SUMMARY_COLUMNS:]
+        else:
+            (row,) = rows_of(range_query(chains, weighted=weighted), parameters_of(chains))
+        ranges = dict(zip(chains, read_ranges(row, len(chains)), strict=True))
+        for chain, one in collect_moments(rows_of, ranges, parameters_of, weight).items():
+            moments[expression_key(plan.column, chain)] = one
+        pending = [chain for chain in pending if chain not in ranges]
+    return moments, summary
+
+
+def _text_start(chain: Chain) -> Chain:
+    """The step that makes a number of a text, if the chain begins with one."""
+    return chain[:1] if chain and chain[0].kind.takes_text else ()
+
+
+def _measure_quantiles(
+    rows_of: RowsOf, plan: ColumnPlan, moments: Mapping[str, Moments]
+) -> dict[tuple[Chain, int], list[tuple[float, float | None, int, int]]]:
+    """By chain and n: value, value before the chain, first and last quantile that it is."""
+    wanted: dict[Chain, dict[int, None]] = {}
+    for one in plan.boundaries:
+        wanted.setdefault(one.chain, {})[one.num_quantiles] = None
+    if plan.profile and plan.value_type is ColumnType.NUMBER:
+        wanted.setdefault((), {})[_PROFILE_PARTS] = None
+    found: dict[tuple[Chain, int], list[tuple[float, float | None, int, int]]] = {}
+    for chain, sets in wanted.items():
+        parameters = chain_parameters(plan.column, (chain,), moments)
+        known = moments.get(expression_key(plan.column, chain))
+        if known is None:
+            (row,) = rows_of(range_query((chain,)), parameters)
+            count = read_ranges(row, 1)[0].count
+        else:
+            count = known.count
+        rows = []
+        if count:
+            numbers = {f"num_quantiles{place}": n for place, n in enumerate(sets)}
+            query = quantile_query(chain, len(sets))
+            rows = rows_of(query, parameters | numbers | {"total": count})
+        for place, n in enumerate(sets):
+            found[chain, n] = [
+                (value, source, *ends[2 * place : 2 * place + 2])
+                for value, source, *ends in rows
+                if ends[2 * place] <= ends[2 * place + 1]
+            ]
+    return found
 
 
 def _use_elements(rows_of: RowsOf, sequence: SequenceSpec, *, weighted: bool) -> dict[str, Any]:
@@ -175,10 +259,8 @@ def _use_numbers(rows_of: RowsOf, vector: VectorSpec, *, weighted: bool) -> dict
     }
 
 
-def _summary(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> ColumnStatistics:
-    ((num_missing, missing_clicks, num_infinite, num_distinct),) = rows_of(
-        summary_query(plan.value_type), {}
-    )
+def _summary(plan: ColumnPlan, num_rows: int, row: Sequence[Any]) -> ColumnStatistics:
+    num_missing, missing_clicks, num_infinite, num_distinct = row
     return ColumnStatistics(
         column=plan.column,
         column_type=plan.column_type,
@@ -191,61 +273,50 @@ def _summary(rows_of: RowsOf, plan: ColumnPlan, num_rows: int) -> ColumnStatisti
 
 
 def _profile_number(
-    rows_of: RowsOf, plan: ColumnPlan, statistics: ColumnStatistics, moments: Moments
+    rows_of: RowsOf,
+    statistics: ColumnStatistics,
+    moments: Moments,
+    parts: Sequence[tuple[float, float | None, int, int]],
 ) -> tuple[ColumnStatistics, ColumnGroups]:
     quantiles: dict[str, float] = {}
     cuts: list[float] = []
     if moments.count:
-        by_part = _quantiles(rows_of, plan, moments.count)
+        by_part = {
+            part: value + 0.0 for value, _, first, last in parts for part in range(first, last + 1)
+        }
         # The last one is the maximum, above which there is nothing.
         cuts = sorted({value for part, value in by_part.items() if part < _PROFILE_PARTS})
         quantiles = {str(q): by_part[round(q * _PROFILE_PARTS)] for q in PROFILE_QUANTILES}
-    top_values = _top_values(rows_of, plan)
     few_values = None
     if statistics.num_distinct <= NUM_TOP_VALUES:
-        numbers = (float(top.value) for top in top_values)
+        numbers = (float(top.value) for top in statistics.top_values)
         few_values = sorted(number for number in numbers if math.isfinite(number))
     edges = plan_edges(moments, few_values)
-    groups = _group_numbers(rows_of, few_values or cuts)
+    groups, histogram = _group_numbers(rows_of, few_values or cuts, edges)
     profiled = statistics.model_copy(
         update={
             "moments": moments,
             "quantiles": quantiles,
-            "top_values": top_values,
-            "histogram": _histogram(rows_of, edges),
+            "histogram": histogram,
             "label_information": groups.information,
         }
     )
     return profiled, groups
 
 
-def _quantiles(rows_of: RowsOf, plan: ColumnPlan, count: int) -> dict[int, float]:
-    rows = rows_of(quantile_query(()), {"num_quantiles": _PROFILE_PARTS, "total": count})
-    return {part: value + 0.0 for value, _, first, last in rows for part in range(first, last + 1)}
-
-
 def _boundaries(
-    rows_of: RowsOf,
-    plan: ColumnPlan,
-    chain: Chain,
-    num_quantiles: int,
-    moments: dict[str, Moments],
+    rows: Sequence[tuple[float, float | None, int, int]],
+    column: str,
+    wanted: BoundaryPlan,
+    moments: Mapping[str, Moments],
 ) -> tuple[float, ...]:
-    parameters = chain_parameters(plan.column, chain, moments)
-    ((count, _, _),) = rows_of(range_query(chain), parameters)
-    if count == 0:
-        return ()
-    rows = rows_of(
-        quantile_query(chain), parameters | {"num_quantiles": num_quantiles, "total": count}
-    )
     # The value that only the last quantile reaches is the maximum, not a cut point.
-    sources = [source for _, source, first, _ in rows if first < num_quantiles]
+    sources = [source for _, source, first, _ in rows if first < wanted.num_quantiles]
     values = np.array([math.nan if source is None else source for source in sources], np.float64)
-    return tuple((np.unique(apply_chain(values, plan.column, chain, moments)) + 0.0).tolist())
+    return tuple((np.unique(apply_chain(values, column, wanted.chain, moments)) + 0.0).tolist())
 
 
-def _top_values(rows_of: RowsOf, plan: ColumnPlan) -> tuple[ValueCount, ...]:
-    rows = rows_of(frequent_values_query(plan.value_type, 1, NUM_TOP_VALUES), {})
+def _top_values(rows: Sequence[tuple[Any, ...]]) -> tuple[ValueCount, ...]:
     return tuple(
         ValueCount(
             value=value if isinstance(value, str) else number_text(value),
@@ -256,26 +327,59 @@ def _top_values(rows_of: RowsOf, plan: ColumnPlan) -> tuple[ValueCount, ...]:
     )
 
 
-def _group_values(rows_of: RowsOf, statistics: ColumnStatistics) -> ColumnGroups:
+@dataclass(frozen=True)
+class _TextGroups:
+    """The groups of a text column, and what they say as `summary_query` would."""
+
+    groups: ColumnGroups
+    summary: tuple[int, int, int, int]
+
+
+def _group_values(rows_of: RowsOf, num_rows: int) -> _TextGroups:
     """Every value is a group of rows, the missing ones are one more."""
-    sizes = [tuple(row) for row in rows_of(group_sizes_query(), {})]
-    num_singletons = sum(num_values for num_rows, _, num_values in sizes if num_rows == 1)
-    if statistics.num_missing:
-        rate = statistics.missing_label_rate or 0.0
-        num_clicks = round(rate * statistics.num_missing)
-        sizes.append((statistics.num_missing, num_clicks, 1))
+    found = rows_of(group_sizes_query(), {})
+    sizes = [tuple(sizes) for is_missing, *sizes in found if not is_missing]
+    missing = [tuple(sizes) for is_missing, *sizes in found if is_missing]
+    num_singletons = sum(num_values for rows, _, num_values in sizes if rows == 1)
+    num_distinct = sum(num_values for _, _, num_values in sizes)
+    # NULL and '' are one group, of rows that lack a value.
+    num_missing = sum(rows * num_values for rows, _, num_values in missing)
+    missing_clicks = sum(clicks * num_values for _, clicks, num_values in missing)
+    if num_missing:
+        sizes.append((num_missing, missing_clicks, 1))
     rows_G, clicks_G, times_G = np.array(sizes, np.int64).reshape(-1, 3).T
     information = label_information(Groups(rows_G, clicks_G, times_G))
-    return ColumnGroups(information, num_singletons=num_singletons)
+    groups = ColumnGroups(information, num_singletons=num_singletons)
+    return _TextGroups(groups, (num_missing, missing_clicks, 0, num_distinct))
 
 
-def _group_numbers(rows_of: RowsOf, cuts: Sequence[float]) -> ColumnGroups:
-    """Every interval is a group of rows, the missing ones are one more."""
-    parameters = {f"edge{index}": cut for index, cut in enumerate(cuts)}
-    rows = rows_of(interval_query(len(cuts)), parameters)
-    sizes = np.array([row[1:] for row in rows], np.int64).reshape(-1, 2)
+def _group_numbers(
+    rows_of: RowsOf, cuts: Sequence[float], edges: tuple[float, ...]
+) -> tuple[ColumnGroups, tuple[HistogramBin, ...]]:
+    """Every interval is a group of rows, the missing ones are one more; and the histogram."""
+    inner = edges[1:-1]
+    # Of one length for all columns, so that all have one query: no value is above a cut and not
+    # above an equal one before it.
+    parameters = _padded("cut", cuts, NUM_TOP_VALUES) | _padded("edge", inner, MAX_BINS - 1)
+    of_places: dict[int | None, list[int]] = {}
+    of_bins: dict[int | None, list[int]] = {}
+    for place, bin_, *counts in rows_of(bins_query(NUM_TOP_VALUES, MAX_BINS - 1), parameters):
+        for found, key in (
+            (of_places, place if place is None else min(place, len(cuts))),
+            (of_bins, bin_ if bin_ is None else min(bin_, len(inner))),
+        ):
+            sums = found.setdefault(key, [0, 0])
+            sums[:] = [one + other for one, other in zip(sums, counts, strict=True)]
+    sizes = np.array(list(of_places.values()), np.int64).reshape(-1, 2)
     information = label_information(Groups(sizes[:, 0], sizes[:, 1], np.ones(len(sizes), np.int64)))
-    return ColumnGroups(information, tuple(cuts), {place: count for place, count, _ in rows})
+    num_rows = {place: rows for place, (rows, _) in of_places.items()}
+    return ColumnGroups(information, tuple(cuts), num_rows), _histogram(of_bins, edges)
+
+
+def _padded(name: str, numbers: Sequence[float], length: int) -> dict[str, float]:
+    last = numbers[-1] if numbers else 0.0
+    padded = [*numbers, *[last] * (length - len(numbers))]
+    return {f"{name}{index}": number for index, number in enumerate(padded)}
 
 
 def compare_column(
@@ -315,15 +419,10 @@ def compare_column(
     return tuple(drift_of_values(statistics, groups.num_singletons, rows) for rows in found)
 
 
-def _histogram(rows_of: RowsOf, edges: tuple[float, ...]) -> tuple[HistogramBin, ...]:
-    if not edges:
-        return ()
-    inner = edges[1:-1]
-    parameters = {f"edge{index}": edge for index, edge in enumerate(inner)}
-    found = {
-        index: (count, clicks)
-        for index, count, clicks in rows_of(histogram_query(len(inner)), parameters)
-    }
+def _histogram(
+    found: Mapping[int | None, Sequence[int]], edges: tuple[float, ...]
+) -> tuple[HistogramBin, ...]:
+    """Bins between edges, from rows and clicks by number of the bin."""
     bins = []
     for index, (left, right) in enumerate(pairwise(edges)):
         count, clicks = found.get(index, (0, 0))

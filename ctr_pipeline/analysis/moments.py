@@ -7,7 +7,8 @@ overflows, however large the values are.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,7 +19,6 @@ from ctr_pipeline.analysis.sql import (
     Query,
     central_query,
     mean_query,
-    range_query,
 )
 from ctr_pipeline.statistics import Moments
 
@@ -28,61 +28,110 @@ RowsOf = Callable[[Query, dict[str, float]], list[tuple[Any, ...]]]
 _LARGEST_EXPONENT = 1022
 
 
+@dataclass(frozen=True)
+class ValueRange:
+    """The finite values after a chain, as `range_query` gives them.
+
+    Attributes:
+        count: Rows.
+        minimum: None without rows, as the next.
+        maximum: The largest.
+        units: What the rows weigh; None without weights.
+    """
+
+    count: int
+    minimum: float | None
+    maximum: float | None
+    units: int | None = None
+
+
+def read_ranges(row: Sequence[Any], num_chains: int) -> list[ValueRange]:
+    """One range a chain, from the columns of `range_query`."""
+    width = len(row) // num_chains
+    return [ValueRange(*row[first : first + width]) for first in range(0, len(row), width)]
+
+
 def collect_moments(
     rows_of: RowsOf,
-    chain: Chain,
-    parameters: dict[str, float],
+    ranges: Mapping[Chain, ValueRange],
+    parameters_of: Callable[[Sequence[Chain]], dict[str, float]],
     weight: WeightPlan | None = None,
-) -> Moments:
-    """Moments of the finite values of the table of value counts, after a chain.
+) -> dict[Chain, Moments]:
+    """Moments of the finite values of the table of value counts, after each of some chains.
 
     Args:
         rows_of: Runs a query with its parameters.
-        chain: Transforms before.
-        parameters: Of the chain, from `chain_parameters`.
+        ranges: Of each chain; all begin alike, as one query takes them.
+        parameters_of: Of a query of some chains, such as `chain_parameters`.
         weight: How rows are weighed in mean, deviation and skew; None: all alike, as they are where
             all rows with a finite value weigh nothing.
     """
-    ((count, minimum, maximum, *units),) = rows_of(
-        range_query(chain, weighted=weight is not None), parameters
-    )
-    num_units = units[0] if units else 0
-    weighted, total_size = (True, num_units) if num_units else (False, count)
-    if count == 0:
-        return Moments(
-            count=0,
-            mean=None,
-            standard_deviation=None,
-            minimum=None,
-            maximum=None,
-            skew=None,
-            weight=None if weight is None else 0.0,
-        )
-    # x = value / 2^size lies in (-1, 1).
-    size = _exponent_above(max(abs(minimum), abs(maximum)))
-    shrink = math.ldexp(1.0, -size)
-    ((total,),) = rows_of(mean_query(chain, weighted=weighted), parameters | {"shrink": shrink})
-    mean_x = _per_row(total, total_size)
-    center = float(mean_x)
-    # y = (x - center) / 2^width lies in [-1, 1] as well.
-    width = _exponent_above(max(abs(minimum * shrink - center), abs(maximum * shrink - center)))
-    stretch = math.ldexp(1.0, -width)
-    (sums,) = rows_of(
-        central_query(chain, weighted=weighted),
-        parameters | {"shrink": shrink, "center": center, "stretch": stretch},
-    )
-    variance, third = _about_the_mean(*(_per_row(power, total_size) for power in sums))
-    deviation = math.ldexp(math.sqrt(variance), size + width)
+    found: dict[Chain, Moments] = {}
+    for weighted in (False, True):
+        chosen = {
+            chain: one for chain, one in ranges.items() if one.count and bool(one.units) is weighted
+        }
+        if chosen:
+            found |= _collect(rows_of, chosen, parameters_of(tuple(chosen)), weight, weighted)
+    return {chain: found.get(chain, _no_moments(weight)) for chain in ranges}
+
+
+def _no_moments(weight: WeightPlan | None) -> Moments:
     return Moments(
-        count=count,
-        mean=math.ldexp(center, size),
-        standard_deviation=deviation,
-        # Adding 0 makes 0 of -0, which SQL does not tell apart.
-        minimum=minimum + 0.0,
-        maximum=maximum + 0.0,
-        skew=float(third) / math.sqrt(variance) ** 3 if variance > 0 else None,
-        weight=None if weight is None else math.ldexp(float(num_units), -weight.exponent),
+        count=0,
+        mean=None,
+        standard_deviation=None,
+        minimum=None,
+        maximum=None,
+        skew=None,
+        weight=None if weight is None else 0.0,
     )
+
+
+def _collect(
+    rows_of: RowsOf,
+    ranges: Mapping[Chain, ValueRange],
+    parameters: dict[str, float],
+    weight: WeightPlan | None,
+    weighted: bool,
+) -> dict[Chain, Moments]:
+    """Of chains with values, weighed or not, by two queries."""
+    chains = tuple(ranges)
+    ends = [(one.minimum or 0.0, one.maximum or 0.0) for one in ranges.values()]
+    totals = [(one.units or 0) if weighted else one.count for one in ranges.values()]
+    # x = value / 2^size lies in (-1, 1).
+    sizes = [_exponent_above(max(abs(low), abs(high))) for low, high in ends]
+    shrinks = [math.ldexp(1.0, -size) for size in sizes]
+    parameters = parameters | {f"shrink{place}": shrink for place, shrink in enumerate(shrinks)}
+    (sums,) = rows_of(mean_query(chains, weighted=weighted), parameters)
+    centers = [float(_per_row(one, total)) for one, total in zip(sums, totals, strict=True)]
+    # y = (x - center) / 2^width lies in [-1, 1] as well.
+    widths = [
+        _exponent_above(max(abs(low * shrink - center), abs(high * shrink - center)))
+        for (low, high), shrink, center in zip(ends, shrinks, centers, strict=True)
+    ]
+    for place, (center, width) in enumerate(zip(centers, widths, strict=True)):
+        parameters |= {f"center{place}": center, f"stretch{place}": math.ldexp(1.0, -width)}
+    (powers,) = rows_of(central_query(chains, weighted=weighted), parameters)
+    found = {}
+    for place, (chain, one) in enumerate(ranges.items()):
+        size, width, total, (low, high) = sizes[place], widths[place], totals[place], ends[place]
+        first, second, third = (
+            _per_row(power, total) for power in powers[3 * place : 3 * place + 3]
+        )
+        variance, third = _about_the_mean(first, second, third)
+        units = None if weight is None else math.ldexp(float(one.units or 0), -weight.exponent)
+        found[chain] = Moments(
+            count=one.count,
+            mean=math.ldexp(centers[place], size),
+            standard_deviation=math.ldexp(math.sqrt(variance), size + width),
+            # Adding 0 makes 0 of -0, which SQL does not tell apart.
+            minimum=low + 0.0,
+            maximum=high + 0.0,
+            skew=float(third) / math.sqrt(variance) ** 3 if variance > 0 else None,
+            weight=units,
+        )
+    return found
 
 
 def _about_the_mean(

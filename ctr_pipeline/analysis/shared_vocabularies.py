@@ -17,7 +17,7 @@ from ctr_pipeline.analysis.sql import (
     kept_values_query,
     value_counts_query,
 )
-from ctr_pipeline.analysis.value_files import read_counts, vocabulary_files, write_values
+from ctr_pipeline.analysis.value_files import read_counts, vocabulary_files, write_new_values
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, VocabularyStatistics
 
@@ -79,7 +79,7 @@ def _collect_table(
     database.offer(PART_COUNTS, read_counts(parts.values()))
     database.execute(value_counts_query())
     frequent = frequent_values_query(ColumnType.TEXT, wanted.min_count, wanted.max_size)
-    size, _ = write_values(staging / file, database.batches(frequent))
+    size, _ = write_new_values(staging / file, database.batches(frequent))
     made = []
     for name, part in parts.items():
         database.offer(PART_COUNTS, read_counts([part]))

@@ -12,7 +12,7 @@ from functools import cache
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis.aggregates import Chain
-from ctr_pipeline.analysis.chains import build_step
+from ctr_pipeline.analysis.chains import build_step, placeholder_prefix
 from ctr_pipeline.features import (
     ColumnType,
     CountEncode,
@@ -25,6 +25,7 @@ from ctr_pipeline.features import (
 PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"
 TABLE = "value_counts"
+Chains = tuple[Chain, ...]
 FIXED_POINT_BITS = 62
 """A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
 
@@ -231,75 +232,104 @@ def weights_query() -> Query:
 
 
 @cache
-def summary_query(column_type: ColumnType) -> Query:
-    """Missing rows and their clicks, infinite rows, distinct values, largest count."""
+def summary_query(column_type: ColumnType, chains: Chains = (), *, weighted: bool = False) -> Query:
+    """Missing rows and their clicks, infinite rows, distinct values; of numbers, ranges as well.
+
+    Args:
+        column_type: What values are.
+        chains: Of numbers: after which `range_query` would be asked too. One scan gives both.
+        weighted: As in `range_query`.
+    """
     missing = exp.Is(this=_value(), expression=exp.null())
     infinite: exp.Expr = exp.false()
     if column_type is ColumnType.NUMBER:
         infinite = exp.GT(this=exp.Abs(this=_value()), expression=_largest())
+    rows = _finite(chains, weighted=weighted) if chains else _cleaned(column_type)
     return Query(
         exp.select(
             _as(_sum_if("num_rows", missing), "num_missing"),
             _as(_sum_if("num_clicks", missing), "missing_clicks"),
             _as(_sum_if("num_rows", infinite), "num_infinite"),
             _as(exp.Count(this=_value()), "num_distinct"),
-        ).from_(_cleaned(column_type))
+            *_ranges(len(chains), weighted=weighted),
+        ).from_(rows)
     )
 
 
 @cache
-def range_query(chain: Chain, *, weighted: bool = False) -> Query:
-    """Finite rows after a chain, smallest and largest value; with weights, what the rows weigh."""
-    units = [_as(_sum(exp.column("units")), "units")] if weighted else []
-    return Query(
-        exp.select(
-            _as(_sum(exp.column("num_rows")), "num_rows"),
-            _as(exp.Min(this=_value()), "minimum"),
-            _as(exp.Max(this=_value()), "maximum"),
-            *units,
-        ).from_(_finite(chain, weighted=weighted))
-    )
+def range_query(chains: Chains, *, weighted: bool = False) -> Query:
+    """Finite rows after each chain, smallest and largest value; with weights, what they weigh."""
+    ranges = _ranges(len(chains), weighted=weighted)
+    return Query(exp.select(*ranges).from_(_finite(chains, weighted=weighted)))
+
+
+def _ranges(num_chains: int, *, weighted: bool) -> list[exp.Expr]:
+    columns: list[exp.Expr] = []
+    for place in range(num_chains):
+        value = exp.column(f"value{place}")
+        finite = exp.Not(this=exp.Is(this=value, expression=exp.null()))
+        columns += [
+            _as(_sum_if("num_rows", finite), f"num_rows{place}"),
+            _as(exp.Min(this=value.copy()), f"minimum{place}"),
+            _as(exp.Max(this=value.copy()), f"maximum{place}"),
+        ]
+        if weighted:
+            columns.append(_as(_sum_if("units", finite), f"units{place}"))
+    return columns
 
 
 @cache
-def mean_query(chain: Chain, *, weighted: bool = False) -> Query:
-    """Sum of value times $shrink in fixed point, over rows or over what they weigh."""
-    term = exp.Mul(this=_value(), expression=_number("shrink"))
-    total = _as(_fixed_point_sum(term, _size(weighted)), "total")
-    return Query(exp.select(total).from_(_finite(chain, weighted=weighted)))
+def mean_query(chains: Chains, *, weighted: bool = False) -> Query:
+    """Sum of value times $shrink in fixed point after each chain, over rows or what they weigh.
+
+    Placeholders end in the chain's place: $shrink0 and so on.
+    """
+    totals = []
+    for place in range(len(chains)):
+        value = exp.column(f"value{place}")
+        term = exp.Mul(this=value, expression=_number(f"shrink{place}"))
+        totals.append(_as(_fixed_point_sum(term, _size(weighted)), f"total{place}"))
+    return Query(exp.select(*totals).from_(_finite(chains, weighted=weighted)))
 
 
 @cache
-def central_query(chain: Chain, *, weighted: bool = False) -> Query:
-    """Sums of y, y^2, y^3 in fixed point, y = (value * $shrink - $center) * $stretch."""
+def central_query(chains: Chains, *, weighted: bool = False) -> Query:
+    """Sums of y, y^2, y^3 in fixed point after each chain.
+
+    y = (value * $shrink - $center) * $stretch. Placeholders end in the chain's place: $shrink0 and
+    so on.
+    """
     size = _size(weighted)
-    centered = exp.Sub(
-        this=exp.Mul(this=_value(), expression=_number("shrink")), expression=_number("center")
-    )
-    y = exp.Mul(this=exp.Paren(this=centered), expression=_number("stretch"))
-    terms = exp.select(_as(y, "y"), exp.column(size)).from_(_finite(chain, weighted=weighted))
-    powers: list[exp.Expr] = [exp.column("y")]
-    for _ in range(2):
-        powers.append(exp.Mul(this=powers[-1].copy(), expression=exp.column("y")))
-    return Query(
-        exp.select(
-            *(
-                _as(_fixed_point_sum(power, size), f"power{degree}")
-                for degree, power in enumerate(powers, start=1)
-            )
-        ).from_(terms.subquery("terms"))
-    )
+    terms, sums = [], []
+    for place in range(len(chains)):
+        value = exp.column(f"value{place}")
+        centered = exp.Sub(
+            this=exp.Mul(this=value, expression=_number(f"shrink{place}")),
+            expression=_number(f"center{place}"),
+        )
+        y = exp.Mul(this=exp.Paren(this=centered), expression=_number(f"stretch{place}"))
+        terms.append(_as(y, f"y{place}"))
+        power: exp.Expr = exp.column(f"y{place}")
+        for degree in range(1, 4):
+            sums.append(_as(_fixed_point_sum(power, size), f"power{degree}_{place}"))
+            power = exp.Mul(this=power.copy(), expression=exp.column(f"y{place}"))
+    rows = exp.select(*terms, exp.column(size)).from_(_finite(chains, weighted=weighted))
+    return Query(exp.select(*sums).from_(rows.subquery("terms")))
 
 
 @cache
-def quantile_query(chain: Chain) -> Query:
+def quantile_query(chain: Chain, num_sets: int = 1) -> Query:
     """Values where the cumulative count reaches i/$num_quantiles of $total, for any i.
 
     Quantile i of n over N values is the smallest value whose cumulative count c has n c >= i N
     (definition 1 of Hyndman and Fan, The American Statistician 50 (1996); `inverted_cdf` in numpy),
     here in whole numbers. A row says that the quantiles `first_quantile` to
-    `last_quantile` are its value;
+    `last_quantile` are its value, none if the first is above the last;
     `source` is a value of the column before the chain.
+
+    Args:
+        chain: Transforms before.
+        num_sets: For how many n; $num_quantiles0 and so on, `first_quantile0` and so on.
     """
     running = exp.Window(
         this=exp.Sum(this=exp.column("num_rows")),
@@ -315,76 +345,67 @@ def quantile_query(chain: Chain) -> Query:
         _as(exp.cast(running, "bigint"), "upto"),
     ).from_(_grouped(chain))
 
-    def quantiles_reached(count: exp.Expr) -> exp.Expr:
-        scaled = exp.Mul(this=count, expression=_whole("num_quantiles"))
+    def quantiles_reached(count: exp.Expr, place: int) -> exp.Expr:
+        scaled = exp.Mul(this=count, expression=_whole(f"num_quantiles{place}"))
         return exp.IntDiv(this=exp.Paren(this=scaled), expression=_whole("total"))
 
     before = exp.Sub(this=exp.column("upto"), expression=exp.column("num_rows"))
-    reached = exp.select(
-        _value(),
-        exp.column("source"),
-        _as(
-            exp.Add(this=quantiles_reached(exp.Paren(this=before)), expression=_integer(1)),
-            "first_quantile",
-        ),
-        _as(quantiles_reached(exp.column("upto")), "last_quantile"),
-    ).from_(cumulative.subquery("cumulative"))
-    return Query(
-        exp.select(
-            _value(),
-            exp.column("source"),
-            exp.column("first_quantile"),
-            exp.column("last_quantile"),
+    reached, reaches = [], []
+    for place in range(num_sets):
+        first = exp.Add(
+            this=quantiles_reached(exp.Paren(this=before.copy()), place), expression=_integer(1)
         )
-        .from_(reached.subquery("reached"))
-        .where(exp.LTE(this=exp.column("first_quantile"), expression=exp.column("last_quantile")))
+        reached.append(_as(first, f"first_quantile{place}"))
+        reached.append(_as(quantiles_reached(exp.column("upto"), place), f"last_quantile{place}"))
+        reaches.append(
+            exp.LTE(
+                this=exp.column(f"first_quantile{place}"),
+                expression=exp.column(f"last_quantile{place}"),
+            )
+        )
+    rows = exp.select(_value(), exp.column("source"), *reached).from_(
+        cumulative.subquery("cumulative")
+    )
+    return Query(
+        exp.select(_value(), exp.column("source"), *(exp.column(one.alias) for one in reached))
+        .from_(rows.subquery("reached"))
+        .where(exp.or_(*reaches))
         .order_by(_value())
     )
 
 
 @cache
-def histogram_query(num_inner_edges: int) -> Query:
-    """Rows and clicks by bin; bin i holds finite values at or above i of the inner edges."""
-    bins: exp.Expr = _integer(0)
-    if num_inner_edges:
-        case = exp.Case()
-        for index in range(num_inner_edges):
-            below = exp.LT(this=_value(), expression=_number(f"edge{index}"))
-            case = case.when(below, _integer(index))
-        bins = case.else_(_integer(num_inner_edges))
-    binned = exp.select(_as(bins, "bin"), exp.column("num_rows"), exp.column("num_clicks")).from_(
-        _finite(())
-    )
-    return Query(
-        exp.select(
-            exp.column("bin"),
-            _as(_sum(exp.column("num_rows")), "num_rows"),
-            _as(_sum(exp.column("num_clicks")), "num_clicks"),
-        )
-        .from_(binned.subquery("binned"))
-        .group_by(exp.column("bin"))
-        .order_by(exp.column("bin"))
-    )
+def bins_query(num_cuts: int, num_inner_edges: int) -> Query:
+    """Rows and clicks by interval and bin: two histograms of a column in one scan.
 
-
-@cache
-def interval_query(num_edges: int) -> Query:
-    """Rows and clicks by interval: number i holds the values above i edges, $edge0 and so on.
-
-    An interval is open on the left and closed on the right, the first and last have no end;
-    infinite values are in those. The missing ones have the interval NULL.
+    Interval i, `place`, holds the values above i cuts, $cut0 and so on: it is open on the left and
+    closed on the right, the first and last have no end; infinite values are in those. Missing ones
+    have the interval NULL. Bin i holds finite values at or above i of the inner edges, $edge0 and
+    so on; others have the bin NULL. Cuts and edges ascend; of equal ones the first is meant.
     """
+    is_missing = exp.Is(this=_value(), expression=exp.null())
+    is_infinite = exp.GT(this=exp.Abs(this=_value()), expression=_largest())
+    branches: list[tuple[exp.Expr, exp.Expr]] = [
+        (exp.Or(this=is_missing, expression=is_infinite), exp.null())
+    ]
+    for index in range(num_inner_edges):
+        below = exp.LT(this=_value(), expression=_number(f"edge{index}"))
+        branches.append((below, _integer(index)))
+    bins = _case(branches, _integer(num_inner_edges))
     rows = exp.select(
-        _as(_interval(num_edges), "place"), exp.column("num_rows"), exp.column("num_clicks")
+        _as(_interval(num_cuts, "cut"), "place"),
+        _as(bins, "bin"),
+        exp.column("num_rows"),
+        exp.column("num_clicks"),
     ).from_(_cleaned(ColumnType.NUMBER))
-    return Query(_sum_by(["place"], rows, ["num_rows", "num_clicks"]))
+    return Query(_sum_by(["place", "bin"], rows, ["num_rows", "num_clicks"]))
 
 
 @cache
 def other_intervals_query(num_edges: int) -> Query:
-    """Rows of each sample of `other_counts` by interval, as `interval_query` has them."""
+    """Rows of each sample of `other_counts` by interval, as `bins_query` has them."""
     rows = exp.select(
-        exp.column("sample"), _as(_interval(num_edges), "place"), exp.column("num_rows")
+        exp.column("sample"), _as(_interval(num_edges, "edge"), "place"), exp.column("num_rows")
     ).from_(_cleaned(ColumnType.NUMBER, OTHER_COUNTS))
     return Query(_sum_by(["sample", "place"], rows, ["num_rows"]))
 
@@ -426,14 +447,21 @@ def other_values_query() -> Query:
 
 @cache
 def group_sizes_query() -> Query:
-    """How many present values of a text column have so many rows and clicks."""
+    """How many values of a text column have so many rows and clicks, missing ones apart.
+
+    `is_missing` is 1 for NULL and '', which may be two values.
+    """
+    missing = exp.Is(this=_value(), expression=exp.null())
     kept = [exp.column(name) for name in ("num_rows", "num_clicks")]
+    rows = exp.select(
+        _as(exp.Case().when(missing, _integer(1)).else_(_integer(0)), "is_missing"), *kept
+    ).from_(_cleaned(ColumnType.TEXT))
+    keys = [exp.column("is_missing"), *(one.copy() for one in kept)]
     return Query(
-        exp.select(*kept, _as(exp.Count(this=exp.Star()), "num_values"))
-        .from_(_cleaned(ColumnType.TEXT))
-        .where(exp.Not(this=exp.Is(this=_value(), expression=exp.null())))
-        .group_by(*kept)
-        .order_by(*kept)
+        exp.select(*keys, _as(exp.Count(this=exp.Star()), "num_values"))
+        .from_(rows.subquery("groups"))
+        .group_by(*keys)
+        .order_by(*keys)
     )
 
 
@@ -480,13 +508,21 @@ def _most_frequent_first() -> tuple[exp.Expr, exp.Expr]:
     return exp.Ordered(this=exp.column("num_rows"), desc=True), _value()
 
 
-def _interval(num_edges: int) -> exp.Expr:
-    """The number of edges below the value."""
-    case = exp.Case().when(exp.Is(this=_value(), expression=exp.null()), exp.null())
+def _interval(num_edges: int, name: str) -> exp.Expr:
+    """The number of edges below the value, which placeholders of this name hold."""
+    branches: list[tuple[exp.Expr, exp.Expr]] = [
+        (exp.Is(this=_value(), expression=exp.null()), exp.null())
+    ]
     for index in range(num_edges):
-        upto = exp.LTE(this=_value(), expression=_number(f"edge{index}"))
-        case = case.when(upto, _integer(index))
-    return case.else_(_integer(num_edges))
+        upto = exp.LTE(this=_value(), expression=_number(f"{name}{index}"))
+        branches.append((upto, _integer(index)))
+    return _case(branches, _integer(num_edges))
+
+
+def _case(branches: Sequence[tuple[exp.Expr, exp.Expr]], default: exp.Expr) -> exp.Case:
+    """As `exp.Case().when(...)`, which would copy all branches for each that is added."""
+    ifs = [exp.If(this=condition, true=result) for condition, result in branches]
+    return exp.Case(ifs=ifs, default=default)
 
 
 def _sum_by(keys: Sequence[str], rows: exp.Select, counts: Sequence[str]) -> exp.Select:
@@ -513,29 +549,45 @@ def _cleaned(column_type: ColumnType, table: str = TABLE, *, weighted: bool = Fa
     return exp.select(_as(value, "value"), *columns).from_(table).subquery("cleaned")
 
 
-def _finite(chain: Chain, *, weighted: bool = False) -> exp.Expr:
-    """Finite values after a chain; a value may occur in several rows."""
-    kept = [exp.column("source"), *_counts(weighted)]
-    starts_with_text = bool(chain) and chain[0].kind.takes_text
-    numbers = (
-        _numbers_of_texts(chain[0], weighted=weighted)
-        if starts_with_text
-        else _cleaned(ColumnType.NUMBER, weighted=weighted)
-    )
+def _finite(chains: Chains, *, weighted: bool = False) -> exp.Expr:
+    """A row for each value: itself and, after each chain, `value0` and so on; NULL if not finite.
+
+    All chains are of numbers, or all begin with the same transform of texts.
+    """
+    starts = {chain[0] for chain in chains if chain and chain[0].kind.takes_text}
+    if len(starts) > 1 or (starts and not all(chain[:1] == (*starts,) for chain in chains)):
+        raise ValueError("chains of one query begin alike")
+    names = [f"value{place}" for place in range(len(chains))]
+    counts = [column.name for column in _counts(weighted)]
+    numbers = _cleaned(ColumnType.NUMBER, weighted=weighted)
+    for start in starts:
+        numbers = _numbers_of_texts(start, weighted=weighted)
+    kept = [exp.column(name) for name in ("value", *counts)]
     rows: exp.Expr = (
-        exp.select(_value(), _as(_value(), "source"), *kept[1:]).from_(numbers).subquery("step")
+        exp.select(*kept, *(_as(_value(), name) for name in names)).from_(numbers).subquery("step")
     )
-    for position, transform in enumerate(chain):
-        if position == 0 and starts_with_text:
-            continue
-        value = _as(build_step(_value(), transform, position), "value")
-        rows = exp.select(value, *kept).from_(rows).subquery("step")
-    return (
-        exp.select(_value(), *kept)
-        .from_(rows)
-        .where(exp.LTE(this=exp.Abs(this=_value()), expression=_largest()))
-        .subquery("finite")
-    )
+    # A step of all chains at a time, each in a query of its own, or a long chain would repeat
+    # what stands before.
+    for position in range(len(starts), max(map(len, chains))):
+        values: list[exp.Expr] = []
+        for place, (name, chain) in enumerate(zip(names, chains, strict=True)):
+            value: exp.Expr = exp.column(name)
+            if position < len(chain):
+                step = build_step(value, chain[position], placeholder_prefix(place, position))
+                value = _as(step, name)
+            values.append(value)
+        rows = exp.select(*kept, *values).from_(rows).subquery("step")
+    values = [
+        _as(
+            exp.Case().when(
+                exp.LTE(this=exp.Abs(this=exp.column(name)), expression=_largest()),
+                exp.column(name),
+            ),
+            name,
+        )
+        for name in names
+    ]
+    return exp.select(*kept, *values).from_(rows).subquery("finite")
 
 
 def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
@@ -596,15 +648,22 @@ def _click_rate(*, weighted: bool) -> exp.Select:
 
 def _grouped(chain: Chain) -> exp.Expr:
     """Finite values after a chain, each once: transforms such as clip make values equal."""
+    value = exp.column("value0")
+    rows = (
+        exp.select(_as(value, "value"), _as(_value(), "source"), exp.column("num_rows"))
+        .from_(_finite((chain,)))
+        .where(exp.Not(this=exp.Is(this=value.copy(), expression=exp.null())))
+        .subquery("present")
+    )
     if not chain:
-        return _finite(chain)
+        return rows
     return (
         exp.select(
             _value(),
             _as(exp.Min(this=exp.column("source")), "source"),
             _as(_sum(exp.column("num_rows")), "num_rows"),
         )
-        .from_(_finite(chain))
+        .from_(rows)
         .group_by(_value())
         .subquery("grouped")
     )

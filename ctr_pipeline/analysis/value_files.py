@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.analysis.aggregates import StatisticsPlan
-from ctr_pipeline.durable import durable_write
+from ctr_pipeline.durable import durable_write, explain_os_error
 
 VOCABULARY_FOLDER = "vocabularies"
 _SCHEMA = pa.schema(
@@ -37,7 +38,20 @@ def vocabulary_files(plan: StatisticsPlan) -> dict[str, str]:
 def write_values(
     path: Path, batches: Iterable[pa.RecordBatch], *, weighted: bool = False
 ) -> tuple[int, int]:
-    """Writes values with their rows and clicks, durably.
+    """Writes values with their rows and clicks, durably: the file is whole or absent.
+
+    Arguments, result and errors are those of `write_new_values`.
+    """
+    with durable_write(path) as target:
+        return _write(target, batches, weighted=weighted)
+
+
+def write_new_values(
+    path: Path, batches: Iterable[pa.RecordBatch], *, weighted: bool = False
+) -> tuple[int, int]:
+    """Writes values with their rows and clicks into a folder that is unfinished anyway.
+
+    What may not be lost is put on disk by `durable.FileSyncs`.
 
     Args:
         path: The Parquet file.
@@ -46,14 +60,24 @@ def write_values(
 
     Returns:
         Values and rows written.
+
+    Raises:
+        RunFolderError: The disk is full or the folder cannot be written.
     """
+    try:
+        with path.open("wb") as target:
+            return _write(target, batches, weighted=weighted)
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+def _write(
+    target: IO[bytes], batches: Iterable[pa.RecordBatch], *, weighted: bool
+) -> tuple[int, int]:
     schema = _WEIGHED_SCHEMA if weighted else _SCHEMA
     size = num_rows = 0
-    with (
-        durable_write(path) as target,
-        # Values occur once, so a dictionary of them would only cost.
-        pq.ParquetWriter(target, schema, compression="lz4", use_dictionary=False) as writer,
-    ):
+    # Values occur once, so a dictionary of them would only cost.
+    with pq.ParquetWriter(target, schema, compression="lz4", use_dictionary=False) as writer:
         for batch in batches:
             values, counts, *others = batch.columns
             columns = [values.cast(pa.string()), counts, *others]

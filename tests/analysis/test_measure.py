@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.analysis.engine import DuckDbSession
 from ctr_pipeline.analysis.measure import number_text
 from ctr_pipeline.features import (
     Bucketize,
@@ -16,8 +17,10 @@ from ctr_pipeline.features import (
     ColumnType,
     FeatureSpec,
     Fill,
+    Hash,
     Log,
     Standardize,
+    Vocabulary,
     expression_key,
 )
 
@@ -118,6 +121,49 @@ def test_text_column_equals_counting(collect, values):
     assert [(top.value, top.count, top.label_rate) for top in column.top_values] == [
         (value, counts[value], clicks[value] / counts[value]) for value in frequent
     ]
+
+
+@pytest.mark.parametrize("kind", ["number", "text", "text with a long vocabulary"])
+def test_a_column_takes_few_queries(collect, monkeypatch, kind):
+    asked = []
+    for name in ("rows", "batches"):
+        method = getattr(DuckDbSession, name)
+
+        def ask(session, query, *parameters, method=method):
+            asked.append(query.render())
+            return method(session, query, *parameters)
+
+        monkeypatch.setattr(DuckDbSession, name, ask)
+    if kind == "number":
+        spec = FeatureSpec(
+            column="x",
+            column_type=ColumnType.NUMBER,
+            number=(Log(), Standardize()),
+            id=(Bucketize(quantiles=7),),
+        )
+        collect({"x": [float(number % 50) for number in range(200)]}, specs=[spec])
+        # Counts, summary and ranges, means, powers, quantiles, top values, bins, and the end.
+        assert len(asked) == 8
+        return
+    spec = FeatureSpec(column="x", column_type=ColumnType.TEXT, id=(Vocabulary(min_count=2),))
+    num_values = 50 if "long" in kind else 5
+    column = collect({"x": [f"{n % num_values}" for n in range(200)]}, specs=[spec]).columns["x"]
+    assert len(column.top_values) == min(num_values, 20)
+    # Counts, vocabulary, groups, and the end; top values where the vocabulary may lack some.
+    assert len(asked) == (4 if "long" in kind else 5)
+
+
+@pytest.mark.parametrize("wanted", [{"min_count": 2}, {"min_count": 1}, {"max_size": 3}])
+@pytest.mark.parametrize("num_values", [5, 40])
+def test_top_values_are_the_same_beside_any_vocabulary(collect, wanted, num_values):
+    values = [f"{n % num_values}" for n in range(num_values * 3 + 2)] + ["once", "", None]
+    labels = [n % 2 for n in range(len(values))]
+    spec = FeatureSpec(column="x", column_type=ColumnType.TEXT, id=(Vocabulary(**wanted),))
+    plain = FeatureSpec(column="x", column_type=ColumnType.TEXT, id=(Hash(buckets=9),))
+    beside, alone = (
+        collect({"x": values}, labels, [one]).columns["x"].top_values for one in (spec, plain)
+    )
+    assert beside == alone
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 30, 1000, 10_000])

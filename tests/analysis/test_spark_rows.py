@@ -26,11 +26,10 @@ from ctr_pipeline.analysis.spark_rows import (
 from ctr_pipeline.analysis.sql import (
     OTHER_COUNTS,
     TABLE,
+    bins_query,
     central_query,
     frequent_values_query,
     group_sizes_query,
-    histogram_query,
-    interval_query,
     mean_query,
     other_intervals_query,
     other_values_query,
@@ -56,19 +55,21 @@ from ctr_pipeline.features import (
 )
 
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
+ENCODED = ((CountEncode(),), (CountEncode(), Log()))
 QUERIES = [
     *(summary_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
-    *(histogram_query(edges) for edges in (0, 19)),
-    *(interval_query(edges) for edges in (0, 19)),
+    *(bins_query(*edges) for edges in ((0, 0), (20, 19))),
     other_intervals_query(3),
     other_values_query(),
     group_sizes_query(),
     *(
-        build(chain)
-        for build in (range_query, mean_query, central_query, quantile_query)
-        for chain in ((), CHAIN, (CountEncode(), Log()), (TargetEncode(), Standardize()))
+        build(chains)
+        for build in (range_query, mean_query, central_query)
+        for chains in (((),), ((), CHAIN), ENCODED, ((TargetEncode(), Standardize()),))
     ),
+    summary_query(ColumnType.NUMBER, ((), CHAIN)),
+    *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),
 ]
 TABLES = {TABLE: exp.to_table("counts_7"), OTHER_COUNTS: exp.to_table("others_7")}
 

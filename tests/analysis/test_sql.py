@@ -5,12 +5,11 @@ import sqlglot
 
 from ctr_pipeline.analysis.sql import (
     Query,
+    bins_query,
     central_query,
     drop_query,
     frequent_values_query,
     group_sizes_query,
-    histogram_query,
-    interval_query,
     mean_query,
     other_intervals_query,
     other_values_query,
@@ -22,6 +21,7 @@ from ctr_pipeline.analysis.sql import (
 from ctr_pipeline.features import (
     Clip,
     ColumnType,
+    CountEncode,
     Fill,
     Log,
     Normalize,
@@ -34,10 +34,15 @@ CLEANED = (
     "(SELECT CASE WHEN ISNAN(value) THEN NULL ELSE value END AS value, num_rows, num_clicks "
     "FROM value_counts) AS cleaned"
 )
+LARGEST = "CAST('1.7976931348623157e308' AS DOUBLE)"
 FINITE = (
-    "(SELECT value, source, num_rows, num_clicks FROM "
-    f"(SELECT value, value AS source, num_rows, num_clicks FROM {CLEANED}) AS step "
-    "WHERE ABS(value) <= CAST('1.7976931348623157e308' AS DOUBLE)) AS finite"
+    "(SELECT value, num_rows, num_clicks, "
+    f"CASE WHEN ABS(value0) <= {LARGEST} THEN value0 END AS value0 FROM "
+    f"(SELECT value, num_rows, num_clicks, value AS value0 FROM {CLEANED}) AS step) AS finite"
+)
+FINITE_RANGE = (
+    "CAST(COALESCE(SUM(CASE WHEN NOT value0 IS NULL THEN num_rows ELSE 0 END), 0) AS BIGINT) "
+    "AS num_rows0, MIN(value0) AS minimum0, MAX(value0) AS maximum0"
 )
 
 
@@ -65,31 +70,60 @@ def test_summary():
 
 
 def test_range():
-    assert range_query(()).render() == (
-        "SELECT CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, MIN(value) AS minimum, "
-        f"MAX(value) AS maximum FROM {FINITE}"
-    )
+    assert range_query(((),)).render() == f"SELECT {FINITE_RANGE} FROM {FINITE}"
+
+
+def test_the_summary_of_numbers_gives_ranges_in_the_same_scan():
+    summary = summary_query(ColumnType.NUMBER).render()
+    assert summary.endswith(f"AS num_distinct FROM {CLEANED}")
+    both = summary_query(ColumnType.NUMBER, ((),)).render()
+    assert both == summary.removesuffix(f" FROM {CLEANED}") + f", {FINITE_RANGE} FROM {FINITE}"
 
 
 def test_mean():
-    assert mean_query(()).render() == (
-        "SELECT CAST(SUM(CAST(CAST(ROUND((value * CAST($shrink AS DOUBLE)) * "
+    assert mean_query(((),)).render() == (
+        "SELECT CAST(SUM(CAST(CAST(ROUND((value0 * CAST($shrink0 AS DOUBLE)) * "
         "CAST(4611686018427387904.0 AS DOUBLE)) AS BIGINT) AS DECIMAL(38, 0)) * num_rows) AS TEXT) "
-        "AS total "
+        "AS total0 "
         f"FROM {FINITE}"
     )
 
 
+def test_chains_of_a_query_take_their_steps_side_by_side():
+    query = range_query(((), (Fill(value=1.0),), (Fill(value=2.0), Clip(minimum=0.0))))
+    assert (
+        "(SELECT value, num_rows, num_clicks, value0, value1, CASE WHEN value2 < "
+        "CAST($chain2_step1_low AS DOUBLE) THEN CAST($chain2_step1_low AS DOUBLE) "
+        "ELSE value2 END AS value2 FROM "
+        "(SELECT value, num_rows, num_clicks, value0, "
+        "COALESCE(value1, CAST($chain1_step0_fill AS DOUBLE)) AS value1, "
+        "COALESCE(value2, CAST($chain2_step0_fill AS DOUBLE)) AS value2 FROM "
+        "(SELECT value, num_rows, num_clicks, value AS value0, value AS value1, value AS value2 "
+        f"FROM {CLEANED}) AS step) AS step) AS step"
+    ) in query.render()
+
+
+def test_chains_that_begin_otherwise_are_no_one_query():
+    with pytest.raises(ValueError, match="begin alike"):
+        range_query(((), (CountEncode(), Log())))
+
+
 def test_quantiles():
-    assert quantile_query(()).render() == (
-        "SELECT value, source, first_quantile, last_quantile FROM (SELECT value, source, "
-        "((upto - num_rows) * CAST($num_quantiles AS BIGINT)) // CAST($total AS BIGINT) + 1 "
-        "AS first_quantile, "
-        "(upto * CAST($num_quantiles AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile "
+    assert quantile_query((), 2).render() == (
+        "SELECT value, source, first_quantile0, last_quantile0, first_quantile1, last_quantile1 "
+        "FROM (SELECT value, source, "
+        "((upto - num_rows) * CAST($num_quantiles0 AS BIGINT)) // CAST($total AS BIGINT) + 1 "
+        "AS first_quantile0, "
+        "(upto * CAST($num_quantiles0 AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile0, "
+        "((upto - num_rows) * CAST($num_quantiles1 AS BIGINT)) // CAST($total AS BIGINT) + 1 "
+        "AS first_quantile1, "
+        "(upto * CAST($num_quantiles1 AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile1 "
         "FROM (SELECT value, source, num_rows, CAST(SUM(num_rows) OVER (ORDER BY value "
         "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS upto "
-        f"FROM {FINITE}) AS cumulative) "
-        "AS reached WHERE first_quantile <= last_quantile ORDER BY value"
+        "FROM (SELECT value0 AS value, value AS source, num_rows "
+        f"FROM {FINITE} WHERE NOT value0 IS NULL) AS present) AS cumulative) "
+        "AS reached WHERE first_quantile0 <= last_quantile0 OR first_quantile1 <= last_quantile1 "
+        "ORDER BY value"
     )
 
 
@@ -105,12 +139,15 @@ ALL_QUERIES = [
     value_counts_query(),
     *(summary_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
-    *(histogram_query(edges) for edges in (0, 1, 19)),
+    *(bins_query(*edges) for edges in ((0, 0), (1, 1), (20, 19))),
+    summary_query(ColumnType.NUMBER, ((), CHAIN)),
+    group_sizes_query(),
     *(
-        build(chain)
-        for build in (range_query, mean_query, central_query, quantile_query)
-        for chain in ((), CHAIN)
+        build(chains)
+        for build in (range_query, mean_query, central_query)
+        for chains in (((),), ((), CHAIN, CHAIN[:2]))
     ),
+    *(quantile_query(chain, num_sets) for chain in ((), CHAIN) for num_sets in (1, 3)),
 ]
 
 
@@ -122,26 +159,31 @@ def test_every_query_is_valid_in_its_dialect(query: Query, dialect: str):
 
 
 def test_a_long_chain_does_not_multiply_its_sql():
-    one, ten = (len(range_query((Log(), Clip(minimum=0.0)) * times).render()) for times in (1, 10))
+    chain = (Log(), Clip(minimum=0.0))
+    one, ten = (len(range_query((chain * times,)).render()) for times in (1, 10))
     assert ten < 12 * one
 
 
-def test_intervals_are_closed_on_the_right():
-    assert interval_query(1).render() == (
-        "SELECT place, CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, "
+def test_intervals_are_closed_on_the_right_and_bins_on_the_left():
+    assert bins_query(1, 1).render() == (
+        "SELECT place, bin, CAST(COALESCE(SUM(num_rows), 0) AS BIGINT) AS num_rows, "
         "CAST(COALESCE(SUM(num_clicks), 0) AS BIGINT) AS num_clicks FROM "
-        "(SELECT CASE WHEN value IS NULL THEN NULL WHEN value <= CAST($edge0 AS DOUBLE) THEN 0 "
-        f"ELSE 1 END AS place, num_rows, num_clicks FROM {CLEANED}) AS keyed "
-        "GROUP BY place ORDER BY place"
+        "(SELECT CASE WHEN value IS NULL THEN NULL WHEN value <= CAST($cut0 AS DOUBLE) THEN 0 "
+        "ELSE 1 END AS place, "
+        f"CASE WHEN value IS NULL OR ABS(value) > {LARGEST} THEN NULL "
+        "WHEN value < CAST($edge0 AS DOUBLE) THEN 0 ELSE 1 END AS bin, "
+        f"num_rows, num_clicks FROM {CLEANED}) AS keyed "
+        "GROUP BY place, bin ORDER BY place, bin"
     )
 
 
 def test_group_sizes():
     assert group_sizes_query().render() == (
-        "SELECT num_rows, num_clicks, COUNT(*) AS num_values "
-        "FROM (SELECT NULLIF(value, '') AS value, num_rows, num_clicks FROM value_counts) "
-        "AS cleaned WHERE NOT value IS NULL GROUP BY num_rows, num_clicks "
-        "ORDER BY num_rows, num_clicks"
+        "SELECT is_missing, num_rows, num_clicks, COUNT(*) AS num_values "
+        "FROM (SELECT CASE WHEN value IS NULL THEN 1 ELSE 0 END AS is_missing, num_rows, "
+        "num_clicks FROM (SELECT NULLIF(value, '') AS value, num_rows, num_clicks "
+        "FROM value_counts) AS cleaned) AS groups GROUP BY is_missing, num_rows, num_clicks "
+        "ORDER BY is_missing, num_rows, num_clicks"
     )
 
 

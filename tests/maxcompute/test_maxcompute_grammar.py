@@ -6,9 +6,10 @@ from sqlglot import exp
 
 from ctr_pipeline.analysis.sql import (
     TABLE,
+    bins_query,
     central_query,
     frequent_values_query,
-    histogram_query,
+    group_sizes_query,
     mean_query,
     quantile_query,
     range_query,
@@ -27,15 +28,19 @@ from ctr_pipeline.features import (
 )
 
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
+ENCODED = ((CountEncode(),), (CountEncode(), Log()))
 QUERIES = [
     *(summary_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
-    *(histogram_query(edges) for edges in (0, 1, 19)),
+    *(bins_query(*edges) for edges in ((0, 0), (1, 1), (20, 19))),
+    group_sizes_query(),
     *(
-        build(chain)
-        for build in (range_query, mean_query, central_query, quantile_query)
-        for chain in ((), CHAIN, (CountEncode(), Log()), (TargetEncode(), Standardize()))
+        build(chains)
+        for build in (range_query, mean_query, central_query)
+        for chains in (((),), ((), CHAIN), ENCODED, ((TargetEncode(), Standardize()),))
     ),
+    summary_query(ColumnType.NUMBER, ((), CHAIN)),
+    *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),
 ]
 
 

@@ -68,6 +68,32 @@ def test_system_errors_in_words(tmp_path, number, message, remedy):
     assert names_in(tmp_path) == ["rows"]
 
 
+def test_files_are_on_disk_when_all_were_waited_for(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    files = [tmp_path / f"file {number}" for number in range(9)]
+    with durable.FileSyncs() as syncs:
+        for path in files:
+            path.write_bytes(b"content")
+            syncs.add(path)
+        syncs.finish()
+        assert sorted(synced) == sorted(path.stat().st_ino for path in files)
+
+
+def test_a_file_that_cannot_be_put_on_disk_is_told_of(tmp_path, monkeypatch):
+    def fail(_descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    path = tmp_path / "rows"
+    path.write_bytes(b"content")
+    with durable.FileSyncs() as syncs:
+        syncs.add(path)
+        with pytest.raises(RunFolderError, match="Input/output") as told:
+            syncs.finish()
+    assert told.value.place == str(path)
+
+
 def test_missing_folder_is_the_users_to_mend(tmp_path):
     with pytest.raises(RunFolderError, match="cannot be written"):
         durable.write_text(tmp_path / "absent" / "rows", "x")
