@@ -42,11 +42,13 @@ class ParquetSource:
     Attributes:
         path: The file.
         schema: Of its columns, those of its folders behind its own.
+        num_rows: That it has.
         partition: What its `key=value` folders say of all of its rows.
     """
 
     path: DataFile
     schema: pa.Schema
+    num_rows: int
     partition: Partition = ()
 
     @property
@@ -132,11 +134,10 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
     for name in plan.names:
         check_type(file.path, file.schema.field(name).type, name, plan)
     size_bytes = size_of(file.path)
-    _, num_rows = read_schema(file.path)
     done = 0
     for batch in read_batches(file, plan.names, _BATCH_ROWS):
         done += batch.num_rows
-        yield RecordBlock(file.path, batch, size_bytes * done // max(num_rows, 1))
+        yield RecordBlock(file.path, batch, size_bytes * done // max(file.num_rows, 1))
 
 
 def damaged(path: DataFile, error: Exception) -> DataError:

@@ -19,7 +19,7 @@ from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, find_features, read_examples
 from ctr_pipeline.dataset.inference import is_numeric
 from ctr_pipeline.dataset.maxcompute.table import TableSource
-from ctr_pipeline.dataset.parquet import ParquetSource, read_batches, read_schema
+from ctr_pipeline.dataset.parquet import ParquetSource, read_batches
 from ctr_pipeline.dataset.recordio_rows import read_record_blocks
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
@@ -105,7 +105,7 @@ def read_parquet(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
         if not isinstance(file, ParquetSource):
             continue
         size = size_of(file.path)
-        num_rows = max(read_schema(file.path)[1], 1)
+        num_rows = max(file.num_rows, 1)
         done = 0
         for batch in read_batches(file, source.column_names, _BATCH_ROWS):
             yield pa.Table.from_batches([batch])

@@ -365,13 +365,13 @@ def _inspect_parquet(
             place=str(first),
             remedy="Remove data.columns",
         )
-    num_rows: dict[DataFile, int] = {}
     opened: dict[DataFile, ParquetSource] = {}
     for file in all_files:
-        own, num_rows[file] = read_schema(file)
+        own, num_rows = read_schema(file)
         check_names(own.names, file)
         partition = partition_of(file)
-        opened[file] = ParquetSource(file, with_partition(own, partition, file), partition)
+        schema = with_partition(own, partition, file)
+        opened[file] = ParquetSource(file, schema, num_rows, partition)
     schema = opened[first].schema
     for file in all_files:
         other = opened[file].schema
@@ -386,10 +386,11 @@ def _inspect_parquet(
                     place=str(file),
                     remedy="Give files with the same types",
                 )
-    if sum(num_rows.values()) == 0:
+    with_rows = [file for file in opened.values() if file.num_rows]
+    if not with_rows:
         raise DataError("has no rows", place=str(first), remedy="Give files with rows")
     types = _parquet_types(schema) | _partition_types(list(opened.values()))
-    head = _parquet_head([opened[file] for file in all_files if num_rows[file]], types)
+    head = _parquet_head(with_rows, types)
     return Source(
         files=files,
         format="parquet",
