@@ -175,16 +175,11 @@ def _own_rows(
 
 def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: Config) -> str:
     """Names what these rows become by these transforms, and which of them are trained on."""
-    facts = plan_fingerprint(plan) + rows_fingerprint
+    facts = plan.fingerprint() + rows_fingerprint
     sampling = sampling_of(config)
     if sampling is not None:
         facts += sampling.model_dump_json()
     return hashlib.sha256(facts.encode("ascii")).hexdigest()
-
-
-def plan_fingerprint(plan: PreprocessingPlan) -> str:
-    """Names everything that turns raw columns into ids and numbers."""
-    return plan.fingerprint()
 
 
 def encode_in_order(

@@ -23,7 +23,7 @@ from ctr_pipeline.distributed.coordination.spec import (
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.embeddings.specs import SegmentSpec
 from ctr_pipeline.errors import CheckpointError, RunFolderError
-from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
+from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.rows import memory_limit_of, segment_specs, table_specs
 from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 
@@ -55,7 +55,7 @@ def prepare_spec(
         protocol=PROTOCOL_VERSION,
         config_fingerprint=model_fingerprint(config),
         rows_fingerprint=encoding.fingerprint,
-        plan_fingerprint=plan_fingerprint(encoding.plan),
+        plan_fingerprint=encoding.plan.fingerprint(),
         seed=config.train.seed,
         tables=tuple(
             TableShape(table.name, table.num_ids, _shapes(table.segments or ()))

@@ -17,7 +17,7 @@ from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.pipeline.earlier_run import Beginning
-from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
+from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.job_following import finish_job, follow_job
 from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.members import CommandLines
@@ -228,7 +228,7 @@ def _state_of(loaded: LoadedConfig, view: JobView, encoding: Encoding) -> "Train
         best_step=best.step if best else None,
         finished=decision.reason,
         rows_fingerprint=encoding.fingerprint,
-        plan_fingerprint=plan_fingerprint(encoding.plan),
+        plan_fingerprint=encoding.plan.fingerprint(),
     )
 
 

@@ -20,7 +20,7 @@ from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.earlier_run import Beginning
-from ctr_pipeline.pipeline.encoding_stage import Encoding, plan_fingerprint
+from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.ensemble import JoinedRows, TrainedMember, member_configs
 from ctr_pipeline.pipeline.resources import num_threads, thread_shares
 from ctr_pipeline.pipeline.rows import (
@@ -326,7 +326,7 @@ def _train(
             job.claim()
         folder.path.mkdir(parents=True, exist_ok=True)
         trainer.state.rows_fingerprint = encoding.fingerprint
-        trainer.state.plan_fingerprint = plan_fingerprint(encoding.plan)
+        trainer.state.plan_fingerprint = encoding.plan.fingerprint()
         state = trainer.fit()
         progress.say(f"Training ended: {state.finished}")
         if model.store is not None:
@@ -514,7 +514,7 @@ def require_same_plan(state: TrainingState, plan: PreprocessingPlan, run: RunFol
     Raises:
         CheckpointError: They were.
     """
-    if state.plan_fingerprint != plan_fingerprint(plan):
+    if state.plan_fingerprint != plan.fingerprint():
         raise CheckpointError(
             "was trained with other transforms than those that lie beside it now",
             place=str(run.path),

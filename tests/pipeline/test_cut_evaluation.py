@@ -25,7 +25,7 @@ from ctr_pipeline.errors import CheckpointError, DataError, FolderInUseError, Ru
 from ctr_pipeline.pipeline import cut_evaluation, evaluate, predict, scoring_job
 from ctr_pipeline.pipeline.analysis_stage import run_analysis
 from ctr_pipeline.pipeline.cut_evaluation import decide_beside, evaluate_newest_cut
-from ctr_pipeline.pipeline.encoding_stage import plan_fingerprint, run_encoding
+from ctr_pipeline.pipeline.encoding_stage import run_encoding
 from ctr_pipeline.pipeline.job_model import find_newest_cut
 from ctr_pipeline.pipeline.job_spec import prepare_spec
 from ctr_pipeline.pipeline.score_files import ScoreFiles
@@ -158,7 +158,7 @@ def test_the_newest_cut_is_found_before_an_epoch_is_done(world):
     take_cut(world.run, 4, step=400)
     cut = find_newest_cut(world.run, SilentProgress())
     assert (cut.manifest.facts.cut, cut.state.step, cut.state.history) == (4, 400, [])
-    assert plan_fingerprint(cut.plan) == cut.state.plan_fingerprint
+    assert cut.plan.fingerprint() == cut.state.plan_fingerprint
 
 
 def test_a_damaged_cut_is_passed_over_and_named(world):
