@@ -556,6 +556,14 @@ class EmbeddingTraining(Section):
         "rarer ids read as zeros, learn nothing and take no memory. For hashed ids: a vocabulary "
         "has min_count.",
     )
+    evict_after: int | None = Field(
+        default=None,
+        ge=1,
+        exclude_if=is_none,
+        description="A row that has had no update for more than so many steps is removed when an "
+        "epoch ends, before it is validated; an id that comes back begins anew. Steps of the runs "
+        "that train.init_from goes on from count; null: rows stay.",
+    )
     memory_limit_gb: float | None = Field(
         default=None,
         gt=0,

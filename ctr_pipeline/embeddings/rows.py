@@ -20,7 +20,7 @@ from ctr_pipeline.embeddings.layout import RowLayout
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.reserved import give_back, reserve_array
 from ctr_pipeline.embeddings.spilling import MemoryLimit, SpilledPart
-from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
+from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN
 from ctr_pipeline.errors import TrainingError
 
 # Rows are numbered by int32.
@@ -28,6 +28,7 @@ _MOST_ROWS = (1 << 31) - 2
 _SMALLEST_RESERVATION = 1 << 16
 _FIRST_INDEX_SIZE = 1 << 10
 _INT32_MAX = (1 << 31) - 1
+_BLOCK_ROWS = 1 << 14
 
 
 class RowObserver(Protocol):
@@ -46,8 +47,9 @@ class _Waits(threading.local):
 class RowStorage:
     """Records of one layout, found by key.
 
-    Rows are numbered in order of creation and never move: address space for all of them is reserved
-    at the start, so growth copies nothing. Only the index is rebuilt, doubled, when half full.
+    Rows are numbered in order of creation and do not move but in `evict`: address space for all of
+    them is reserved at the start, so growth copies nothing. Only the index is rebuilt, doubled,
+    when half full.
 
     A byte a row marks the rows made or changed since the last snapshot; see `snapshot`.
 
@@ -62,7 +64,8 @@ class RowStorage:
         lock: Held by whoever changes rows; a snapshot copies rows under it.
         observer: The snapshot that is being written, if there is one.
         era: What marks rows now, 1 or 2.
-        delta_after: The cut since which the marks tell all changes; None if they tell none.
+        delta_after: The cut since which the marks, and what was evicted, tell all changes; None if
+            they tell none.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class RowStorage:
         self.observer: RowObserver | None = None
         self.era = 1
         self.delta_after: int | None = None
+        self._evicted: list[Int64Array] = []
 
     def _reserve(self, capacity: int) -> tuple[Float32Array, Int64Array, UInt8Array]:
         """Reserves for the bound; where the system refuses, for the most that it gives."""
@@ -273,6 +277,48 @@ class RowStorage:
         if twice >= 0:
             raise ValueError(f"key {self.keys_N[twice]} stands twice")
 
+    def evict(self, oldest_step: int) -> int:
+        """Removes the rows whose last update was before a step; the others keep their order.
+
+        Whoever holds numbers of rows must find them anew. A row that no update has reached yet
+        stays: the update is on its way. The memory stays for new rows.
+
+        Returns:
+            How many are gone.
+
+        Raises:
+            RuntimeError: A snapshot of the rows is being written.
+        """
+        if self.observer is not None:
+            raise RuntimeError("rows cannot be removed while a snapshot of them is written")
+        last_seen = self.headers_NR[: self.num_rows, HEADER_LAST_SEEN]
+        goes = (last_seen > 0) & (last_seen < oldest_step)
+        num_evicted = int(np.count_nonzero(goes))
+        if not num_evicted:
+            return 0
+        if self.delta_after is not None:
+            self._evicted.append(self.keys_N[: self.num_rows][goes])
+        place = int(goes.argmax())
+        for begin in range(place, self.num_rows, _BLOCK_ROWS):
+            rows = begin + np.flatnonzero(~goes[begin : begin + _BLOCK_ROWS])
+            after = place + len(rows)
+            for array in (self.records_NR, self.keys_N, self.marks_N):
+                array[place:after] = array[rows]
+            place = after
+        self.marks_N[place : self.num_rows] = 0
+        self.num_rows = place
+        self._rebuild_index(place)
+        return num_evicted
+
+    def take_evicted(self, runner: RangeRunner) -> Int64Array:
+        """Keys that lost their row since this was last asked, and have none again.
+
+        Complete only where changes since a cut are known at all; see `delta_after`.
+        """
+        keys = np.unique(np.concatenate([np.empty(0, np.int64), *self._evicted]))
+        self._evicted = []
+        return keys[self.find(keys, runner)[0] < 0]
+
     def clear(self) -> None:
         """Forgets all rows; their memory stays for new ones.
 
@@ -283,6 +329,7 @@ class RowStorage:
             raise RuntimeError("rows cannot be replaced while a snapshot of them is written")
         self.marks_N[: self.num_rows] = 0
         self.delta_after = None
+        self._evicted = []
         self.num_rows = 0
         self.index = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
 

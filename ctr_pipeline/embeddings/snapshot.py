@@ -20,6 +20,7 @@ from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import LogFile, LogKind
+from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_log import RowLogWriter, prepare_writing
 from ctr_pipeline.embeddings.store import EmbeddingStore
 
@@ -27,6 +28,7 @@ _SAVED_BYTES = 64 << 20
 _NUM_BUFFERS = 8
 _CHUNK_BYTES = 3 << 19
 _ROWS_LOOKED_AT = 1 << 20
+_TOMBSTONES_AT_A_TIME = 1 << 14
 
 
 class SnapshotAbandonedError(RuntimeError):
@@ -87,6 +89,7 @@ class RowSnapshot:
         self._first_unwritten = 0
         self.kind: LogKind = "base"
         self.dense: tuple[Float32Array, Float32Array] | None = None
+        self._evicted: Int64Array = np.empty(0, np.int64)
         self.longest_pause_seconds = 0.0
         prepare_writing(store)
         self._save(np.empty(0, np.int32), 0)
@@ -113,6 +116,9 @@ class RowSnapshot:
                 rows.marks_N[: rows.num_rows] = 0
                 full = True
             self.kind = "base" if full else "delta"
+            evicted = rows.take_evicted(RangeRunner(1))
+            # A base has no need to say what it does not hold.
+            self._evicted = evicted[:0] if full else evicted
             rows.delta_after = None
             rows.era = 3 - rows.era
             rows.observer = self
@@ -239,6 +245,8 @@ class RowSnapshot:
     def finish(self, writer: RowLogWriter) -> tuple[LogFile, ...]:
         """Makes what was written durable; from now on a delta may follow it."""
         try:
+            for first in range(0, len(self._evicted), _TOMBSTONES_AT_A_TIME):
+                writer.put_deleted(self._evicted[first : first + _TOMBSTONES_AT_A_TIME])
             files = writer.finish()
             with self._rows.lock:
                 self._check_not_abandoned()

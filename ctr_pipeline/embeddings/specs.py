@@ -20,6 +20,19 @@ ID_BITS = 44
 MAX_TABLES = 1 << (63 - ID_BITS)
 
 
+def oldest_step_kept(steps: int, evict_after: int | None) -> int:
+    """Rows last updated at an earlier step are removed; 0 removes none.
+
+    As DeepRec's `GlobalStepEvict` has it (`docs/docs_en/Feature-Eviction.md`, `steps_to_live`): a
+    row goes when more than so many steps have passed since the last update of it.
+
+    Args:
+        steps: Trained so far.
+        evict_after: Steps without an update after which a row goes; None: never.
+    """
+    return 0 if evict_after is None else max(steps - evict_after, 0)
+
+
 @dataclass(frozen=True)
 class OptimizerSpec:
     """An update rule with its constants; each rule uses the constants it knows.

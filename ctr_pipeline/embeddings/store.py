@@ -370,6 +370,17 @@ class EmbeddingStore:
             values = self._rows.records_NR[rows, start : start + self.width]
             yield RowBlock(keys=keys[rows], values=values)
 
+    def evict(self, oldest_step: int) -> int:
+        """Removes the rows whose last update was before a step; how many there were.
+
+        Batches that are located must be located anew. An id that comes back gets a fresh row.
+
+        Raises:
+            RuntimeError: A snapshot of the rows is being written.
+        """
+        with self._rows.lock:
+            return self._rows.evict(oldest_step)
+
     def release(self) -> None:
         """Forgets all rows and returns their memory to the system."""
         with self._rows.lock:

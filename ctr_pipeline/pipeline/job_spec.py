@@ -64,6 +64,7 @@ def prepare_spec(
         slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
         segments=_shapes(segment_specs(config.model, config.train)),
         admit_after=config.train.embeddings.admit_after,
+        evict_after=config.train.embeddings.evict_after,
         memory_limit_bytes=None if limit is None else limit.num_bytes,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,

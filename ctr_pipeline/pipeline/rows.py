@@ -86,6 +86,10 @@ class NoRows:
     def load(self, file: IO[bytes]) -> None:
         """Nothing to read."""
 
+    def evict(self, oldest_step: int) -> int:
+        """Nothing to remove."""
+        return 0
+
 
 def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
     """The linear weight and the vector of every row whose table has none of its own."""
@@ -169,7 +173,7 @@ def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:
         folder: Where records beyond it lie.
     """
     limit_gb = config.train.embeddings.memory_limit_gb
-    return None if limit_gb is None else MemoryLimit(int(limit_gb * 1e9), folder)
+    return None if limit_gb is None else MemoryLimit(round(limit_gb * 1e9), folder)
 
 
 def describe_memory(store: EmbeddingStore) -> str:

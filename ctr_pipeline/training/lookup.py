@@ -50,6 +50,13 @@ class SavedRows(EmbeddingLookup, Protocol):
     def load(self, file: IO[bytes]) -> None:
         """Replaces all rows by those that `save` wrote."""
 
+    def evict(self, oldest_step: int) -> int:
+        """Removes rows whose last update was before a step; batches have to be located anew.
+
+        Returns:
+            How many there were.
+        """
+
 
 class DenseValues(Protocol):
     """Dense parameters.

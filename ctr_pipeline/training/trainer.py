@@ -16,6 +16,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.embeddings.specs import oldest_step_kept
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
@@ -281,8 +282,20 @@ class Trainer:
             if self._after_first_step is not None:
                 self._after_first_step()
 
+    def _evict(self) -> None:
+        """Removes rows that nothing has updated for long; no batch is on its way."""
+        state, after = self.state, self._config.embeddings.evict_after
+        num_evicted = self._embeddings.evict(
+            oldest_step_kept(state.earlier_steps + state.step, after)
+        )
+        if num_evicted:
+            self._progress.say(
+                f"{num_evicted:,} embedding rows without an update in {after:,} steps are removed"
+            )
+
     def _end_epoch(self, epoch: int, events: EventLog) -> None:
         state = self.state
+        self._evict()
         self._lap(Stage.OTHER)
         with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
             valid = self._scorer.summarize_split(self._valid, task, place=_VALIDATION)

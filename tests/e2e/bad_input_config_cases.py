@@ -86,6 +86,16 @@ CONFIG_CASES = (
         setting(train__embeddings={"memory_limit_gb": 0}),
         ("train.embeddings.memory_limit_gb", "more than 0"),
     ),
+    Case(
+        "rows_evicted_at_once",
+        setting(train__embeddings={"evict_after": 0}),
+        ("train.embeddings.evict_after", "1"),
+    ),
+    Case(
+        "rows_evicted_by_days",
+        setting(train__embeddings={"evict_after": "7 days"}),
+        ("train.embeddings.evict_after", "whole number", "7 days"),
+    ),
     Case("no_disk_beyond_the_memory_limit", _no_blocks, ("run", "disk is full", "Free space")),
     Case(
         "beyond_the_memory_limit_nothing_can_be_written",

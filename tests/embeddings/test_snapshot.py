@@ -72,6 +72,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("write"), st.integers(1, 12)),
     st.tuples(st.just("begin"), st.booleans()),
     st.tuples(st.just("abandon")),
+    st.tuples(st.just("evict"), st.integers(1, 6)),
 )
 
 
@@ -88,12 +89,13 @@ def test_a_cut_is_the_state_at_its_instant_whatever_goes_on(
     snapshot = writer = None
     chains = {}
     cut = step = num_abandoned = 0
-    expected, changed, due = {}, set(), set()
+    expected, changed, due, evicted = {}, set(), set(), set()
     # Whatever was drawn, deltas and bases then follow each other, all written to their end.
     to_the_end = ("write", 10**6)
     operations = [*operations, to_the_end]
     for seed, full in enumerate([False, False, True, False, False]):
-        operations += [("train", seed, 300), ("begin", full), ("train", seed + 9, 99), to_the_end]
+        operations += [("train", seed, 300), ("evict", 1 + seed % 2), ("train", seed + 5, 20)]
+        operations += [("begin", full), ("train", seed + 9, 99), to_the_end]
     for name, *arguments in operations:
         if name == "train":
             rng = np.random.default_rng(arguments[0])
@@ -108,8 +110,17 @@ def test_a_cut_is_the_state_at_its_instant_whatever_goes_on(
             assert snapshot.kind == ("base" if arguments[0] or not chains else "delta")
             writer = make_writer(folder, store, snapshot, cut)
             expected = state(store)
-            due = set(expected) if snapshot.kind == "base" else changed
-            changed = set()
+            # Those that have gone and not come back are told of, too.
+            due = set(expected)
+            if snapshot.kind == "delta":
+                due = changed | (evicted - set(expected))
+            changed, evicted = set(), set()
+        elif name == "evict" and snapshot is None:
+            before = set(state(store))
+            gone = store.evict(step - arguments[0])
+            evicted |= before - set(state(store))
+            assert gone == len(before) - store.num_rows
+            changed -= evicted - set(state(store))
         elif name == "abandon" and snapshot is not None:
             snapshot.abandon()
             writer.abandon()

@@ -181,6 +181,28 @@ def test_interrupted_anywhere_and_resumed_ends_as_undisturbed(make_rig, undistur
     assert pd.read_csv(rig.files.history).drop(columns="seconds").equals(undisturbed_store["csv"])
 
 
+@pytest.mark.parametrize("batch", [30, 94, 95, 140])
+def test_old_rows_vanish_and_a_resumed_run_loses_the_same(make_rig, tmp_path, batch):
+    ids, numbers, labels = draw_rows(NUM_ROWS, 7)
+    early = np.arange(NUM_ROWS) < NUM_ROWS // 2
+    # In each epoch ids of the first field appear in one half alone.
+    ids[:, 0] = ids[:, 0] % 10 + np.where(early, 0, 10)
+    write_rows(tmp_path / "rows/train", ids, numbers, labels)
+    write_rows(tmp_path / "rows/valid", *draw_rows(100, 8))
+    train = {"rows": tmp_path / "rows", "shuffle": False, "embeddings": {"evict_after": 20}}
+    progress = RecordingProgress()
+    whole = make_rig("whole", progress=progress, **train)
+    history = achieved(whole.trainer.fit())
+    assert sum("10 embedding rows without an update in 20" in line for line in progress.said) == 2
+    left = [*range(10, 20), *((1 << 44) + np.arange(10)), *((2 << 44) + np.arange(5))]
+    assert rows_of(whole.store)[0].tolist() == left
+
+    interrupt(make_rig, "stopped", batch, **train)
+    rig, _ = resume(make_rig, "stopped", **train)
+    assert achieved(rig.trainer.fit()) == history
+    assert parameters_of(rig) == parameters_of(whole)
+
+
 def test_every_timed_checkpoint_resumes_to_the_same_end(make_rig):
     undisturbed = make_rig("undisturbed")
     expected = achieved(undisturbed.trainer.fit())

@@ -221,6 +221,7 @@ class TakeCut:
         step: Batches that it counts, all epochs.
         best_cut: So far; 0: none yet.
         frozen: The ledger as this cut counts it; goes into the manifest.
+        ends_epoch: All of the epoch is trained and nothing of the next one.
     """
 
     cut: int
@@ -231,6 +232,7 @@ class TakeCut:
     step: int
     best_cut: int
     frozen: Json
+    ends_epoch: bool = False
 
 
 @dataclass(frozen=True)

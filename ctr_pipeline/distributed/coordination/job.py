@@ -595,6 +595,7 @@ class Job:
                 step=ledger.batches,
                 best_cut=ledger.best_cut,
                 frozen=frozen,
+                ends_epoch=self._pending_ends_epoch,
             )
         )
 

@@ -337,12 +337,15 @@ class SnapshotRequest:
         parent: The cut that deltas build on. A server that does not know what changed since exactly
             that one, because a cut after it failed elsewhere, writes all rows. 0: none.
         full: Write all rows, not only those touched since `parent`.
+        oldest_step: First, rows last updated at an earlier step are removed; 0: none. No batch is
+            on its way then.
     """
 
     generation: int
     cut: int
     parent: int
     full: bool
+    oldest_step: int = 0
 
 
 @dataclass(frozen=True)

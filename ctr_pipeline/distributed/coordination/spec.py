@@ -120,6 +120,8 @@ class JobSpec:
         admit_after: An id that occurs less often in the training rows has no row.
         memory_limit_bytes: Of records of rows, on each server; further ones lie in a file in
             `checkpoints_folder`. None: no limit.
+        evict_after: A row without an update for more steps is removed when an epoch ends; None:
+            rows stay.
         earlier_steps: Batches that the parameters of the first cut were trained with, in runs
             before; 0: the job begins with initial values.
     """
@@ -149,6 +151,7 @@ class JobSpec:
     slot_tables: tuple[int, ...] = ()
     admit_after: int = 1
     memory_limit_bytes: int | None = None
+    evict_after: int | None = None
     earlier_steps: int = 0
 
     def split(self, name: str) -> SplitShape | None:

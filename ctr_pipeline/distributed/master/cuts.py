@@ -33,6 +33,7 @@ from ctr_pipeline.distributed.master.server_calls import (
 )
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.embeddings.log_chain import LogFile, needs_base
+from ctr_pipeline.embeddings.specs import oldest_step_kept
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
@@ -107,7 +108,9 @@ class CutKeeper:
                     for entry in parent.files.partitions
                 )
             )
-            request = SnapshotRequest(action.generation, action.cut, action.parent, full)
+            request = SnapshotRequest(
+                action.generation, action.cut, action.parent, full, self._oldest_step(action)
+            )
             replies = self._calls.call_all(
                 "Snapshot",
                 addresses,
@@ -191,6 +194,12 @@ class CutKeeper:
             self._folder.keep_only(cuts)
         except OSError as error:
             _LOGGER.warning("old cuts are not deleted: %s", error)
+
+    def _oldest_step(self, action: TakeCut) -> int:
+        """Which rows a cut removes first: the same on all servers, and if it is tried again."""
+        if not action.ends_epoch:
+            return 0
+        return oldest_step_kept(self._spec.earlier_steps + action.step, self._spec.evict_after)
 
     def _facts(self, action: TakeCut, num_parameter_servers: int) -> CutFacts:
         spec = self._spec

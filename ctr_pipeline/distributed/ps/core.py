@@ -154,6 +154,11 @@ class PsCore:
         return self._holdings.spilled_bytes
 
     @property
+    def num_evicted(self) -> int:
+        """Rows removed by this process because nothing had updated them for long."""
+        return self._holdings.num_evicted
+
+    @property
     def num_waiting(self) -> int:
         """Pushes in the open round."""
         return len(self._round.members)

@@ -109,6 +109,7 @@ class Holdings:
         width: Values in a row.
         range: First place of the dense range and the one after its last.
         applied: Marks.
+        num_evicted: Rows removed because nothing has updated them for long.
     """
 
     def __init__(self, spec: JobSpec, index: int, *, threads: int) -> None:
@@ -124,6 +125,7 @@ class Holdings:
         self.width = sum(segment.dim for segment in spec.segments)
         self.range = dense_ranges(spec, spec.num_parameter_servers)[index]
         self.applied = AppliedBatches(Units(self._partitions, (self.range,)))
+        self.num_evicted = 0
 
     @property
     def num_rows(self) -> int:
@@ -245,8 +247,9 @@ class Holdings:
         return None if self._store is None else RowSnapshot(self._store, cut=cut)
 
     def begin_cut(self, request: SnapshotRequest, snapshot: RowSnapshot | None) -> Cut:
-        """The instant of a cut."""
+        """The instant of a cut, after rows were removed that nothing has updated for long."""
         if snapshot is not None and self._store is not None:
+            self.num_evicted += self._store.evict(request.oldest_step)
             knows_changes = request.parent > 0 and self._store.rows.delta_after == request.parent
             snapshot.begin(full=request.full or not knows_changes)
         return Cut(snapshot, self._given_dense().copy(), self.applied.copy())

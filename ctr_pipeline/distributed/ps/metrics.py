@@ -67,6 +67,11 @@ class PsMetrics(Collector):
             "Gradients dropped because their key has no row.",
             value=counts.vanished_keys,
         )
+        yield CounterMetricFamily(
+            "ctrpipe_ps_evicted_rows",
+            "Rows removed because nothing had updated them for long.",
+            value=core.num_evicted,
+        )
         yield _gauge("ctrpipe_ps_rows", "Embedding rows held.", stats.rows_held)
         yield _gauge("ctrpipe_ps_row_bytes", "Memory of the rows.", core.memory_bytes)
         yield _gauge(

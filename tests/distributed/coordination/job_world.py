@@ -475,6 +475,9 @@ class World:
                     assert action.cut > self.highest_cut, "a number of a cut is used twice"
                     assert action.generation == self.job.generation
                     self.highest_cut = action.cut
+                    # Servers remove old rows then, so nothing may be on its way to them.
+                    no_task_open = action.frozen["tasks"] is None and bool(action.frozen["closed"])
+                    assert action.ends_epoch == no_task_open
                     self.pending_cut = Cut(action, json.dumps(action.frozen), self.oracle.counted)
                 case RestoreCut():
                     assert action.generation > self.highest_generation, "generation goes back"

@@ -1,4 +1,5 @@
 import zlib
+from dataclasses import replace
 
 import pytest
 from job_specs import job_spec
@@ -68,6 +69,19 @@ def test_deltas_that_outgrow_their_base_make_the_next_cut_a_full_one(tmp_path, s
     ]
     chain = CheckpointsFolder(tmp_path, "job-1").load(7).files.partitions[0].files
     assert [file.kind for file in chain] == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("ends_epoch", "evict_after", "oldest"),
+    [(True, 30, 170), (False, 30, 0), (True, None, 0), (True, 500, 0)],
+)
+def test_old_rows_are_removed_when_an_epoch_ends(tmp_path, server, ends_epoch, evict_after, oldest):
+    spec = replace(SPEC, evict_after=evict_after, earlier_steps=120)
+    folder = CheckpointsFolder(tmp_path, "job-1")
+    keeper = CutKeeper(spec, folder, server, deadline_seconds=1.0, wall_clock=lambda: 0.0)
+    action = TakeCut(1, 1, 0, True, 0, 80, 0, {}, ends_epoch)
+    keeper.take(action, ["here"], (), abandoned=lambda: False, fence=lambda: None)
+    assert server.requests[-1].oldest_step == oldest
 
 
 def test_small_deltas_go_on_as_the_schedule_says(tmp_path, server):

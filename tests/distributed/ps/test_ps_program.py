@@ -131,6 +131,7 @@ def test_it_registers_serves_and_leaves(master, tmp_path):
         'ctrpipe_ps_pushes_total{outcome="applied"} 1.0',
         "ctrpipe_ps_rows 6.0",
         "ctrpipe_ps_spilled_row_bytes 0.0",
+        "ctrpipe_ps_evicted_rows_total 0.0",
         "ctrpipe_ps_generation 1.0",
         "ctrpipe_ps_version 1.0",
     ):

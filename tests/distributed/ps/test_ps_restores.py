@@ -47,10 +47,9 @@ def restore_request(replies, generation, cut):
     return decode(RestoreRequest, encode(request))
 
 
-def take_cut(cores, generation, cut, parent=0):
-    return [
-        core.snapshot(SnapshotRequest(generation, cut, parent, full=parent == 0)) for core in cores
-    ]
+def take_cut(cores, generation, cut, parent=0, oldest_step=0):
+    request = SnapshotRequest(generation, cut, parent, parent == 0, oldest_step)
+    return [core.snapshot(request) for core in cores]
 
 
 def restored(spec, request):
@@ -93,6 +92,55 @@ class Job:
             rows.update(zip(keys.tolist(), values, strict=True))
             dense += own
         return list(rows.values()), dense
+
+
+@pytest.mark.parametrize("servers", [(1, 3), (3, 1), (2, 4)])
+def test_rows_that_are_old_at_a_cut_are_gone_for_good(
+    make_spec, make_core, make_optimizer, tmp_path, servers
+):
+    spec = counting(make_spec(), make_optimizer, num_partitions=5)
+    specs = [replace(spec, num_parameter_servers=number) for number in servers]
+    cores = [make_core(specs[0], index) for index in range(servers[0])]
+    callers = [Caller(core) for core in cores]
+
+    def push(number, keys):
+        for server, caller in enumerate(callers):
+            named = np.asarray(keys)[np.isin(keys, owned_keys(specs[0], server))]
+            caller.pull(named)
+            assert caller.push(named, batch(number)).status is Status.DONE
+
+    for caller in callers:
+        caller.init()
+    # Of steps 1, 2, 3 and 4; the second key goes on, the fifth is pulled and not yet trained.
+    push(0, KEYS[:2])
+    base = take_cut(cores, 0, 1)
+    push(1, KEYS[2:3])
+    push(2, KEYS[1:2])
+    push(3, KEYS[3:4])
+    for server, caller in enumerate(callers):
+        caller.pull(KEYS[4:][np.isin(KEYS[4:], owned_keys(specs[0], server))])
+    delta = take_cut(cores, 0, 2, parent=1, oldest_step=3)
+    assert sum(core.num_evicted for core in cores) == 2
+    assert sum(core.num_rows for core in cores) == 3
+    # The same request again, as after a lost answer, removes no more.
+    assert take_cut(cores, 0, 2, parent=1, oldest_step=3) == delta
+    kinds = {file.kind for reply in delta for file in reply.files if file.kind != "dense"}
+    assert kinds == {"delta"}
+
+    chained = [
+        replace(
+            after,
+            files=(*(file for file in before.files if file.kind != "dense"), *after.files),
+        )
+        for before, after in zip(base, delta, strict=True)
+    ]
+    again = restored(specs[1], restore_request(chained, 1, 2))
+    counts = {}
+    for server, core in enumerate(again):
+        keys = KEYS[np.isin(KEYS, owned_keys(specs[1], server))]
+        counts.update(zip(keys.tolist(), Caller(core).values(keys, 1)[0], strict=True))
+    assert sum(core.num_rows for core in again) == 3
+    assert [counts[one] for one in KEYS.tolist()] == [0.0, 2.0, 0.0, 1.0, 0.0]
 
 
 def expected_counts(numbers):
