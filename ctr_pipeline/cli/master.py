@@ -23,7 +23,7 @@ def master(
 ) -> int:
     """Be the master of a job that 'ctrpipe run' has prepared; it is started by it, too.
 
-    For example, by hand:
+    For example, by hand, after 'ctrpipe train CONFIG --prepare-only':
 
     ctrpipe master --config runs/criteo/config.resolved.yaml --bind 127.0.0.1:7000
     """

@@ -32,6 +32,13 @@ ProfileTraining = Annotated[
     bool,
     typer.Option("--profile", help="Show where the time of training goes, and what bounds it."),
 ]
+PrepareOnly = Annotated[
+    bool,
+    typer.Option(
+        "--prepare-only",
+        help="Start no member: people do, with 'ctrpipe master', 'ctrpipe ps', 'ctrpipe worker'.",
+    ),
+]
 
 Columns = Annotated[
     str | None,

@@ -7,6 +7,7 @@ from ctr_pipeline.cli.options import (
     ConfigFile,
     Overrides,
     Overwrite,
+    PrepareOnly,
     ProfileTraining,
     Quiet,
     Resume,
@@ -23,6 +24,7 @@ def train(
     resume: Resume = False,
     overwrite: Overwrite = False,
     profile: ProfileTraining = False,
+    prepare_only: PrepareOnly = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -34,19 +36,30 @@ def train(
     ctrpipe train config.yaml
 
     ctrpipe train config.yaml --resume
+
+    ctrpipe train config.yaml --prepare-only   # members are started by hand, on any hosts
     """
     session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides, resumed_by="train")
+    from ctr_pipeline import pipeline
     from ctr_pipeline.cli.tables import print_run, run_payload
-    from ctr_pipeline.pipeline import train as train_model
     from ctr_pipeline.pipeline.timing import process_age_seconds
 
-    result = train_model(
-        loaded,
-        resume=resume,
-        overwrite=overwrite,
-        profile=profile,
-        seconds_before=process_age_seconds(),
-        progress=session.progress,
-    )
+    if prepare_only:
+        result = pipeline.prepare_job(
+            loaded,
+            resume=resume,
+            overwrite=overwrite,
+            profile=profile,
+            progress=session.progress,
+        )
+    else:
+        result = pipeline.train(
+            loaded,
+            resume=resume,
+            overwrite=overwrite,
+            profile=profile,
+            seconds_before=process_age_seconds(),
+            progress=session.progress,
+        )
     session.show(run_payload(result), lambda: print_run(result))

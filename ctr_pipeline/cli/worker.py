@@ -1,5 +1,7 @@
 """`ctrpipe worker`: a worker of a job, as a process of its own."""
 
+from typing import Annotated
+
 import typer
 
 from ctr_pipeline.cli.options import (
@@ -22,6 +24,9 @@ def worker(
     overrides: Overrides = None,
     *,
     master: MasterAddress = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address of this host that its figures come from.")
+    ] = "127.0.0.1",
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
     verbose: Verbose = 0,
@@ -41,6 +46,7 @@ def worker(
         session.load(config, overrides),
         index,
         master_address=master,
+        metrics_host=metrics_host,
         incarnation=incarnation,
         wait_seconds=wait_seconds,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
     from ctr_pipeline.distributed.local.launcher import MemberStart
 
-LOOPBACK = "127.0.0.1:0"
+LOOPBACK_HOST = "127.0.0.1"
 
 WAIT_SECONDS = 60.0
 """For a master that nobody has seen yet."""
@@ -128,6 +128,7 @@ def be_worker(
     index: int,
     *,
     master_address: str | None,
+    metrics_host: str = LOOPBACK_HOST,
     incarnation: str | None,
     wait_seconds: float = WAIT_SECONDS,
 ) -> int:
@@ -137,6 +138,7 @@ def be_worker(
         loaded: The config.
         index: Which.
         master_address: `host:port`; None: as announced in the run folder.
+        metrics_host: Address that its figures are served on.
         incarnation: Name that the launcher knows this process by; None: nobody launched it.
         wait_seconds: For a first master, where nobody launched it.
 
@@ -157,6 +159,7 @@ def be_worker(
             master_address,
             build=lambda: build_worker_model(loaded),
             incarnation=incarnation,
+            host=metrics_host,
         )
 
     return _explained(run, f"worker-{index}")
@@ -189,7 +192,8 @@ def require_job(loaded: "LoadedConfig") -> Path:
         raise RunFolderError(
             "no job has been prepared here",
             place=str(folder),
-            remedy="'ctrpipe run' with runtime.mode: processes prepares it and starts all members",
+            remedy="'ctrpipe run' with runtime.mode: processes prepares it and starts all members; "
+            "'ctrpipe train --prepare-only' starts none",
         )
     return folder
 

@@ -63,19 +63,7 @@ def trained_in_processes(
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
         Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
     """
-    if resume:
-        require_mode(run, processes=True)
-    resume = resume and (run.job / "spec.json").exists()
-    if resume:
-        # Before the config in the folder is replaced.
-        require_same_partitions(loaded.config, run)
-    _await_ledger(loaded, progress)
-    if not resume:
-        run.discard_results()
-    run.keep_config(loaded)
-    access = Access.create(run.job, tls=loaded.config.runtime.tls == "auto")
-    # Of a master that is gone.
-    (run.job / "endpoint.json").unlink(missing_ok=True)
+    access, resume = _claim_job(loaded, run, resume=resume, progress=progress)
     commands = CommandLines(run.config)
     with LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher:
         with times.stage("training"):
@@ -91,6 +79,46 @@ def trained_in_processes(
         ) as model:
             yield model
             finish_job(run, launcher)
+
+
+def prepare_for_members(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    beginning: Beginning | None = None,
+    progress: Progress,
+    times: StageTimes,
+) -> None:
+    """Everything that members agree on, for whoever starts them; arguments as for training.
+
+    Raises:
+        CtrPipelineError: Something the user can mend.
+    """
+    _, resume = _claim_job(loaded, run, resume=resume, progress=progress)
+    with times.stage("job"):
+        _prepare(loaded, run, encoding, resume=resume, beginning=beginning, progress=progress)
+
+
+def _claim_job(
+    loaded: LoadedConfig, run: RunFolder, *, resume: bool, progress: Progress
+) -> tuple[Access, bool]:
+    """New secrets in a folder that is ready for a job, and whether one is there to go on with."""
+    if resume:
+        require_mode(run, processes=True)
+    resume = resume and (run.job / "spec.json").exists()
+    if resume:
+        # Before the config in the folder is replaced.
+        require_same_partitions(loaded.config, run)
+    _await_ledger(loaded, progress)
+    if not resume:
+        run.discard_results()
+    run.keep_config(loaded)
+    access = Access.create(run.job, tls=loaded.config.runtime.tls == "auto")
+    # Of a master that is gone.
+    (run.job / "endpoint.json").unlink(missing_ok=True)
+    return access, resume
 
 
 def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:

@@ -46,18 +46,24 @@ _LOGGER = logging.getLogger("ctr_pipeline")
 
 
 @dataclass(frozen=True)
-class _Trained:
-    """A run up to and with training; the model may be served only while the run is open."""
+class _Prepared:
+    """A run up to training."""
 
     run: RunFolder
     analysis: Analysis
     encoding: Encoding
-    model: "TrainedModel"
     times: StageTimes
 
     def result(self, metrics: dict[str, Any]) -> RunResult:
         run, num_rows = self.run, _num_rows(self.analysis)
         return RunResult(run.path, metrics, self.times.seconds, run.paths(), num_rows)
+
+
+@dataclass(frozen=True)
+class _Trained(_Prepared):
+    """A run up to and with training; the model may be served only while the run is open."""
+
+    model: "TrainedModel"
 
 
 def run_pipeline(
@@ -125,6 +131,51 @@ def train(
         progress=LoggedProgress(progress),
     ) as trained:
         return trained.result({})
+
+
+def prepare_job(
+    loaded: LoadedConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    profile: bool = False,
+    progress: Progress,
+) -> RunResult:
+    """Everything up to and without the members of a job, which people start then.
+
+    They may do so on any hosts that see the run folder. The arguments are those of `run_pipeline`;
+    a job in several processes cannot be profiled.
+    """
+    _check_has_members(loaded)
+    progress = LoggedProgress(progress)
+    with _prepared(
+        loaded,
+        resume=resume,
+        overwrite=overwrite,
+        profile=profile,
+        seconds_before=0.0,
+        progress=progress,
+    ) as prepared:
+        progress.say("Starting TensorFlow")
+        from ctr_pipeline.pipeline.processes import prepare_for_members
+
+        prepare_for_members(
+            loaded,
+            prepared.run,
+            prepared.encoding,
+            resume=resume,
+            beginning=prepared.analysis.beginning,
+            progress=progress,
+            times=prepared.times,
+        )
+        servers = loaded.config.runtime.parameter_servers
+        progress.say(
+            "The job is prepared. On hosts that see the run folder: 'ctrpipe master --config "
+            f"{prepared.run.config} --bind HOST:PORT', 'ctrpipe ps' with --index 0 … {servers - 1},"
+            " and any number of 'ctrpipe worker'. Once 'ctrpipe status' says 'trained': 'ctrpipe "
+            "stop', then 'ctrpipe run CONFIG --resume' evaluates, exports and reports"
+        )
+        return prepared.result({})
 
 
 def tune(
@@ -296,11 +347,11 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
             analysis, encoding = _prepare_as_trained(
                 loaded, run, model.plan, model.state, progress=progress, times=times
             )
-            return _finish(loaded, _Trained(run, analysis, encoding, model, times), progress)
+            return _finish(loaded, _Trained(run, analysis, encoding, times, model), progress)
 
 
 @contextmanager
-def _training(
+def _prepared(
     loaded: LoadedConfig,
     *,
     resume: bool,
@@ -308,8 +359,8 @@ def _training(
     profile: bool,
     seconds_before: float,
     progress: Progress,
-) -> Iterator[_Trained]:
-    """Check → analyze → train, in a locked folder whose log is open, with signals handled."""
+) -> Iterator[_Prepared]:
+    """Check → analyze → encode, in a locked folder whose log is open, with signals handled."""
     times = StageTimes(seconds_before)
     times.reach("command and config")
     _check_profile(loaded, profile=profile)
@@ -323,17 +374,41 @@ def _training(
         analysis, encoding = _prepare(
             loaded, run, progress, times, accept=accept, beginning=beginning
         )
-        with _trained_model(
+        yield _Prepared(run, analysis, encoding, times)
+
+
+@contextmanager
+def _training(
+    loaded: LoadedConfig,
+    *,
+    resume: bool,
+    overwrite: bool,
+    profile: bool,
+    seconds_before: float,
+    progress: Progress,
+) -> Iterator[_Trained]:
+    """As `_prepared`, and trained."""
+    with (
+        _prepared(
             loaded,
-            run,
-            encoding,
+            resume=resume,
+            overwrite=overwrite,
+            profile=profile,
+            seconds_before=seconds_before,
+            progress=progress,
+        ) as prepared,
+        _trained_model(
+            loaded,
+            prepared.run,
+            prepared.encoding,
             resume=resume,
             profile=profile,
-            beginning=beginning,
+            beginning=prepared.analysis.beginning,
             progress=progress,
-            times=times,
-        ) as model:
-            yield _Trained(run, analysis, encoding, model, times)
+            times=prepared.times,
+        ) as model,
+    ):
+        yield _Trained(**vars(prepared), model=model)
 
 
 @contextmanager
@@ -539,6 +614,19 @@ def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
                     "runtime.mode",
                     "--profile watches the threads of one process; use it with 'local'. The log "
                     "of each worker ends with where its time went: 'ctrpipe logs RUN worker-0'",
+                )
+            ]
+        )
+
+
+def _check_has_members(loaded: LoadedConfig) -> None:
+    if loaded.config.runtime.mode != "processes":
+        raise ConfigError(
+            [
+                loaded.problem_at(
+                    "runtime.mode",
+                    "--prepare-only leaves it to people to start the members of a job, and only "
+                    "'processes' has members",
                 )
             ]
         )

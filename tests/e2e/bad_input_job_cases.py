@@ -122,6 +122,12 @@ JOB_COMMANDS = (
     Case("status_of_one_process", nothing, _NO_JOB, ("status", "run"), trained=True),
     Case("stop_of_one_process", nothing, _NO_JOB, ("stop", "run"), trained=True),
     Case(
+        "members_of_one_process",
+        nothing,
+        ("runtime.mode", "--prepare-only", "'processes'"),
+        ("train", "c.yaml", "--prepare-only"),
+    ),
+    Case(
         "profile_of_a_job",
         _runtime(),
         ("runtime.mode", "--profile", "'local'"),

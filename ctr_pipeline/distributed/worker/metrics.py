@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.errors import CtrPipelineError
 
 
 class WorkerMetrics(Collector):
@@ -46,10 +47,19 @@ class WorkerMetrics(Collector):
 
 @contextmanager
 def serve_metrics(stats: Callable[[], MemberStats], host: str) -> Iterator[str]:
-    """Serves the figures on a free port; gives `host:port`."""
+    """Serves the figures on a free port; gives `host:port`.
+
+    Raises:
+        CtrPipelineError: The host is not one of this machine.
+    """
     registry = CollectorRegistry()
     registry.register(WorkerMetrics(stats))
-    server, thread = start_http_server(0, addr=host, registry=registry)
+    try:
+        server, thread = start_http_server(0, addr=host, registry=registry)
+    except OSError as error:
+        raise CtrPipelineError(
+            f"metrics cannot be served on ({error.strerror})", place=host
+        ) from error
     try:
         yield f"{host}:{server.server_port}"
     finally:
