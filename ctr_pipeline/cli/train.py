@@ -41,12 +41,13 @@ def train(
     """
     session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides, resumed_by="train")
-    from ctr_pipeline import pipeline
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline.timing import process_age_seconds
 
     if prepare_only:
-        result = pipeline.prepare_job(
+        from ctr_pipeline.pipeline import prepare_job
+
+        result = prepare_job(
             loaded,
             resume=resume,
             overwrite=overwrite,
@@ -54,7 +55,9 @@ def train(
             progress=session.progress,
         )
     else:
-        result = pipeline.train(
+        from ctr_pipeline.pipeline import train as train_model
+
+        result = train_model(
             loaded,
             resume=resume,
             overwrite=overwrite,

@@ -54,6 +54,9 @@ class FakePipeline(types.ModuleType):
     def train(self, loaded, **keywords):
         return self._answer("train", self.result, loaded, **keywords)
 
+    def prepare_job(self, loaded, **keywords):
+        return self._answer("prepare_job", self.result, loaded, **keywords)
+
     def tune(self, loaded, **keywords):
         found = [("complete", 0.45), ("complete", 0.44), ("pruned", 0.5)]
         trials = tuple(

@@ -123,6 +123,12 @@ class TestCommands:
         assert (first["resume"], first["overwrite"]) == (True, False)
         assert (second["resume"], second["overwrite"]) == (False, True)
 
+    def test_train_may_leave_members_to_people(self, capsys, pipeline, config):
+        code, _, err = call(capsys, "train", config, "--prepare-only", "--overwrite")
+        assert code == 0, err
+        ((name, _, keywords),) = pipeline.calls
+        assert (name, keywords["overwrite"]) == ("prepare_job", True)
+
     def test_run_ends_with_a_summary(self, capsys, pipeline, config):
         _, out, _ = call(capsys, "run", config)
         for text in ("train 8,000, test 1,000", "training 1 min 15 s", "0.7500", "0.4500", "1.010"):
