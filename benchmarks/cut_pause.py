@@ -5,7 +5,11 @@ record) is updated without a pause, 40,000 drawn keys a time, first alone, then 
 rows and of the changed ones are written. Then the cuts are read back into an empty store and
 compared with it, bit for bit.
 
+With `--job` instead: a real job, one worker and one or two parameter servers as processes, about as
+many rows; see `cut_job.py`.
+
     python benchmarks/cut_pause.py [--rows 2600000] [--repeats 3] [--folder runs]
+    python benchmarks/cut_pause.py --job [--cut-seconds 10] [--epochs 4]
 """
 
 import argparse
@@ -30,6 +34,8 @@ from ctr_pipeline.embeddings.store import EmbeddingStore
 
 NUM_PARTITIONS = 64
 NUM_DRAWN = 40_000
+# Of which a million records meet 2.6 million in 26 tables.
+ROWS_PER_TABLE = 650_000
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,26 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="Where the cuts go; default: temporary files.")
     parser.add_argument("--quick", action="store_true", help="200,000 rows, once.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
+    parser.add_argument("--job", action="store_true", help="Steps of a worker in a real job.")
+    parser.add_argument("--only", type=int, help="With --job: the number of a run, from 0.")
+    parser.add_argument("--records", type=int, default=1_000_000, help="With --job: of an epoch.")
+    parser.add_argument("--epochs", type=int, default=4, help="With --job: the first is not seen.")
+    parser.add_argument("--cut-seconds", type=float, default=10.0, help="With --job: between cuts.")
     options = parser.parse_args()
+    if options.job:
+        from cut_job import measure_job
+
+        machine = describe_machine()
+        print_machine(machine)
+        found = measure_job(
+            num_records=100_000 if options.quick else options.records,
+            rows_per_table=20_000 if options.quick else ROWS_PER_TABLE,
+            epochs=options.epochs,
+            cut_seconds=2.0 if options.quick else options.cut_seconds,
+            only=options.only,
+        )
+        write_results(options.json, benchmark="cut_pause_job", machine=machine, results=found)
+        return
     num_rows = 200_000 if options.quick else options.rows
     repeats = 1 if options.quick else options.repeats
 
