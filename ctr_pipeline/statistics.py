@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
@@ -399,7 +400,9 @@ def save_statistics(path: Path, statistics: Statistics) -> None:
     """
     values = statistics.model_dump(mode="json", exclude=_absent(statistics))
     content = values | {"crc32": _crc32_of(statistics)}
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    # Not json.dumps, which indents in Python: a tenth of a second a hundred columns.
+    text = to_json(content, indent=2, inf_nan_mode="constants").decode("utf-8")
+    write_text(path, text + "\n")
 
 
 def load_statistics(path: Path) -> Statistics:

@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.embeddings.compilation import inlined, kernel
+from ctr_pipeline.embeddings.lanes import Address, address_of
+from ctr_pipeline.embeddings.words import load_uint64
 
 _FIRST_SLOTS = 1024
 _NUM_UINT16 = 1 << 16
 _EMPTY = np.uint64(0)
-_U8 = np.uint64(8)
-_U32 = np.uint64(32)
+_U0, _U1, _U2, _U8, _U32 = (np.uint64(number) for number in (0, 1, 2, 8, 32))
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
@@ -150,7 +151,7 @@ def _count(
         num_clicks_D[indices[n]] += is_click[n]
 
 
-@kernel
+@inlined
 def _mix(word: np.uint64) -> np.uint64:
     """A bijection of 64 bits: the finalizer of MurmurHash3 (Appleby, public domain)."""
     word = (word ^ (word >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
@@ -158,41 +159,32 @@ def _mix(word: np.uint64) -> np.uint64:
     return word ^ (word >> np.uint64(33))
 
 
-@kernel
-def _load(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
-    """Up to eight bytes as a little-endian number; written out, it compiles to one load."""
-    if length == np.uint64(8):
-        return (
-            np.uint64(data[start])
-            | (np.uint64(data[start + np.uint64(1)]) << np.uint64(8))
-            | (np.uint64(data[start + np.uint64(2)]) << np.uint64(16))
-            | (np.uint64(data[start + np.uint64(3)]) << np.uint64(24))
-            | (np.uint64(data[start + np.uint64(4)]) << np.uint64(32))
-            | (np.uint64(data[start + np.uint64(5)]) << np.uint64(40))
-            | (np.uint64(data[start + np.uint64(6)]) << np.uint64(48))
-            | (np.uint64(data[start + np.uint64(7)]) << np.uint64(56))
-        )
+@inlined
+def _load(data: Address, start: np.uint64, length: np.uint64) -> np.uint64:
+    """Up to eight bytes as a little-endian number."""
+    if length == _U8:
+        return load_uint64(data, start)
     word = np.uint64(0)
     for byte in range(length):
-        word |= np.uint64(data[start + np.uint64(byte)]) << np.uint64(8 * byte)
+        word |= np.uint64(data[start + byte]) << (_U8 * byte)
     return word
 
 
-@kernel
-def _hash_text(data: np.ndarray, start: np.uint64, length: np.uint64) -> np.uint64:
+@inlined
+def _hash_text(data: Address, start: np.uint64, length: np.uint64) -> np.uint64:
     """Of texts of up to eight bytes and equal length, different ones have different hashes."""
     hashed = np.uint64(0)
     position = np.uint64(0)
-    while length - position > np.uint64(8):
-        hashed = _mix(hashed ^ _load(data, start + position, np.uint64(8)))
-        position += np.uint64(8)
+    while length - position > _U8:
+        hashed = _mix(hashed ^ load_uint64(data, start + position))
+        position += _U8
     return _mix(hashed ^ _load(data, start + position, length - position))
 
 
-@kernel
-def _is_same(data: np.ndarray, one: np.uint64, other: np.uint64, length: np.uint64) -> bool:
-    for byte in range(length):
-        if data[one + np.uint64(byte)] != data[other + np.uint64(byte)]:
+@inlined
+def _is_same(data: Address, one: np.uint64, other: np.uint64, length: np.uint64) -> bool:
+    for byte in range(length):  # noqa: SIM110  Compiled
+        if data[one + byte] != data[other + byte]:
             return False
     return True
 
@@ -215,41 +207,43 @@ def _encode_texts(
     text: _Texts, slots_S2: np.ndarray, indices: np.ndarray, firsts: np.ndarray, done: _Done
 ) -> _Done:
     """Goes on until all rows are done or half of the slots are taken."""
-    offsets, data, is_null = text
+    data, offsets = address_of(text.data, (_U0,)), address_of(text.offsets, (_U0,))
+    slots = address_of(slots_S2, (_U0, _U0))
+    is_null, has_nulls = text.is_null, len(text.is_null) > 0
     mask = np.uint64(len(slots_S2) - 1)
     most_values = len(slots_S2) >> 1
     num_values, null_value = done.num_values, done.null_value
     for n in range(done.num_rows, len(indices)):
-        if len(is_null) > 0 and is_null[n]:
+        if has_nulls and is_null[n]:
             if null_value < 0:
                 null_value = num_values
                 firsts[num_values] = n
                 num_values += 1
             indices[n] = null_value
             continue
-        start = np.uint64(offsets[n])
-        length = np.uint64(offsets[n + 1]) - start
+        start = np.uint64(offsets[np.uint64(n)])
+        length = np.uint64(offsets[np.uint64(n) + _U1]) - start
         hashed = _hash_text(data, start, length)
         slot = hashed & mask
         while True:
-            taken = slots_S2[slot, 1]
+            taken = slots[_U2 * slot + _U1]
             if taken == _EMPTY:
                 if num_values >= most_values:
                     return _Done(n, num_values, null_value)
-                slots_S2[slot, 0] = hashed
-                slots_S2[slot, 1] = (length << _U32) | np.uint64(num_values + 1)
+                slots[_U2 * slot] = hashed
+                slots[_U2 * slot + _U1] = (length << _U32) | np.uint64(num_values + 1)
                 firsts[num_values] = n
                 indices[n] = num_values
                 num_values += 1
                 break
-            if slots_S2[slot, 0] == hashed and taken >> _U32 == length:
+            if slots[_U2 * slot] == hashed and taken >> _U32 == length:
                 value = np.int64(taken & _LOW_32) - 1
                 if length <= _U8 or _is_same(
-                    data, np.uint64(offsets[firsts[value]]), start, length
+                    data, np.uint64(offsets[np.uint64(firsts[value])]), start, length
                 ):
                     indices[n] = value
                     break
-            slot = (slot + np.uint64(1)) & mask
+            slot = (slot + _U1) & mask
     return _Done(len(indices), num_values, null_value)
 
 

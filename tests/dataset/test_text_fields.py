@@ -24,7 +24,7 @@ NUMBER = st.one_of(
     st.floats(width=64).map(repr),
     st.sampled_from(["-0", "007", "1e5", ".5", "nan", "-inf", " 7", "999999999999999", "na"]),
 )
-TEXT = st.text(st.characters(exclude_characters='\t\r\n"', exclude_categories=["Cs"]), max_size=9)
+TEXT = st.text(st.characters(exclude_characters='\t\r\n"', exclude_categories=["Cs"]), max_size=20)
 
 
 def plan(missing_values=("",)):
@@ -74,6 +74,36 @@ def test_what_is_read_is_what_arrow_reads(rows, missing_values):
     assert bits(found) == bits(expected)
     for column in found.columns:
         column.validate(full=True)
+
+
+def test_long_blocks_are_what_arrow_reads():
+    random = np.random.default_rng(0)
+    rows = []
+    for n in range(500):
+        digits = "".join(random.choice(list("0123456789"), n % 16))
+        number = digits and random.choice(["", "-"]) + digits
+        rows.append([str(n % 2), number, "u" * (n % 5), "t" * (n % 41)])
+    block = "".join("\t".join(row) + "\n" for row in rows).encode()
+    found = read_plain_columns(block, DIALECT, NAMES, plan())
+    assert bits(found) == bits(arrow(block))
+    for mark in (b"\t", b"\n"):
+        place = block.index(mark, len(block) // 2)
+        cut = block[:place] + b"u" + block[place + 1 :]
+        assert read_plain_columns(cut, DIALECT, NAMES, plan()) is None
+
+
+@pytest.mark.parametrize("wrong", ["/", ":", "?", "P", "p", "é", "\x00", "-", "+"])
+def test_what_is_no_digit_is_found_wherever_it_stands(wrong):
+    for length in range(1, 17):
+        for place in range(length):
+            number = "5" * place + wrong + "5" * (length - place - 1)
+            block = f"1\t{number}\tu\tt\n".encode()
+            try:
+                expected = arrow(block)
+            except pa.ArrowInvalid:
+                assert read_plain_columns(block, DIALECT, NAMES, plan()) is None
+            else:
+                assert bits(read_plain_columns(block, DIALECT, NAMES, plan())) == bits(expected)
 
 
 @pytest.mark.parametrize(
