@@ -126,6 +126,15 @@ def test_many_rows_move_together_in_memory_and_beyond(tmp_path):
     assert stores[1].spilled_bytes() == 50_000 * 64 - 100_000 // 4096 * 4096
 
 
+def test_where_none_can_be_old_no_row_is_looked_at():
+    store = make_store()
+    touch(store, [1], 1)
+    store.rows.headers_NR = None
+    assert store.evict(0) == 0
+    with pytest.raises(TypeError):
+        store.evict(1)
+
+
 def test_no_row_moves_while_a_snapshot_is_written():
     store = make_store()
     touch(store, [1], 1)
