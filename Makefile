@@ -69,10 +69,9 @@ e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
 	$(BIN)/python -m pytest -m 'slow and e2e and not cluster'
 
 .PHONY: bench
-bench: $(STAMP) ## Every benchmark in its quick form; see benchmarks/README.md for the full one
-	$(BIN)/python benchmarks/startup.py --quick
-	$(BIN)/python benchmarks/store_speed.py
-	$(BIN)/python benchmarks/train_speed.py --quick
-	$(BIN)/python benchmarks/step_modes.py --quick
-	$(BIN)/python benchmarks/whole_job.py --quick
-	$(BIN)/python benchmarks/cut_pause.py --quick
+bench: $(STAMP) ## Every benchmark in its quick form, to see that it works: ten minutes
+	$(BIN)/python benchmarks/every.py --quick
+
+.PHONY: bench-full
+bench-full: $(STAMP) ## Every table of benchmarks/README.md: a night, on a machine with nothing else to do
+	$(BIN)/python benchmarks/every.py

@@ -7,18 +7,22 @@ validation left out. Core-seconds a sample are those of all processes of the run
 time, bytes a sample those that workers and parameter servers say they sent and received.
 
 Further tables: one to four parameter servers, one to four workers, with each server's share of a
-core. Where all members share a few cores, those bound the sum.
+core. Where all members share a few cores, those bound the sum. `spare`: what the runtime costs
+where servers have cores of their own: one process on one core, beside a worker on that core while
+all other members are on another.
 
     python benchmarks/runtime_speed.py
 """
 
 import argparse
+import contextlib
+import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,7 @@ import pyarrow.parquet as pq
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, draw_rows
-from watched_run import WatchedRun
+from watched_run import CTRPIPE, WatchedRun
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.master.status import MemberView
@@ -47,10 +51,13 @@ class Side:
     Attributes:
         name: For the table.
         runtime: The `runtime:` section.
+        cores: The core of the worker, or of the one process, and the core of all others; None: as
+            the machine schedules.
     """
 
     name: str
     runtime: Mapping[str, Any]
+    cores: tuple[int, int] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -75,7 +82,14 @@ MAIN_SIDES = (
     Side("1 PS, 1 worker, TLS", members(1, 1, tls="auto")),
 )
 SERVER_SIDES = tuple(Side(f"{n} PS, 1 worker", members(n, 1)) for n in (1, 2, 3, 4))
+SPARE_SIDES = tuple(replace(side, name=f"{side.name}, a core", cores=(0, 1)) for side in MAIN_SIDES)
 WORKER_SIDES = tuple(Side(f"1 PS, {n} workers", members(1, n)) for n in (1, 2, 3, 4))
+TABLES = {
+    "sides": MAIN_SIDES,
+    "servers": SERVER_SIDES,
+    "workers": WORKER_SIDES,
+    "spare": SPARE_SIDES,
+}
 
 
 @dataclass
@@ -98,11 +112,12 @@ class Usage:
 
 
 class UsageLog:
-    """Looks at a run's processes until closed."""
+    """Looks at a run's processes until closed; keeps all but workers on a core, if one is given."""
 
-    def __init__(self, run: WatchedRun) -> None:
+    def __init__(self, run: WatchedRun, others_core: int | None = None) -> None:
         self.looks: list[Usage] = []
         self._run = run
+        self._others_core = others_core
         self._cpu: dict[int, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, daemon=True)
@@ -122,6 +137,10 @@ class UsageLog:
         view = self._run.view
         servers = [one for one in view.members if one.role == "ps"] if view else []
         workers = [one for one in view.members if one.role == "worker"] if view else []
+        if self._others_core is not None and view is not None:
+            for one in view.members:
+                if one.role != "worker" and one.pid:
+                    pin(one.pid, self._others_core)
         history = self._run.output / "history.csv"
         self.looks.append(
             Usage(
@@ -145,6 +164,13 @@ class UsageLog:
         begin = next(one for one in self.looks if one.epochs > first)
         end = next(one for one in self.looks if one.epochs > last)
         return begin, end
+
+
+def pin(process_id: int, core: int) -> None:
+    """Has all threads of a process run on one core; those they start later do, too."""
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        for thread in psutil.Process(process_id).threads():
+            os.sched_setaffinity(thread.id, {core})
 
 
 def stats_of(member: MemberView) -> MemberStats:
@@ -193,9 +219,11 @@ def run_side(side: Side, rows: Path, *, epochs: int, seed: int) -> dict[str, Any
     """One run and its figures."""
     with tempfile.TemporaryDirectory(prefix="runtime-speed-") as folder:
         config = make_config(rows, side, epochs=epochs, seed=seed)
-        with WatchedRun(Path(folder), config, watch_seconds=_WATCH_SECONDS) as run:
+        # Pinned before it starts, so that it takes itself for a program of a machine of one core.
+        program = ["taskset", "-c", str(side.cores[0]), *CTRPIPE] if side.cores else CTRPIPE
+        with WatchedRun(Path(folder), config, program=program, watch_seconds=_WATCH_SECONDS) as run:
             run.start("train")
-            log = UsageLog(run)
+            log = UsageLog(run, side.cores[1] if side.cores else None)
             code = run.wait(_RUN_SECONDS)
             log.close()
             if code != 0:
@@ -285,19 +313,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="The first is not counted.")
     parser.add_argument("--seed", type=int, default=0, help="Of rows and training.")
     parser.add_argument("--quick", action="store_true", help="One repeat on 200,000 rows.")
-    parser.add_argument("--only", choices=("sides", "servers", "workers"), help="Only this table.")
+    parser.add_argument("--only", choices=TABLES, help="Only this table.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
     repeats, num_rows = (1, 200_000) if arguments.quick else (arguments.repeats, arguments.rows)
     if arguments.epochs < 2:
         parser.error("--epochs must be above 1: the first is not counted")
     machine = describe_machine()
-    tables = {"sides": MAIN_SIDES, "servers": SERVER_SIDES, "workers": WORKER_SIDES}
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="runtime-speed-rows-") as temporary:
         rows = Path(temporary) / "rows.parquet"
         write_rows(rows, num_rows, arguments.seed)
-        for name, sides in tables.items():
+        for name, sides in TABLES.items():
             if arguments.only in {None, name}:
                 results[name] = compare(
                     sides, rows, repeats=repeats, epochs=arguments.epochs, seed=arguments.seed

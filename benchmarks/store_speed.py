@@ -10,12 +10,13 @@ does other work, `--clock cpu` shows what the calls cost, summed over threads.
 """
 
 import argparse
-import platform
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from machine import describe_machine, print_machine, print_table, write_results
 
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -95,21 +96,41 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--quick", action="store_true", help="10,000 ids a table, 10 steps.")
+    parser.add_argument("--json", type=Path, help="Write the results there.")
     options = parser.parse_args()
+    if options.quick:
+        options.ids, options.steps = 10_000, 10
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     rng = np.random.default_rng(0)
     batches = zipf_batches(rng, options.steps, options.batch, options.fields, options.ids)
     unique = sum(len(np.unique(batches[0][:, f])) for f in range(options.fields))
+    machine = describe_machine()
+    print_machine(machine)
     print(
-        f"{platform.processor() or platform.machine()}, numpy {np.__version__}; "
         f"{options.batch} × {options.fields} ids, {unique} distinct; "
         f"median (fastest) {options.clock} ms\n"
     )
-    print("| threads | prepare | locate | gather | update |\n|---|---|---|---|---|")
-    for threads in options.threads:
-        times = measure(threads, batches, options.ids, clock)
-        cells = [f"{statistics.median(t):.2f} ({min(t):.2f})" for t in times.values()]
-        print(f"| {threads} | {' | '.join(cells)} |")
+    measured = {
+        threads: measure(threads, batches, options.ids, clock) for threads in options.threads
+    }
+    print_table(
+        ["threads", "prepare", "locate", "gather", "update"],
+        [
+            [str(threads), *(f"{statistics.median(t):.2f} ({min(t):.2f})" for t in times.values())]
+            for threads, times in measured.items()
+        ],
+    )
+    write_results(
+        options.json,
+        benchmark="store_speed",
+        machine=machine,
+        results={
+            "clock": options.clock,
+            "distinct": unique,
+            "milliseconds": {str(threads): times for threads, times in measured.items()},
+        },
+    )
 
 
 if __name__ == "__main__":
