@@ -44,14 +44,6 @@ def mean_of(values: npt.NDArray[Any], weights: npt.NDArray[Any] | None) -> float
     return float(np.sum(values * weights) / np.sum(weights))
 
 
-def logloss_of_probabilities(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
-    """Mean negative log likelihood, nats a row; probabilities clipped by `PROBABILITY_EPSILON`."""
-    clipped = np.clip(
-        probabilities.astype(np.float64, copy=False), PROBABILITY_EPSILON, 1 - PROBABILITY_EPSILON
-    )
-    return float(-np.mean(np.where(labels == 1, np.log(clipped), np.log1p(-clipped))))
-
-
 def constant_logloss(label_rate: float, predicted_rate: float) -> float:
     """Logloss of rows with `label_rate` if all are predicted `predicted_rate` (clipped)."""
     clipped = min(max(predicted_rate, PROBABILITY_EPSILON), 1 - PROBABILITY_EPSILON)

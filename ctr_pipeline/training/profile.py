@@ -147,11 +147,6 @@ class ThreadTime:
         """How long the thread lived."""
         return sum(one.seconds for one in self.stages)
 
-    @property
-    def waiting_seconds(self) -> float:
-        """How long of that it waited."""
-        return sum(one.seconds for one in self.stages if one.stage.is_waiting)
-
     def of(self, stage: Stage) -> float:
         """Seconds of one stage; 0 if it was never done."""
         return next((one.seconds for one in self.stages if one.stage is stage), 0.0)

@@ -7,7 +7,6 @@ from sklearn.metrics import log_loss
 from ctr_pipeline.evaluation.likelihood import (
     constant_logloss,
     logloss_of_logits,
-    logloss_of_probabilities,
     normalized_entropy,
     probabilities_of,
 )
@@ -20,20 +19,11 @@ def rows(num_rows=2000, seed=0):
     return labels, logits
 
 
-def test_both_loglosses_equal_scikit_learn():
+def test_logloss_equals_scikit_learn():
     labels, logits = rows()
     probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
     expected = log_loss(labels, probabilities)
     assert logloss_of_logits(labels, logits) == pytest.approx(expected, abs=1e-12)
-    assert logloss_of_probabilities(labels, probabilities) == pytest.approx(expected, abs=1e-12)
-
-
-def test_logloss_of_certain_probabilities_is_clipped_as_scikit_learn_clips():
-    labels = np.array([0, 1, 0, 1])
-    probabilities = np.array([0.0, 1.0, 1.0, 0.0])
-    assert logloss_of_probabilities(labels, probabilities) == pytest.approx(
-        log_loss(labels, probabilities), rel=1e-9
-    )
 
 
 @settings(max_examples=50, deadline=None)
