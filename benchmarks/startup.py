@@ -1,8 +1,10 @@
-"""How long until the command line answers, and until the first training step is done.
+"""How long until the command line answers, a member serves, and the first training step is done.
 
 `ctrpipe --help`, progress of `ctrpipe run`, and the first step of `ctrpipe train` on 20,000 rows,
 which the run itself measures: with the compiled kernels of earlier runs, and with none, as after an
-installation. The first run of each is thrown away, so that files are in the page cache.
+installation. A master and a parameter server of the same model, until they serve, and what memory
+is resident then, before there are rows. The first run of each is thrown away, so that files are in
+the page cache.
 
     python benchmarks/startup.py
 """
@@ -15,8 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 
 from ctr_pipeline.progress import SilentProgress
@@ -76,6 +82,67 @@ def time_first_step(rows: Path, output: Path, kernels: Path | None) -> float:
     return float(found[1])
 
 
+def prepare_job(rows: Path, output: Path) -> Path:
+    """A job whose members can be started by hand; the config that they read."""
+    command = [COMMAND, "train", str(CONFIG), "--prepare-only", "--set", f"data.train={rows}"]
+    command += ["--set", f"output={output}", "--set", "runtime.mode=processes"]
+    subprocess.run(command, check=True, capture_output=True)
+    return output / "config.resolved.yaml"
+
+
+@dataclass(frozen=True)
+class MemberStart:
+    """What a member has cost when it says that it serves.
+
+    Attributes:
+        seconds: Since it was started.
+        cpu_seconds: Of the processor, which others on the machine do not lengthen much.
+        resident_mb: Megabytes.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    resident_mb: float
+
+
+@contextmanager
+def started_member(role: str, *arguments: str) -> Iterator[MemberStart]:
+    """Starts a member, and kills it in the end."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [COMMAND, role, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    try:
+        assert process.stderr is not None  # noqa: S101 - it was asked for
+        for line in process.stderr:
+            if "serves on" in line.lower():
+                seconds = time.perf_counter() - started
+                break
+        else:
+            raise SystemExit(f"ctrpipe {role} ended without serving; run it by hand to see why")
+        watched = psutil.Process(process.pid)
+        used = watched.cpu_times()
+        yield MemberStart(seconds, used.user + used.system, watched.memory_info().rss / 1e6)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def time_members(config: Path, repeats: int) -> dict[str, list[MemberStart]]:
+    """Starts by role, the first of each thrown away."""
+    found: dict[str, list[MemberStart]] = {"master": [], "ps": []}
+    for _ in range(repeats + 1):
+        with started_member("master", "--config", str(config)) as master:
+            found["master"].append(master)
+            # It finds its master and serves; whether it is taken in, is not its own time.
+            with started_member("ps", "--config", str(config), "--index", "0") as server:
+                found["ps"].append(server)
+    return {role: starts[1:] for role, starts in found.items()}
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -105,6 +172,7 @@ def main() -> None:
             )
             for number in range(min(repeats, COLD_REPEATS))
         ]
+        members = time_members(prepare_job(rows, Path(temporary) / "job"), repeats)
     spreads = {
         "ctrpipe --help": Spread.of(helps),
         "ctrpipe run: first line": Spread.of([first for first, _ in runs]),
@@ -112,13 +180,24 @@ def main() -> None:
         "ctrpipe train: first step done": Spread.of(warm),
         "the same without compiled kernels": Spread.of(cold),
     }
+    resident = {}
+    for role, starts in members.items():
+        name = f"ctrpipe {role}: serves"
+        spreads[name] = Spread.of([one.seconds for one in starts])
+        spreads[f"{name}, seconds of a core"] = Spread.of([one.cpu_seconds for one in starts])
+        resident[f"ctrpipe {role}"] = Spread.of([one.resident_mb for one in starts])
     print_machine(machine)
     print_table(["what", "seconds"], [[name, spread.show(2)] for name, spread in spreads.items()])
+    print_table(
+        ["resident before rows", "MB"],
+        [[name, spread.show(0)] for name, spread in resident.items()],
+    )
     write_results(
         arguments.json,
         benchmark="startup",
         machine=machine,
-        results={name: spread.as_dict() for name, spread in spreads.items()},
+        results={name: spread.as_dict() for name, spread in spreads.items()}
+        | {f"{name}: resident MB": spread.as_dict() for name, spread in resident.items()},
     )
 
 
