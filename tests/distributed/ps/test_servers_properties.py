@@ -5,6 +5,7 @@ The servers are the real ones, without their network; so are the bugs that these
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 from ps_requests import counting
 from rounds_machine import RoundsMachine
@@ -24,7 +25,7 @@ SETTINGS = settings(
 UNTIL_FOUND = settings(SETTINGS, max_examples=400, phases=(Phase.generate,))
 SURELY_SECONDS = 20.0
 # With a bug some calls never come back.
-LONG_ENOUGH_SECONDS = 0.5
+LONG_ENOUGH_SECONDS = 1.0
 
 
 @pytest.fixture
@@ -57,5 +58,6 @@ def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
 @pytest.mark.parametrize("seed_bug", BUGS_OF_ROUNDS, ids=lambda bug: bug.__name__)
 def test_a_bug_of_rounds_is_found(seed_bug, make_rounds, monkeypatch):
     seed_bug(monkeypatch.setattr)
-    with pytest.raises((AssertionError, LookupError)):
+    # Found once, and not when Hypothesis tries it again, is found: threads meet as they like.
+    with pytest.raises((AssertionError, LookupError, Flaky)):
         run_state_machine_as_test(lambda: make_rounds(LONG_ENOUGH_SECONDS), settings=UNTIL_FOUND)
