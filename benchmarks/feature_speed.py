@@ -187,7 +187,7 @@ def side_statistics(folder: Path, kind: str) -> dict[str, Any]:
     """Statistics of the ingested training rows; `drift`: and how far the other splits are."""
     from ctr_pipeline.analysis import collect_statistics, plan_statistics
     from ctr_pipeline.dataset.ingested import load_ingested
-    from ctr_pipeline.pipeline.analysis_stage import load_features
+    from ctr_pipeline.pipeline.feature_file import load_features
     from ctr_pipeline.pipeline.resources import available_cores
     from ctr_pipeline.pipeline.workspace import RunFolder
     from ctr_pipeline.preprocessing.encode import wake_kernels
@@ -198,7 +198,7 @@ def side_statistics(folder: Path, kind: str) -> dict[str, Any]:
     ingested = load_ingested(run.ingested)
     if ingested is None:
         raise SystemExit("the rows are not ingested")
-    plan = plan_statistics(load_features(run), "label")
+    plan = plan_statistics(load_features(run.features), "label")
     others = {name: rows.files for name, rows in ingested.splits.items() if name != "train"}
     with tempfile.TemporaryDirectory(dir=folder, prefix="statistics-") as output:
         started = time.perf_counter()
