@@ -47,6 +47,7 @@ def train(
     if prepare_only:
         from ctr_pipeline.pipeline import prepare_job
 
+        session.resume_command = f"{session.resume_command} --prepare-only"
         result = prepare_job(
             loaded,
             resume=resume,

@@ -569,9 +569,9 @@ class EmbeddingTraining(Section):
         gt=0,
         exclude_if=is_none,
         description="Memory, in 10^9 bytes, for the records of embedding rows (values, optimizer "
-        "state) in each process that holds rows; further ones lie in a file in the run folder, "
-        "mapped, with the same results. Keys and index, 25 to 41 bytes a row, come on top; null: "
-        "all in memory.",
+        "state) in each process that holds rows, for each model of an ensemble; further ones lie "
+        "in a file in the run folder, mapped, with the same results. Keys and index, 25 to 41 "
+        "bytes a row, come on top; null: all in memory.",
     )
 
 

@@ -5,12 +5,13 @@ worker needs.
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
@@ -75,7 +76,8 @@ def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None
         from ctr_pipeline.distributed.rpc.access import Access
 
         if launcher_address is None:
-            return run_master(folder, bind)
+            with _in_use(folder):
+                return run_master(folder, bind)
         launcher = RemoteLauncher(launcher_address, Access.load(folder / "job"))
         try:
             return run_master(folder, bind, launcher)
@@ -83,6 +85,21 @@ def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None
             launcher.close()
 
     return _explained(run, "master")
+
+
+@contextmanager
+def _in_use(folder: Path) -> Iterator[None]:
+    """Tells other commands that a job trains in the folder, as a launcher does where there is one.
+
+    If somebody else holds the folder, such as a master before this one, the ledger decides which of
+    them is master. Nothing is swept: other members may be writing.
+    """
+    from ctr_pipeline.pipeline.workspace import RunFolder
+
+    with ExitStack() as stack:
+        with suppress(FolderInUseError):
+            stack.enter_context(RunFolder(folder).locked(sweeps=False))
+        yield
 
 
 def be_parameter_server(

@@ -198,8 +198,11 @@ class RunFolder:
         return {name: path for name, path in wanted.items() if path.exists()}
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, sweeps: bool = True) -> Iterator[None]:
         """Holds the folder's lock, which the system drops when the process ends.
+
+        Args:
+            sweeps: Whether what a killed process left half-written is deleted first.
 
         Raises:
             FolderInUseError: Another run holds it.
@@ -209,7 +212,8 @@ class RunFolder:
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
-            self._sweep()
+            if sweeps:
+                self._sweep()
             yield
         finally:
             os.close(descriptor)

@@ -196,6 +196,17 @@ def test_members_started_by_hand_on_hosts_of_their_own_train_to_the_end(job):
     assert len(rows_held) == 2
     assert min(rows_held) > 0
 
+    # The folder belongs to the job as long as its master lives.
+    early = subprocess.run(
+        [*CTRPIPE, "train", str(job.config), "--prepare-only", "--overwrite"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert early.returncode == 1
+    assert "uses this folder" in early.stderr
+
     job.call("stop", job.output)
     assert [process.wait(60) for process in job.members.values()] == [0] * len(MEMBERS)
 
