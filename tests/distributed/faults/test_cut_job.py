@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cut_job import Span, figures_of, read_notes, steps_of
+from cut_job import Span, figures_of, read_notes, steps_of, tabulate, verdict_of
 
 
 def pushes(*moments, epoch=1):
@@ -28,6 +28,20 @@ def test_steps_that_have_a_moment_in_common_with_a_cut_are_told_apart():
     assert (found["others"]["steps"], found["others"]["longest_ms"]) == (3, pytest.approx(200))
     assert found["longest_above_median_ms"] == pytest.approx(200)
     assert found["longest_above_longest_ms"] == pytest.approx(100)
+
+
+def test_a_run_without_a_step_in_a_cut_has_nothing_to_compare():
+    found = figures_of([Span(0.0, 0.1), Span(0.1, 0.2)], [Span(0.5, 0.6)])
+    assert found["others"]["steps"] == 2
+    assert not {"longest_above_median_ms", "longest_above_longest_ms"} & found.keys()
+    assert verdict_of(found) == "no steps in a cut to set beside others"
+    assert [line[1] for line in tabulate({"one": found})] == ["others"]
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.29, "met"), (0.31, "missed")])
+def test_the_longest_step_in_a_cut_is_judged_beside_the_median_of_the_others(seconds, verdict):
+    steps = [Span(0.0, 0.1), Span(0.1, 0.2), Span(1.0, 1.0 + seconds)]
+    assert verdict_of(figures_of(steps, [Span(1.0, 1.1)])).endswith(f"is {verdict}")
 
 
 def test_a_cut_within_a_step_and_one_around_it_overlap_it():
