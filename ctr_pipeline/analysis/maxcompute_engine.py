@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.column_threads import map_columns
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn
@@ -88,6 +88,7 @@ class MaxComputeEngine:
         self._client = client
         self._table = table
         self._expected = expected
+        self._weight: WeightPlan | None = None
         self._name = f"ctrpipe_{uuid.uuid4().hex[:12]}"
         self._made: set[str] = set()
         self._lock = threading.Lock()
@@ -95,6 +96,7 @@ class MaxComputeEngine:
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
         """As `Engine.count_labels`, in one query."""
         self._table.check(plan)
+        self._weight = plan.weight
         found = LabelCounts(*self.fetch(label_counts(self._table.rows([])))[0])
         if self._expected is not None:
             require_same_rows(found, self._expected, self._table.place)
@@ -120,7 +122,8 @@ class MaxComputeEngine:
             self._made.add(name)
         table = exp.table_(name, db=self._client.entry.project)
         rows = self._table.rows([(column.column, column.column_type, "value")])
-        self._client.execute(render(create_table_as(table, value_counts(rows))))
+        counts = value_counts(rows, self._weight)
+        self._client.execute(render(create_table_as(table, counts)))
         return table
 
     def drop(self, table: exp.Table) -> None:

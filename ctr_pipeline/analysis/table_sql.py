@@ -7,8 +7,9 @@ from typing import Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import StatisticsPlan
+from ctr_pipeline.analysis.aggregates import StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
+from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.features import ColumnType
 
@@ -38,12 +39,15 @@ class TrainingTable:
     Attributes:
         label: The label column.
         sources: Where they are; one or more.
-        skip_bad_labels: Whether rows without a label of 0 or 1 are left out.
+        skip_bad_labels: Whether rows without a label of 0 or 1, or without a good weight where rows
+            have weights, are left out.
+        weight: The column of weights; None: rows have none, or they do not matter.
     """
 
     label: str
     sources: tuple[RowsInSql, ...]
     skip_bad_labels: bool = False
+    weight: str | None = None
 
     @property
     def place(self) -> str:
@@ -52,14 +56,16 @@ class TrainingTable:
 
     def check(self, plan: StatisticsPlan) -> None:
         """Raises StatisticsError for a column that SQL would not read as the rows are read."""
-        if plan.weight is not None:
+        if plan.weight is not None and self.weight is None:
             raise StatisticsError(
                 "weighs rows, which are then counted where they are read",
                 place=f"{self.place}, column '{plan.weight.column}'",
                 remedy="Leave data.weight out, or have the statistics computed here",
             )
         for source in self.sources:
-            _value(source, self.label, ColumnType.NUMBER)
+            for name in (self.label, self.weight):
+                if name is not None:
+                    _value(source, name, ColumnType.NUMBER)
             for column in plan.columns:
                 _value(source, column.column, column.column_type)
                 if column.sequence is not None or column.vector is not None:
@@ -72,9 +78,13 @@ class TrainingTable:
     def rows(self, columns: Sequence[tuple[str, ColumnType, str]]) -> exp.Subquery:
         """The training rows with columns under other names; `clicked` is the label as a number.
 
+        `weight` is what the row weighs, float64, if rows have weights.
+
         Args:
             columns: Name in the table, type, name in the result.
         """
+        if self.weight is not None:
+            columns = [(self.weight, ColumnType.NUMBER, "weight"), *columns]
         queries = []
         for source in self.sources:
             wanted = [(self.label, ColumnType.NUMBER, "clicked"), *columns]
@@ -87,6 +97,8 @@ class TrainingTable:
             names = [exp.column("clicked"), *(exp.column(alias) for _, _, alias in columns)]
             good = exp.In(this=exp.column("clicked"), expressions=[_integer(0), _integer(1)])
             query = exp.select(*names).from_(query.subquery("all_rows")).where(good)
+            if self.weight is not None:
+                query = query.where(*_is_weight(exp.column("weight")))
         return query.subquery("training_rows")
 
 
@@ -172,17 +184,22 @@ def label_counts(rows: exp.Expr) -> exp.Select:
     ).from_(rows)
 
 
-def value_counts(rows: exp.Expr) -> exp.Select:
+def value_counts(rows: exp.Expr, weight: WeightPlan | None = None) -> exp.Select:
     """Value, rows and clicks of each value; NULL and NaN are values.
 
+    With weights it has `units` and `click_units` as well: the sums of
+    `dataset.weights.weight_units` of all rows of a value, and of those of label 1.
+
     Args:
-        rows: Rows with the columns `value` and `clicked`.
+        rows: Rows with the columns `value` and `clicked`, and `weight` if they are weighed.
+        weight: How rows are weighed; None: not at all.
     """
     return (
         exp.select(
             exp.column("value"),
             exp.alias_(exp.Count(this=exp.Star()), "num_rows"),
             exp.alias_(_count_if(_is_click()), "num_clicks"),
+            *([] if weight is None else _sums_of_units(weight)),
         )
         .from_(rows)
         .group_by(exp.column("value"))
@@ -206,11 +223,39 @@ def _is_click() -> exp.Expr:
     return exp.EQ(this=exp.column("clicked"), expression=_integer(1))
 
 
+def _is_weight(weight: exp.Expr) -> list[exp.Expr]:
+    """As `dataset.columns.is_weight`: NULL and NaN are none."""
+    return [
+        exp.GTE(this=weight, expression=_integer(0)),
+        exp.LTE(this=weight.copy(), expression=_number(LARGEST_WEIGHT)),
+    ]
+
+
+def _sums_of_units(weight: WeightPlan) -> list[exp.Expr]:
+    # A product with a power of two is exact; whole numbers below 2^61 add up exactly in any order.
+    scaled = exp.Mul(this=exp.column("weight"), expression=_number(2.0**weight.exponent))
+    # ROUND takes halves away from zero in all engines.
+    units = exp.cast(exp.Round(this=scaled), "bigint")
+    of_clicks = exp.Case().when(_is_click(), units.copy()).else_(_integer(0))
+    return [
+        exp.alias_(_whole_sum(units), "units"),
+        exp.alias_(_whole_sum(of_clicks), "click_units"),
+    ]
+
+
 def _count_if(condition: exp.Expr) -> exp.Expr:
-    counted = exp.Case().when(condition, _integer(1)).else_(_integer(0))
-    total = exp.Sum(this=exp.cast(counted, "bigint"))
+    return _whole_sum(exp.Case().when(condition, _integer(1)).else_(_integer(0)))
+
+
+def _whole_sum(term: exp.Expr) -> exp.Expr:
+    total = exp.Sum(this=exp.cast(term, "bigint"))
     return exp.cast(exp.Coalesce(this=total, expressions=[_integer(0)]), "bigint")
 
 
 def _integer(number: int) -> exp.Expr:
     return exp.Literal.number(number)
+
+
+def _number(number: float) -> exp.Expr:
+    """A float64, by its shortest exact text."""
+    return exp.cast(exp.Literal.string(repr(number)), "double")

@@ -59,6 +59,7 @@ def collect_table_statistics(
         label=data.label,
         sources=tuple(MaxComputeRows(one.path, one.schema, missing) for one in sources),
         skip_bad_labels=data.bad_rows == "skip",
+        weight=data.weight,
     )
     try:
         table.check(plan)

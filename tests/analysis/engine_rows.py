@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_pipeline.analysis.aggregates import WeightPlan
+from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.features import (
     Bucketize,
     Clip,
@@ -79,6 +81,12 @@ def random_rows():
         "place": [f"p{v}" for v in chance.zipf(1.5, 3000) % 50],
     }
     return columns, chance.integers(0, 2, 3000).tolist()
+
+
+def random_weights() -> tuple[list[float], WeightPlan]:
+    """A weight for each of `random_rows`, and how it is weighed; always the same."""
+    weights = np.random.default_rng(1).choice([0.0, 0.1, 1.0, 2.5, 1 / 3, 1e4], 3000).tolist()
+    return weights, WeightPlan(column="weight", exponent=unit_exponent(math.fsum(weights)))
 
 
 def as_table() -> pa.Table:

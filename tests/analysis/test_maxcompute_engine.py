@@ -1,5 +1,6 @@
 """Statistics by MaxCompute equal those of this machine, through the real client."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,12 +12,12 @@ from engine_rows import (
     assert_same,
     number,
     random_rows,
+    random_weights,
     text,
 )
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
-from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows
 from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.dataset.maxcompute import client as client_module
@@ -41,6 +42,7 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, wei
     table = TrainingTable(
         label="label",
         sources=(MaxComputeRows(TableRows(address), rows.schema, ("",)),),
+        weight=None if weight is None else weight.column,
     )
     return collect_statistics_with(
         lambda _: MaxComputeEngine(connect(), table),
@@ -88,6 +90,28 @@ def test_random_rows_give_the_same_statistics(service, collect, tmp_path):
     (tmp_path / "here").mkdir()
     there = collect_there(service, rows, RANDOM_SPECS, tmp_path / "there")
     assert_same(there, collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here"))
+
+
+def test_weighted_rows_give_the_same_statistics(service, collect, tmp_path):
+    columns, labels = random_rows()
+    weights, weight = random_weights()
+    rows = pa.table({"label": pa.array(labels, pa.int8()), **columns, "weight": weights})
+    (tmp_path / "here").mkdir()
+    there = collect_there(service, rows, RANDOM_SPECS, tmp_path / "there", weight)
+    here = collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here", weights=weights)
+    assert_same(there, here)
+    expected = np.average(columns["price"], weights=weights)
+    assert there.columns["price"].moments.mean == pytest.approx(expected, rel=1e-9)
+    # The counts of values for target_encode, which weigh rows as well.
+    names = ["value", "count", "units", "click_units"]
+    counts = [
+        pq.read_table(tmp_path / side / there.value_tables["place"].file).sort_by("value")
+        for side in ("there", "here")
+    ]
+    assert set(names) <= set(counts[0].column_names)
+    assert counts[0].equals(counts[1])
+    assert there.value_weights == here.value_weights
+    assert service.left_tables() == []
 
 
 def test_integers_decimals_booleans_and_identifiers_read_as_the_rows_do(service, collect, tmp_path):
@@ -147,10 +171,10 @@ def test_no_secret_is_in_a_message(service, tmp_path):
     assert not any(ACCESS_KEY in line for line in service.requests)
 
 
-def test_weighted_rows_are_left_to_this_machine(service, tmp_path):
-    rows = pa.table({"label": [0, 1], "price": [1.0, 2.0], "times": [1.0, 3.0]})
-    weight = WeightPlan(column="times", exponent=0)
-    with pytest.raises(StatisticsError, match=r"column 'times': weighs rows"):
+def test_weights_that_sql_reads_otherwise_are_refused(service, tmp_path):
+    rows = pa.table({"label": [0, 1], "price": [1.0, 2.0], "weight": ["1", "3"]})
+    _, weight = random_weights()
+    with pytest.raises(StatisticsError, match=r"column 'weight': has the type string but is used"):
         collect_there(service, rows, [number("price")], tmp_path, weight)
 
 

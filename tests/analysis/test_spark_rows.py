@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp, parse_one
 
+from ctr_pipeline.analysis import plan_statistics
+from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.spark_connection import FIXED_SETTINGS, render, settings_of
 from ctr_pipeline.analysis.spark_rows import (
     FileView,
@@ -37,7 +40,7 @@ from ctr_pipeline.analysis.sql import (
     range_query,
     summary_query,
 )
-from ctr_pipeline.analysis.table_sql import label_counts, value_counts
+from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
 from ctr_pipeline.config.models import SPARK_FIXED, AnalysisConfig, DataConfig, SplitConfig
 from ctr_pipeline.dataset.records import Dialect
 from ctr_pipeline.dataset.source import inspect_source
@@ -47,6 +50,7 @@ from ctr_pipeline.features import (
     Clip,
     ColumnType,
     CountEncode,
+    FeatureSpec,
     Fill,
     Log,
     Normalize,
@@ -136,6 +140,17 @@ def test_types_that_spark_reads_otherwise_have_no_value():
     assert found == {"exact": True, "long": False, "half": False, "time": False, "bytes": False}
     assert rows.value("time", ColumnType.TEXT) is None
     assert rows.value("exact", ColumnType.TEXT) is None
+
+
+def test_weighted_rows_are_refused():
+    schema = pa.schema([("click", pa.int8()), ("price", pa.float64()), ("times", pa.float64())])
+    view = FileView("v", (Path("rows.parquet"),))
+    table = TrainingTable("click", (ParquetRows(view, schema, (), ("",)),))
+    price = FeatureSpec(column="price", column_type=ColumnType.NUMBER)
+    table.check(plan_statistics([price], "click"))
+    weight = WeightPlan(column="times", exponent=0)
+    with pytest.raises(StatisticsError, match=r"column 'times': weighs rows"):
+        table.check(plan_statistics([price], "click", weight=weight))
 
 
 def test_counts_are_those_of_the_label():

@@ -1,6 +1,7 @@
 """`ctrpipe analyze` on a table: what it finds is what a file of the same rows gives."""
 
 import json
+import math
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,6 +63,39 @@ def test_the_same_statistics_as_of_files(service, tmp_path):
     # The service counts the training rows only; the other splits are compared here.
     assert set(found[0]["drift"]) == {"valid", "test"}
     assert any("CREATE TABLE" in query for query in service.queries)
+    assert service.left_tables() == []
+
+
+@pytest.mark.parametrize("bad_rows", ["fail", "skip"])
+def test_weighted_rows_are_weighed_there_as_here(service, tmp_path, bad_rows):
+    table = rows(1500)
+    weights = [n * 37 % 11 / 3 for n in range(1500)]
+    if bad_rows == "skip":
+        # None of these rows may count: no weight, less than 0, and no number.
+        weights[5], weights[600], weights[1200] = None, -1.0, math.nan
+    table = table.append_column("times", pa.array(weights, pa.float64(), from_pandas=False))
+    parts = {"train": (0, 1300), "valid": (1300, 100), "test": (1400, 100)}
+    splits = {name: table.slice(*part) for name, part in parts.items()}
+    service.add_partitions("clicks", "ds", splits)
+    features = [
+        {"columns": "price", "number": ["log", "standardize"]},
+        {"columns": "city", "number": ["target_encode", "standardize"]},
+    ]
+    found = []
+    for side in ("there", "here"):
+        (tmp_path / side).mkdir()
+        paths = {name: f"odps://ads/clicks/ds={name}" for name in splits}
+        if side == "here":
+            paths = {name: str(tmp_path / f"{name}.parquet") for name in splits}
+            for name, part in splits.items():
+                pq.write_table(part, paths[name])
+        data = {"label": "click", "weight": "times", "bad_rows": bad_rows, **paths}
+        found.append(analyze({"data": data, "features": features}, tmp_path / side))
+        assert any("CREATE TABLE" in query for query in service.queries)
+    assert found[0] == found[1]
+    assert found[0]["num_rows"] == 1300 - 3 * (bad_rows == "skip")
+    assert found[0]["columns"]["price"]["moments"]["weight"] > 0
+    assert found[0]["value_weights"]["city"]["weight"] == "times"
     assert service.left_tables() == []
 
 
