@@ -31,12 +31,15 @@ from ctr_pipeline.analysis.table_sql import (
 )
 from ctr_pipeline.dataset.maxcompute.client import MaxComputeClient, RangeReader, ranges
 from ctr_pipeline.dataset.maxcompute.dialect import create_table_as, drop_table, render
-from ctr_pipeline.dataset.maxcompute.selection import select_rows
-from ctr_pipeline.dataset.maxcompute.table import TableRows
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.dataset.maxcompute.selection import group_partitions, select_rows
+from ctr_pipeline.dataset.maxcompute.table import TableRows, TableSource
+from ctr_pipeline.errors import CtrPipelineError, StatisticsError
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.statistics import ColumnDrift
 
+MOST_SELECTS = 256
+"""UNION ALL combines so many:
+https://www.alibabacloud.com/help/en/maxcompute/user-guide/maxcompute-sql-limits"""
 QUERIES_AT_A_TIME = 8
 """A query waits for the service most of its time."""
 _RANGE_ROWS = 65_536
@@ -46,22 +49,22 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class MaxComputeRows:
-    """Rows of a table of the service.
+    """Rows of a table of the service, or of partitions of it that one SELECT gives.
 
     Attributes:
-        rows: Which.
+        rows: Which; one of the groups of `group_partitions`.
         schema: Of the table.
         missing_values: Texts that mean missing, the empty one among them.
     """
 
-    rows: TableRows
+    rows: tuple[TableRows, ...]
     schema: pa.Schema
     missing_values: tuple[str, ...]
 
     @property
     def place(self) -> str:
         """For messages."""
-        return str(self.rows)
+        return str(self.rows[0])
 
     def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
         """As `RowsInSql.select`."""
@@ -71,6 +74,30 @@ class MaxComputeRows:
         """As `RowsInSql.value`."""
         kind = self.schema.field(name).type
         return typed_value(name, kind, column_type, self.missing_values)
+
+
+def plan_sources(
+    sources: Sequence[TableSource], missing_values: tuple[str, ...]
+) -> tuple[MaxComputeRows, ...]:
+    """What a query selects from: as few tables and groups of partitions as there can be.
+
+    Args:
+        sources: Tables and partitions with the same columns, none twice.
+        missing_values: Texts that mean missing, the empty one among them.
+
+    Raises:
+        StatisticsError: They are more than a query combines.
+    """
+    groups = group_partitions([source.path for source in sources])
+    if len(groups) > MOST_SELECTS:
+        raise StatisticsError(
+            f"the rows are in {len(groups)} tables and groups of partitions that differ in their "
+            f"last column alone, and MaxCompute's UNION ALL combines {MOST_SELECTS}",
+            place=str(sources[0].path),
+            remedy="Name fewer, or copy the rows into partitions of one table",
+        )
+    schema = sources[0].schema
+    return tuple(MaxComputeRows(group, schema, missing_values) for group in groups)
 
 
 class MaxComputeEngine:

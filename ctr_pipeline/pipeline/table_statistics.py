@@ -38,8 +38,9 @@ def collect_table_statistics(
         progress: Is told of each column, and why MaxCompute is not asked.
 
     Returns:
-        None if the rows are in files, or a column's type in the table is not the one it is read as:
-        then the ingested rows are counted here, with the same result.
+        None if the rows are in files, or a column's type in the table is not the one it is read as,
+        or they are in more tables than a query combines: then the ingested rows are counted here,
+        with the same result.
 
     Raises:
         DataError: The table changed since its rows were read, or may not be read.
@@ -51,17 +52,17 @@ def collect_table_statistics(
     if not sources:
         return None
     from ctr_pipeline.analysis.engine_protocol import LabelCounts
-    from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows
+    from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, plan_sources
     from ctr_pipeline.analysis.table_sql import TrainingTable
 
     missing = tuple(dict.fromkeys(("", *data.missing_values)))
-    table = TrainingTable(
-        label=data.label,
-        sources=tuple(MaxComputeRows(one.path, one.schema, missing) for one in sources),
-        skip_bad_labels=data.bad_rows == "skip",
-        weight=data.weight,
-    )
     try:
+        table = TrainingTable(
+            label=data.label,
+            sources=plan_sources(sources, missing),
+            skip_bad_labels=data.bad_rows == "skip",
+            weight=data.weight,
+        )
         table.check(plan)
     except StatisticsError as error:
         progress.say(f"Statistics are computed here, not by MaxCompute: {error.message}")

@@ -1,5 +1,6 @@
 """Statistics by MaxCompute equal those of this machine, through the real client."""
 
+import maxcompute_grammar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +18,21 @@ from engine_rows import (
 )
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
 
+from sqlglot import exp
+
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
-from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows
+from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows, plan_sources
 from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.dataset.maxcompute import client as client_module
 from ctr_pipeline.dataset.maxcompute.client import connect
-from ctr_pipeline.dataset.maxcompute.table import TableAddress, TableRows
+from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS, render
+from ctr_pipeline.dataset.maxcompute.table import (
+    HashRange,
+    TableAddress,
+    TableFacts,
+    TableRows,
+    TableSource,
+)
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 
@@ -41,7 +51,7 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, wei
     address = TableAddress(PROJECT, "clicks")
     table = TrainingTable(
         label="label",
-        sources=(MaxComputeRows(TableRows(address), rows.schema, ("",)),),
+        sources=(MaxComputeRows((TableRows(address),), rows.schema, ("",)),),
         weight=None if weight is None else weight.column,
     )
     return collect_statistics_with(
@@ -176,6 +186,48 @@ def test_weights_that_sql_reads_otherwise_are_refused(service, tmp_path):
     _, weight = random_weights()
     with pytest.raises(StatisticsError, match=r"column 'weight': has the type string but is used"):
         collect_there(service, rows, [number("price")], tmp_path, weight)
+
+
+def sources_of(*addresses: TableAddress, chosen: HashRange | None = None) -> list[TableSource]:
+    schema = pa.schema([("label", pa.int8()), ("price", pa.float64())])
+    facts = TableFacts(schema, is_view=False, size_bytes=0, version="1")
+    return [TableSource(TableRows(one, chosen), facts, None) for one in addresses]
+
+
+def sql_of(sources: list[TableSource]) -> str:
+    table = TrainingTable(label="label", sources=plan_sources(sources, ("",)))
+    text = render(exp.select(exp.Star()).from_(table.rows([])))
+    maxcompute_grammar.parse(text, SETTINGS)
+    return text
+
+
+def test_partitions_of_a_table_are_one_select():
+    days = [TableAddress(PROJECT, "clicks", (("ds", f"d{n}"),)) for n in range(900)]
+    chosen = HashRange(("price",), None, 0.0, 0.5)
+    text = sql_of(sources_of(*days, chosen=chosen))
+    assert text.count("SELECT") == 2  # the one around it
+    assert "`ds` IN ('d0', 'd1', " in text
+    assert all(f"'{day.partition[0][1]}'" in text for day in days)
+    assert "MD5" in text
+    assert "`ds` = 'd0'" in sql_of(sources_of(days[0]))
+
+
+def test_partitions_that_differ_in_more_stay_apart():
+    hours = [
+        TableAddress(PROJECT, "clicks", (("ds", day), ("hour", hour)))
+        for day, hour in (("1", "00"), ("1", "01"), ("2", "01"))
+    ]
+    text = sql_of(sources_of(*hours, TableAddress(PROJECT, "other")))
+    assert text.count("UNION ALL") == 2
+    assert "`ds` = '1' AND `hour` IN ('00', '01')" in text
+    assert "`ds` = '2' AND `hour` = '01'" in text
+
+
+def test_more_tables_than_a_query_combines_are_refused():
+    tables = [TableAddress(PROJECT, f"clicks{n}") for n in range(257)]
+    assert sql_of(sources_of(*tables[:256])).count("UNION ALL") == 255
+    with pytest.raises(StatisticsError, match=r"257 tables .*UNION ALL combines 256.*Name fewer"):
+        sql_of(sources_of(*tables))
 
 
 def test_a_column_that_sql_reads_otherwise_is_refused(service, tmp_path):

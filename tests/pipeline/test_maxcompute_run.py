@@ -162,6 +162,26 @@ def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, ca
     assert not any("CREATE TABLE" in query for query in service.queries)
 
 
+def test_several_partitions_are_counted_as_one_file_of_their_rows(service, tmp_path):
+    parts = {str(n): rows(150, 150 * n) for n in range(6)}
+    service.add_partitions("clicks", "ds", parts)
+    address = "odps://ads/clicks/ds="
+    train = [f"{address}{n}" for n in range(4)]
+    paths = {"valid": f"{address}4", "test": f"{address}5"}
+    data = {"label": "click", "train": train, **paths}
+    (tmp_path / "there").mkdir()
+    there = analyze({"data": data, "features": "auto"}, tmp_path / "there")
+    made = [query for query in service.queries if "CREATE TABLE" in query]
+    assert made
+    assert all("IN ('0', '1', '2', '3')" in query for query in made)
+    (tmp_path / "here").mkdir()
+    files = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "valid", "test")}
+    for name, start, count in (("train", 0, 600), ("valid", 600, 150), ("test", 750, 150)):
+        pq.write_table(rows(count, start), files[name])
+    here = analyze({"data": {"label": "click", **files}, "features": "auto"}, tmp_path / "here")
+    assert there == here
+
+
 @pytest.mark.slow
 def test_a_model_is_trained_on_tables_and_scores_one(service, tmp_path):
     splits = {"train": rows(1500), "valid": rows(300, 1500), "test": rows(300, 1800)}

@@ -95,6 +95,6 @@ def open_rows(source: TableSource, names: list[str]) -> RangeReader:
     client, place = source.client, str(source.path)
     if source.path.chosen is None:
         return RangeReader(client, lambda: client.open_table(source.path.address), place, names)
-    query = select_rows(source.path, [exp.column(name) for name in names])
+    query = select_rows([source.path], [exp.column(name) for name in names])
     instance = client.execute(render(query))
     return RangeReader(client, lambda: client.open_result(instance), place, names)

@@ -13,18 +13,54 @@ from ctr_pipeline.dataset.maxcompute.table import HashRange, TableRows
 
 _SEPARATOR = "\x1f"
 _HASH_BITS = 64
+_LARGEST_IN = 1000
+"""The service recommends at most 1,024 values:
+https://www.alibabacloud.com/help/en/maxcompute/user-guide/maxcompute-sql-limits"""
 
 
-def select_rows(rows: TableRows, columns: Sequence[exp.Expr]) -> exp.Select:
-    """The rows with these expressions over the table's columns."""
-    address = rows.address
-    query = exp.select(*columns).from_(exp.table_(address.table, db=address.project))
-    conditions: list[exp.Expr] = [
-        exp.EQ(this=exp.column(key), expression=exp.Literal.string(value))
-        for key, value in address.partition
+def group_partitions(rows: Sequence[TableRows]) -> list[tuple[TableRows, ...]]:
+    """Rows that one SELECT gives: partitions that differ in the value of their last column alone.
+
+    Args:
+        rows: Tables and partitions, none twice.
+
+    Returns:
+        Groups in order of first mention, of at most 1,000 partitions each.
+    """
+    groups: dict[tuple[object, ...], list[TableRows]] = {}
+    for one in rows:
+        address = one.address
+        keys = tuple(key for key, _ in address.partition)
+        alike = (address.project, address.table, keys, address.partition[:-1], one.chosen)
+        groups.setdefault(alike, []).append(one)
+    return [
+        tuple(group[start : start + _LARGEST_IN])
+        for group in groups.values()
+        for start in range(0, len(group), _LARGEST_IN)
     ]
-    if rows.chosen is not None:
-        conditions += _in_range(rows.chosen)
+
+
+def select_rows(rows: Sequence[TableRows], columns: Sequence[exp.Expr]) -> exp.Select:
+    """The rows with these expressions over the table's columns.
+
+    Args:
+        rows: One of the groups of `group_partitions`.
+        columns: Expressions over the table's columns.
+    """
+    address, chosen = rows[0].address, rows[0].chosen
+    query = exp.select(*columns).from_(exp.table_(address.table, db=address.project))
+    conditions: list[exp.Expr] = []
+    for position, (key, _) in enumerate(address.partition):
+        values = dict.fromkeys(one.address.partition[position][1] for one in rows)
+        texts: list[exp.Expr] = [exp.Literal.string(value) for value in values]
+        column = exp.column(key)
+        conditions.append(
+            exp.EQ(this=column, expression=texts[0])
+            if len(texts) == 1
+            else exp.In(this=column, expressions=texts)
+        )
+    if chosen is not None:
+        conditions += _in_range(chosen)
     return query.where(*conditions) if conditions else query
 
 
