@@ -17,7 +17,6 @@ from engine_rows import (
     text,
 )
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
-
 from sqlglot import exp
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
