@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -165,16 +166,21 @@ class RowLogWriter:
     def put_deleted(self, keys: Int64Array) -> None:
         """Writes tombstones: these keys have no row from this cut on."""
         partitions = partitions_of(keys, len(self._slot_of_partition))
-        for partition in np.unique(partitions).tolist():
-            chosen = keys[partitions == partition]
-            num_rows = len(chosen)
-            self._file(partition).write(
-                chosen,
-                np.zeros((HEADER_WORDS, num_rows), np.int32),
-                np.zeros((num_rows, self._values_PBW.shape[2]), np.float32),
-                np.zeros((num_rows, self._slots_PBS.shape[2]), np.float32),
-                deleted=True,
-            )
+        order = np.argsort(partitions, kind="stable")
+        found, firsts = np.unique(partitions[order], return_index=True)
+        bounds = pairwise([*firsts.tolist(), len(keys)])
+        for partition, (first, end) in zip(found.tolist(), bounds, strict=True):
+            file = self._file(partition)
+            for begin in range(first, end, _MOST_BUFFER_ROWS):
+                chosen = keys[order[begin : min(begin + _MOST_BUFFER_ROWS, end)]]
+                num_rows = len(chosen)
+                file.write(
+                    chosen,
+                    np.zeros((HEADER_WORDS, num_rows), np.int32),
+                    np.zeros((num_rows, self._values_PBW.shape[2]), np.float32),
+                    np.zeros((num_rows, self._slots_PBS.shape[2]), np.float32),
+                    deleted=True,
+                )
 
     def flush(self) -> None:
         """Writes the fullest buffers; at most a few, so that this takes milliseconds."""

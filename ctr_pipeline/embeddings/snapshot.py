@@ -28,7 +28,6 @@ _SAVED_BYTES = 64 << 20
 _NUM_BUFFERS = 8
 _CHUNK_BYTES = 3 << 19
 _ROWS_LOOKED_AT = 1 << 20
-_TOMBSTONES_AT_A_TIME = 1 << 14
 
 
 class SnapshotAbandonedError(RuntimeError):
@@ -245,8 +244,8 @@ class RowSnapshot:
     def finish(self, writer: RowLogWriter) -> tuple[LogFile, ...]:
         """Makes what was written durable; from now on a delta may follow it."""
         try:
-            for first in range(0, len(self._evicted), _TOMBSTONES_AT_A_TIME):
-                writer.put_deleted(self._evicted[first : first + _TOMBSTONES_AT_A_TIME])
+            if len(self._evicted):
+                writer.put_deleted(self._evicted)
             files = writer.finish()
             with self._rows.lock:
                 self._check_not_abandoned()
