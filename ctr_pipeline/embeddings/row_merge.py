@@ -22,32 +22,42 @@ def merge_blocks(streams: Sequence[Iterator[RowBlock]], block_rows: int) -> Iter
     """
     if block_rows < 1:
         raise ValueError(f"block_rows {block_rows} is below 1")
-    heads = [_next_block(stream) for stream in streams]
-    while any(head is not None for head in heads):
-        # No later block of any stream holds a key below the least of the last keys.
-        limit = min(head.keys[-1] for head in heads if head is not None)
-        parts: list[RowBlock] = []
-        for number, stream in enumerate(streams):
-            heads[number] = _take(heads[number], stream, limit, parts)
-        keys = np.concatenate([part.keys for part in parts])
-        values = np.concatenate([part.values for part in parts])
+    for taken in take_together(streams):
+        keys = np.concatenate([rows.keys for _, rows in taken])
+        values = np.concatenate([rows.values for _, rows in taken])
         order = np.argsort(keys, kind="stable")
         for first in range(0, len(order), block_rows):
             chosen = order[first : first + block_rows]
             yield RowBlock(keys[chosen], values[chosen])
 
 
-def _take(
-    head: RowBlock | None, stream: Iterator[RowBlock], limit: np.int64, parts: list[RowBlock]
-) -> RowBlock | None:
-    """Moves rows up to a key into `parts`; what is left of the head, or the next one."""
-    while head is not None and head.keys[0] <= limit:
-        size = int(np.searchsorted(head.keys, limit, side="right"))
-        parts.append(RowBlock(head.keys[:size], head.values[:size]))
-        if size < len(head.keys):
-            return RowBlock(head.keys[size:], head.values[size:])
-        head = _next_block(stream)
-    return head
+def take_together(
+    streams: Sequence[Iterator[RowBlock]],
+) -> Iterator[list[tuple[int, RowBlock]]]:
+    """Rows of all streams up to a key that no later block holds: number of the stream, rows.
+
+    Memory: two blocks of each stream. A stream whose blocks end within rows of one key may come
+    several times, one time after the other.
+
+    Args:
+        streams: Each in blocks by ascending key.
+    """
+    heads = [_next_block(stream) for stream in streams]
+    while live := [head for head in heads if head is not None]:
+        # No later block of any stream holds a key below the least of the last keys.
+        limit = min(head.keys[-1] for head in live)
+        taken: list[tuple[int, RowBlock]] = []
+        for number, stream in enumerate(streams):
+            head = heads[number]
+            while head is not None and head.keys[0] <= limit:
+                size = int(np.searchsorted(head.keys, limit, side="right"))
+                taken.append((number, RowBlock(head.keys[:size], head.values[:size])))
+                if size < len(head.keys):
+                    head = RowBlock(head.keys[size:], head.values[size:])
+                else:
+                    head = _next_block(stream)
+            heads[number] = head
+        yield taken
 
 
 def _next_block(blocks: Iterator[RowBlock]) -> RowBlock | None:

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.row_merge import take_together
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.models.names import member_model
 from ctr_pipeline.pipeline.rows import TrainedRows
@@ -88,44 +89,16 @@ class JoinedRows:
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """All rows by ascending key, in blocks of at most `block_rows` (or one row a member)."""
         share = max(1, block_rows // len(self._members))
-        rest = [member.iterate_rows(share) for member in self._members]
-        heads = [_next_block(blocks) for blocks in rest]
-        while live := [head for head in heads if head is not None]:
-            # Up to here all members' rows are at hand: blocks to come have greater keys.
-            bound = min(int(head.keys[-1]) for head in live)
-            counts = [
-                0 if head is None else int(np.searchsorted(head.keys, bound, side="right"))
-                for head in heads
-            ]
-            keys = np.unique(
-                np.concatenate(
-                    [
-                        head.keys[:n]
-                        for head, n in zip(heads, counts, strict=True)
-                        if head is not None
-                    ]
-                )
-            )
-            values = np.zeros((len(keys), self._width * len(heads)), np.float32)
-            for number, (head, count) in enumerate(zip(heads, counts, strict=True)):
-                if head is None or not count:
-                    continue
+        for taken in take_together([member.iterate_rows(share) for member in self._members]):
+            keys = np.unique(np.concatenate([rows.keys for _, rows in taken]))
+            values = np.zeros((len(keys), self._width * len(self._members)), np.float32)
+            for number, rows in taken:
                 first = number * self._width
-                places = np.searchsorted(keys, head.keys[:count])
-                values[places, first : first + self._width] = head.values[:count]
-                heads[number] = (
-                    RowBlock(head.keys[count:], head.values[count:])
-                    if count < len(head.keys)
-                    else _next_block(rest[number])
-                )
+                places = np.searchsorted(keys, rows.keys)
+                values[places, first : first + self._width] = rows.values
             yield RowBlock(keys, values)
 
     def release(self) -> None:
         """Forgets the rows of all members."""
         for member in self._members:
             member.release()
-
-
-def _next_block(blocks: Iterator[RowBlock]) -> RowBlock | None:
-    """The next block with rows; None after the last."""
-    return next((block for block in blocks if len(block.keys)), None)
