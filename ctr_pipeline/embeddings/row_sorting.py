@@ -210,7 +210,8 @@ class RowSorter:
 
     def _write_run(self) -> None:
         num_rows = self._num_held
-        order = np.lexsort((self._tags_B[:num_rows], self._keys_B[:num_rows]))
+        # Rows of one key may stand in any order: `_newest_of` looks at the tags.
+        order = np.argsort(self._keys_B[:num_rows])
         with _explained(self._folder):
             self._runs.append((self._file.tell(), num_rows))
             for column in (self._keys_B, self._records_BV):
