@@ -80,7 +80,6 @@ class RowStorage:
         self._table_seeds_T = table_seeds_T
         self.records_NR, self.keys_N, self.marks_N = self._reserve(min(max_rows, _MOST_ROWS))
         self.headers_NR: Int32Array = self.records_NR.view(np.int32)
-        self._limit = memory_limit
         self._spilled = None if memory_limit is None else SpilledPart(self.records_NR, memory_limit)
         self.index: UInt64Array = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
         self.num_rows = 0
@@ -130,7 +129,7 @@ class RowStorage:
     def spilled_bytes_of(self, num_rows: int) -> int:
         """Bytes of records that lie in a file if there are so many rows."""
         num_bytes = num_rows * self.layout.record_bytes
-        return 0 if self._limit is None else self._limit.spilled_bytes(num_bytes)
+        return 0 if self._spilled is None else self._spilled.limit.spilled_bytes(num_bytes)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -55,20 +55,18 @@ class SpilledPart:
     Args:
         array: From `reserve_array`; nothing beyond the limit was written yet.
         limit: Where the part begins, and where its file lies.
+
+    Attributes:
+        limit: As given.
     """
 
     def __init__(self, array: npt.NDArray[Any], limit: MemoryLimit) -> None:
         self._address = array.ctypes.data + limit.first_spilled
         whole = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._most_bytes = max(whole - limit.first_spilled, 0)
-        self._limit = limit
+        self.limit = limit
         self._descriptor: int | None = None
         self._file_bytes = 0
-
-    @property
-    def file_bytes(self) -> int:
-        """What the file takes on disk."""
-        return self._file_bytes
 
     def require(self, num_bytes: int) -> None:
         """Makes sure that the array's first so many bytes can be written.
@@ -76,7 +74,7 @@ class SpilledPart:
         Raises:
             RunFolderError: The disk is full, or the folder cannot be written; nothing changed.
         """
-        needed = self._limit.spilled_bytes(num_bytes)
+        needed = self.limit.spilled_bytes(num_bytes)
         if needed <= self._file_bytes:
             return
         file_bytes = min(-(-needed // _GROWTH_BYTES) * _GROWTH_BYTES, self._most_bytes)
@@ -86,13 +84,13 @@ class SpilledPart:
             else:
                 _take_blocks(self._descriptor, self._file_bytes, file_bytes)
         except OSError as error:
-            raise explain_os_error(error, self._limit.folder) from error
+            raise explain_os_error(error, self.limit.folder) from error
         self._file_bytes = file_bytes
 
     def _mapped_file(self, file_bytes: int) -> int:
         """A file without a name that stands for the part from now on; its descriptor."""
-        self._limit.folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(".tmp", ".embedding-rows-", self._limit.folder)
+        self.limit.folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(".tmp", ".embedding-rows-", self.limit.folder)
         try:
             Path(name).unlink()
             _take_blocks(descriptor, 0, file_bytes)
