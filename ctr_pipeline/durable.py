@@ -141,6 +141,19 @@ def crc32_of(path: Path) -> int:
     return crc
 
 
+@contextmanager
+def os_errors_explained(path: Path) -> Iterator[None]:
+    """Errors of the system become errors that a user reads.
+
+    Raises:
+        RunFolderError: In place of an `OSError`; see `explain_os_error`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
 def explain_os_error(error: OSError, path: Path) -> RunFolderError:
     """What an operating system error means to the user."""
     if error.errno == errno.ENOSPC:

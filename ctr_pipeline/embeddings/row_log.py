@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ctr_pipeline.durable import crc32_of, explain_os_error, sync_folder
+from ctr_pipeline.durable import crc32_of, os_errors_explained, sync_folder
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import (
     BoolArray,
@@ -242,7 +242,7 @@ class RowLogWriter:
             self.abandon()
             raise
         if files:
-            with _explained(self._folder):
+            with os_errors_explained(self._folder):
                 sync_folder(self._folder)
         return tuple(
             LogFile(
@@ -275,15 +275,6 @@ def prepare_writing(store: EmbeddingStore) -> None:
     )
     writer.put_rows(store.rows, full=False, begin=0, end=0, most_rows=0)
     writer.put_records(store.rows.records_NR[:0], store.rows.keys_N[:0], 0)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Errors of the system become errors that a user reads."""
-    try:
-        yield
-    except OSError as error:
-        raise explain_os_error(error, path) from error
 
 
 class _ChecksummedFile:
@@ -337,10 +328,10 @@ class _PartitionFile:
         )
         self._num_rows = 0
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with _explained(path):
+        with os_errors_explained(path):
             self._file = self._temporary.open("wb", buffering=0)
         self._sink = _ChecksummedFile(self._file)
-        with _explained(path):
+        with os_errors_explained(path):
             self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
 
     def write(
@@ -363,13 +354,13 @@ class _PartitionFile:
             _column(pa, headers_2N[HEADER_LAST_SEEN]),
             _flag_column(pa, num_rows, value=deleted),
         ]
-        with _explained(self.path):
+        with os_errors_explained(self.path):
             self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self._num_rows += num_rows
 
     def close(self) -> tuple[int, int, int]:
         """Makes the file durable under its temporary name; its size, CRC-32 and rows."""
-        with _explained(self.path):
+        with os_errors_explained(self.path):
             self._writer.close()
             os.fsync(self._file.fileno())
             self._file.close()
@@ -377,7 +368,7 @@ class _PartitionFile:
 
     def publish(self) -> None:
         """Gives the file its name."""
-        with _explained(self.path):
+        with os_errors_explained(self.path):
             self._temporary.replace(self.path)
 
     def remove(self) -> None:

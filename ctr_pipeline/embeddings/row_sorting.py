@@ -11,14 +11,13 @@ Axes: B rows of a run, W values of a row. A row of a run has a word more than W:
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ctr_pipeline.durable import explain_os_error
+from ctr_pipeline.durable import os_errors_explained
 from ctr_pipeline.embeddings.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.row_merge import merge_blocks
 from ctr_pipeline.embeddings.store import RowBlock
@@ -157,7 +156,7 @@ class RowSorter:
         self._merged_rows = max(min(_MERGED_BYTES, run_bytes) // row_bytes, 1)
         self._hold(size)
         self._runs: list[tuple[int, int]] = []
-        with _explained(folder):
+        with os_errors_explained(folder):
             self._file = _temporary_file(folder)
 
     def _hold(self, size: int) -> None:
@@ -212,7 +211,7 @@ class RowSorter:
         num_rows = self._num_held
         # Rows of one key may stand in any order: `_newest_of` looks at the tags.
         order = np.argsort(self._keys_B[:num_rows])
-        with _explained(self._folder):
+        with os_errors_explained(self._folder):
             self._runs.append((self._file.tell(), num_rows))
             for column in (self._keys_B, self._records_BV):
                 for first in range(0, num_rows, _BLOCK_ROWS):
@@ -231,7 +230,7 @@ class RowSorter:
         self._hold(0)
         most_rows = sum(num_rows for _, num_rows in self._runs)
         block_rows = max(self._merged_rows // max(len(self._runs), 1), 1)
-        with _explained(self._folder):
+        with os_errors_explained(self._folder):
             self._file.flush()
             found = SortedRows(self._folder, self._width, most_rows=most_rows)
             try:
@@ -306,12 +305,3 @@ def _read(file: IO[bytes], dtype: type[Item], count: int, offset: int) -> npt.ND
     if len(content) != num_bytes:
         raise OSError(f"{len(content)} of {num_bytes} bytes could be read")
     return np.frombuffer(content, dtype)
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Errors of the system become errors that a user reads."""
-    try:
-        yield
-    except OSError as error:
-        raise explain_os_error(error, folder) from error

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ctr_pipeline.durable import explain_os_error
+from ctr_pipeline.durable import os_errors_explained
 
 # The file grows by so much at a time; an update waits some milliseconds for it.
 _GROWTH_BYTES = 16 << 20
@@ -78,13 +78,11 @@ class SpilledPart:
         if needed <= self._file_bytes:
             return
         file_bytes = min(-(-needed // _GROWTH_BYTES) * _GROWTH_BYTES, self._most_bytes)
-        try:
+        with os_errors_explained(self.limit.folder):
             if self._descriptor is None:
                 self._descriptor = self._mapped_file(file_bytes)
             else:
                 _take_blocks(self._descriptor, self._file_bytes, file_bytes)
-        except OSError as error:
-            raise explain_os_error(error, self.limit.folder) from error
         self._file_bytes = file_bytes
 
     def _mapped_file(self, file_bytes: int) -> int:
