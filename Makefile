@@ -69,9 +69,9 @@ e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
 	$(BIN)/python -m pytest -m 'slow and e2e and not cluster'
 
 .PHONY: bench
-bench: $(STAMP) ## Every benchmark in its quick form, to see that it works: ten minutes
+bench: $(STAMP) ## The benchmarks that need no other packages in quick form, to see that they work
 	$(BIN)/python benchmarks/every.py --quick
 
 .PHONY: bench-full
-bench-full: $(STAMP) ## Every table of benchmarks/README.md: a night, on a machine with nothing else to do
+bench-full: $(STAMP) ## The benchmarks in full: a night, on a machine with nothing else to do
 	$(BIN)/python benchmarks/every.py

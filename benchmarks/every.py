@@ -1,8 +1,12 @@
-"""Every benchmark, one after another: what the tables of README.md came from.
+"""The benchmarks, one after another.
 
 Each is a command of its own, so one that fails does not stop the others; its results lie in a file
-each. In quick form that takes about ten minutes and tells that all of them work; numbers to publish
-come from the full form on a machine that has nothing else to do, which takes a night.
+each. In quick form that takes ten to twenty minutes and tells that they work; left out there are
+those that compare with other packages in environments of their own (`train_speed_peers`,
+`train_speed_models`, `whole_job_beside`, parts of `feature_speed`), and `whole_job_large`. Numbers
+to publish come from the full form on a machine that has nothing else to do, which takes a night.
+Left out of both are `elastic_demo.py`, which shows and does not measure, and `criteo_quality` where
+no data is named.
 
     python benchmarks/every.py --quick
     python benchmarks/every.py --results results/ --only train_speed serve_speed
@@ -28,7 +32,8 @@ class Benchmark:
     Attributes:
         name: Of its results; the script's, unless one script fills several tables.
         arguments: Of the full form.
-        quick: Of the quick form; None: it has none, for it needs packages that are not ours.
+        quick: Of the quick form; None: it has none, for it needs packages that are not ours, or is
+            the same as another but for its size.
         needs: A variable that has to name data which nobody may pass on.
     """
 
@@ -77,6 +82,7 @@ BENCHMARKS = (
     Benchmark("serve_speed"),
     Benchmark("export_size"),
     Benchmark("cut_pause"),
+    Benchmark("cut_pause_job", ("--job",), ("--quick", "--job"), script="cut_pause"),
     Benchmark("ps_speed"),
     Benchmark("runtime_speed", ("--rows", "1_000_000"), ("--quick", "--only", "sides")),
     Benchmark("scaling_simulator"),
