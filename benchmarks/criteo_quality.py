@@ -125,7 +125,9 @@ def configuration(
         "output": str(folder),
         **changed,
     }
-    return {**config, "train": {"seed": seed, **changed.get("train", {})}}
+    train = changed.get("train", {})
+    # Members have seeds of their own from the first on: no two ensembles share one.
+    return {**config, "train": {"seed": seed * train.get("ensemble", 1), **train}}
 
 
 def run_model(

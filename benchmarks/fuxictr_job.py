@@ -1,8 +1,8 @@
 """What `whole_job_beside.py` runs in FuxiCTR's own environment: from its file to test metrics.
 
 Preprocessing, one epoch of DeepFM with validation and its checkpoint, scores of the test rows: what
-its own `run_expid.py` does, with its defaults where `whole_job_beside.py` gives nothing. It ends there:
-FuxiCTR exports no servable model.
+its own `run_expid.py` does, with its defaults where nothing is given. It ends there: FuxiCTR
+exports no servable model.
 """
 
 import argparse
