@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
+from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
@@ -92,12 +92,13 @@ def _in_use(folder: Path) -> Iterator[None]:
     """Tells other commands that a job trains in the folder, as a launcher does where there is one.
 
     If somebody else holds the folder, such as a master before this one, the ledger decides which of
-    them is master. Nothing is swept: other members may be writing.
+    them is master; what else is wrong with it is told by who writes there. Nothing is swept: other
+    members may be writing.
     """
     from ctr_pipeline.pipeline.workspace import RunFolder
 
     with ExitStack() as stack:
-        with suppress(FolderInUseError):
+        with suppress(RunFolderError):
             stack.enter_context(RunFolder(folder).locked(sweeps=False))
         yield
 
