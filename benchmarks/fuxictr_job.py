@@ -21,14 +21,17 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--embedding-dim", type=int, required=True)
     parser.add_argument("--hidden-units", type=int, nargs="+", required=True)
+    parser.add_argument("--threads", type=int, required=True, help="Of PyTorch.")
     arguments = parser.parse_args()
 
+    import torch
     from fuxictr.features import FeatureMap
     from fuxictr.preprocess.build_dataset import build_dataset
     from fuxictr.pytorch.dataloaders import RankDataLoader
     from fuxictr_models import ClickModel
     from fuxictr_preparation import make_processor
 
+    torch.set_num_threads(arguments.threads)
     started = time.perf_counter()
     processor = make_processor(arguments.work)
     train, valid, test = build_dataset(

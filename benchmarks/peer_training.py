@@ -1,14 +1,12 @@
 """What `train_speed.py` runs in the peers' own environment: FuxiCTR and DeepCTR-Torch on ready ids.
 
 FuxiCTR's models are those of `fuxictr_models.py`, DeepCTR-Torch's are its own. Both train with
-their own loops, loaders and defaults; only widths, batch size and the order of rows are given, so
-that they are those of the other sides. Nothing of ours is imported.
+their own loops, loaders and defaults; only widths, batch size, the order of rows and the
+number of threads are given, so that they are those of the other sides. Nothing of ours is imported.
 """
 
 import argparse
 import json
-import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -148,19 +146,20 @@ def main() -> None:
     parser.add_argument("--cross-layers", type=int, required=True)
     parser.add_argument("--cin-layers", type=int, nargs="+", required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
+
+    import torch
+
+    # By itself PyTorch takes one a physical core, which may be half of what the other sides take.
+    torch.set_num_threads(options.threads)
     ids = np.load(options.rows / "ids.npy")
     labels = np.load(options.rows / "labels.npy")
     times, probabilities = SIDES[options.side](options, ids, labels)
     clipped = np.clip(np.asarray(probabilities, np.float64), 1e-7, 1 - 1e-7)
     held_out = labels[options.train_rows :].astype(np.float64)
     losses = -(held_out * np.log(clipped) + (1 - held_out) * np.log1p(-clipped))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    figures = {
-        "step_times": times,
-        "held_out_logloss": float(losses.mean()),
-        "peak_bytes": peak if sys.platform == "darwin" else peak * 1024,
-    }
+    figures = {"step_times": times, "held_out_logloss": float(losses.mean())}
     options.output.write_text(json.dumps(figures), encoding="utf-8")
 
 

@@ -6,8 +6,8 @@ pipeline's own trainer with the shipped optimizers and L2. Plain Keras is what i
 `plain_keras.py`. FuxiCTR and DeepCTR-Torch train by their own loops and defaults in an
 environment of their own, which is made here: see `peer_training.py`. All sides make the same number
 of steps over the same rows and are scored on the same held-out rows. Each side runs in a process of
-its own, the sides by turns; compilation and the first steps are not timed. `--rows` counts the
-embedding rows of all tables.
+its own with as many threads as there are cores, the sides by turns; compilation and the first steps
+are not timed. `--rows` counts the embedding rows of all tables.
 
     python benchmarks/train_speed.py                     # DeepFM beside plain Keras
     python benchmarks/train_speed.py --sides keras fuxictr deepctr_torch --rows 104000 2600000
@@ -37,6 +37,8 @@ from our_training import (
 from plain_keras import NAMES, build_plain_keras
 from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, SpeedRows, draw_rows
+
+from ctr_pipeline.machine import available_cores
 
 SIDES = ("ours", "keras", "fuxictr", "deepctr_torch")
 CROSS_LAYERS = 2
@@ -74,7 +76,9 @@ def logloss(labels_B: np.ndarray, logits_B: np.ndarray) -> float:
 def run_keras(case: Case, train: SpeedRows, held_out: SpeedRows) -> dict[str, Any]:
     """Plain Keras: one epoch of `fit` in the order of the rows."""
     import keras
+    import tensorflow as tf
 
+    tf.config.threading.set_intra_op_parallelism_threads(available_cores())
     model = build_plain_keras(
         case.model,
         num_tables=NUM_TABLES,
@@ -143,6 +147,7 @@ def start_side(side: str, case: Case, folder: Path, peers_python: Path | None) -
         command += ["--embedding-dim", str(EMBEDDING_DIM), "--cross-layers", str(CROSS_LAYERS)]
         command += ["--hidden-units", *map(str, HIDDEN_UNITS)]
         command += ["--cin-layers", *map(str, CIN_LAYERS)]
+        command += ["--threads", str(available_cores())]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     log = folder / "side.log"
     with log.open("w", encoding="utf-8") as lines:
@@ -310,7 +315,13 @@ def main() -> None:
         arguments.json,
         benchmark="train_speed",
         machine=machine,
-        results={"steps": steps, "repeats": repeats, "cases": results, "roofline": bound},
+        results={
+            "steps": steps,
+            "repeats": repeats,
+            "threads": available_cores(),
+            "cases": results,
+            "roofline": bound,
+        },
     )
 
 

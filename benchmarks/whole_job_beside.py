@@ -4,8 +4,9 @@ Both take the same three tab-separated files, look categories seen at least twic
 vocabularies, bucket the counts by floor(ln(x)^2), train DeepFM (embeddings of 16, MLP 256-128-64)
 for one epoch, validate it and score the test rows; ours also standardises logarithms of the counts,
 exports a SavedModel, proves it and writes the report. Batches are of 1024 rows for ours, its
-default, and of 4096 for FuxiCTR, which has no default and takes far longer with smaller ones. Whole
-processes, imports included, in an environment each, by turns.
+default, and of 4096 for FuxiCTR, which has no default and takes far longer with smaller ones. Both
+have as many threads as there are cores. Whole processes, imports included, in an environment each,
+by turns.
 
     python benchmarks/whole_job_beside.py --rows 1_000_000
 """
@@ -26,6 +27,8 @@ from feature_speed import MIN_COUNT, all_features, split_paths, write_rows
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from whole_job import MemoryWatch
+
+from ctr_pipeline.machine import available_cores
 
 SIDES = ("ours", "fuxictr")
 
@@ -54,7 +57,7 @@ def start_fuxictr(folder: Path, work: Path, python: Path) -> list[str]:
     script = Path(__file__).with_name("fuxictr_job.py")
     command = [str(python), str(script), str(folder), str(work), str(work / "figures.json")]
     command += ["--min-count", str(MIN_COUNT), "--batch-size", str(BATCH_SIZE)]
-    command += ["--embedding-dim", str(EMBEDDING_DIM)]
+    command += ["--embedding-dim", str(EMBEDDING_DIM), "--threads", str(available_cores())]
     return [*command, "--hidden-units", *map(str, HIDDEN_UNITS)]
 
 
@@ -145,7 +148,12 @@ def main() -> None:
         arguments.json,
         benchmark="whole_job_beside",
         machine=machine,
-        results={"rows": num_rows, "jobs": jobs, "ratio": ratio.as_dict()},
+        results={
+            "rows": num_rows,
+            "threads": available_cores(),
+            "jobs": jobs,
+            "ratio": ratio.as_dict(),
+        },
     )
 
 
