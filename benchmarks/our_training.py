@@ -67,16 +67,21 @@ def train_ours(
     rows_per_table: int,
     precision: str = "float32",
     deterministic: bool = False,
+    all_rows: bool = False,
 ) -> dict[str, Any]:
     """One epoch in the order of the rows, by the shipped optimizers, L2 and threads.
 
+    `all_rows`: every id has its row before the first step, in random order, whether it occurs or
+    not; else a row appears when training first asks for it.
+
     Returns:
-        `samples_per_second`, `held_out_logloss`, `held_out_auc`; `bits`, a digest of all weights.
+        `samples_per_second`, `held_out_logloss`, `held_out_auc`; `embedding_rows` and
+        `embedding_bytes` at the end; `bits`, a digest of all weights.
     """
     from ctr_pipeline.config.models import ModelConfig, TrainConfig
     from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
     from ctr_pipeline.embeddings.dense import DenseParameters
-    from ctr_pipeline.embeddings.specs import TableSpec
+    from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
     from ctr_pipeline.embeddings.store import EmbeddingStore
     from ctr_pipeline.machine import available_cores, decide_threads
     from ctr_pipeline.models.inputs import ModelSignature
@@ -115,6 +120,11 @@ def train_ours(
     store.set_training_counts(
         [np.bincount(column, minlength=rows_per_table) for column in train.ids_BF.T]
     )
+    if all_rows:
+        for table in range(num_tables):
+            ids = np.random.default_rng(table).permutation(rows_per_table)
+            for block in np.array_split(ids, max(rows_per_table // 65_536, 1)):
+                store.read_rows((table << ID_BITS) | block, create=True)
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.optimizer))
     clock = StepClock()
     with EncodedReader(folder / "train") as train_rows, EncodedReader(folder / "valid") as valid:
@@ -136,5 +146,7 @@ def train_ours(
         "samples_per_second": samples_per_second(clock.times),
         "held_out_logloss": record.valid_logloss,
         "held_out_auc": record.valid_auc,
+        "embedding_rows": store.num_rows,
+        "embedding_bytes": store.memory_bytes(),
         "bits": bits.hexdigest(),
     }

@@ -1,7 +1,7 @@
 """Names for the array types that kernels and store pass around."""
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,13 @@ _ALIGNMENT_BYTES = 64
 
 
 def empty_aligned(shape: tuple[int, ...]) -> Float32Array:
-    """An uninitialised float32 array that starts at a cache line.
-
-    TensorFlow takes such an array as it is and copies any other.
-    """
+    """An uninitialised float32 array that starts at a cache line, as TensorFlow wants memory."""
     num_bytes = math.prod(shape) * 4
     buffer = np.empty(num_bytes + _ALIGNMENT_BYTES, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT_BYTES
     return buffer[start : start + num_bytes].view(np.float32).reshape(shape)
+
+
+def is_aligned(array: npt.NDArray[Any]) -> bool:
+    """Whether an array starts at a cache line."""
+    return array.ctypes.data % _ALIGNMENT_BYTES == 0

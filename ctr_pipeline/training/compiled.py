@@ -18,6 +18,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.order import mix
+from ctr_pipeline.embeddings.arrays import is_aligned
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.training.slots import Slots
 
@@ -34,7 +35,8 @@ class BatchGradients:
     Attributes:
         loss_sum: Sum of the rows' logloss times their weight, padding left out.
         parameters_P: Gradient of the *mean* loss, float32 [P].
-        linear_BF1: Gradient of the loss *sum* with respect to the rows' linear weights.
+        linear_BF1: Gradient of the loss *sum* with respect to the rows' linear weights; not to be
+            written to.
         embeddings_BFD: The same with respect to their embeddings.
     """
 
@@ -149,8 +151,8 @@ class CompiledModel:
         loss_sum, parameters, linear, embeddings = self._run(
             self._gradients,
             parameters_P=parameters_P,
-            linear_BF1=linear_BF1,
-            embeddings_BFD=embeddings_BFD,
+            linear_BF1=as_tensor(linear_BF1),
+            embeddings_BFD=as_tensor(embeddings_BFD),
             numbers_BN=numbers_BN,
             labels_B=labels_B,
             weights_B=weights_B,
@@ -158,7 +160,7 @@ class CompiledModel:
             seeds=self._seed_states(dropout_seed),
         )
         return BatchGradients(
-            float(loss_sum), parameters.numpy(), linear.numpy(), embeddings.numpy()
+            float(loss_sum), parameters.numpy(), as_array(linear), as_array(embeddings)
         )
 
     def logits(
@@ -170,9 +172,8 @@ class CompiledModel:
         numbers_BN: Floats,
     ) -> Floats:
         """Logits of one padded batch, float32 [B], dropout off."""
-        logits: Floats = self._run(
-            self._forward, parameters_P, linear_BF1, embeddings_BFD, numbers_BN
-        ).numpy()
+        rows = as_tensor(linear_BF1), as_tensor(embeddings_BFD)
+        logits: Floats = self._run(self._forward, parameters_P, *rows, numbers_BN).numpy()
         return logits
 
     def warm_up(self, *, num_fields: int, embedding_dim: int, num_numbers: int) -> None:
@@ -277,6 +278,23 @@ class CompiledModel:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
         inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._slots)
         return self._call(parameters_P, seeds, inputs, training=False)
+
+
+def as_tensor(array: Floats) -> Any:
+    """A float32 array as a tensor, without a copy if it starts at a cache line.
+
+    TensorFlow copies every array that it is given as such. Nothing may write to the array before
+    the operations that read the tensor have ended.
+    """
+    flags = array.flags
+    if array.size and flags.c_contiguous and flags.writeable and is_aligned(array):
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.convert_to_tensor(array)
+
+
+def as_array(tensor: Any) -> Floats:
+    """A tensor in memory as an array that cannot be written to, without a copy."""
+    return np.asarray(memoryview(tensor))
 
 
 def _shapes_of(model: keras.Model) -> list[tuple[int, ...]]:
