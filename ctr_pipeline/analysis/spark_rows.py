@@ -304,7 +304,7 @@ def plan_tables(
             *_group_lines(texts, f"ctrpipe_{split}_lines", missing),
             *_group_parquet(parquet, f"ctrpipe_{split}_files", missing, ranges[split]),
         ]
-        tables[split] = TrainingTable(data.label, tuple(rows))
+        tables[split] = TrainingTable(data.label, tuple(rows), weight=data.weight)
     return tables
 
 

@@ -56,12 +56,9 @@ class TrainingTable:
 
     def check(self, plan: StatisticsPlan) -> None:
         """Raises StatisticsError for a column that SQL would not read as the rows are read."""
-        if plan.weight is not None and self.weight is None:
-            raise StatisticsError(
-                "weighs rows, which are then counted where they are read",
-                place=f"{self.place}, column '{plan.weight.column}'",
-                remedy="Leave data.weight out, or have the statistics computed here",
-            )
+        if plan.weight is not None and plan.weight.column != self.weight:
+            # Whoever makes the table knows of its weights; a mistake of the program.
+            raise ValueError(f"rows are weighed by '{plan.weight.column}', not '{self.weight}'")
         for source in self.sources:
             for name in (self.label, self.weight):
                 if name is not None:

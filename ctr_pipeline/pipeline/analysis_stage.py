@@ -350,6 +350,7 @@ def _collect(
             compare=compare,
             progress=progress,
         )
+        found = _with_weighted_rate(found, ingested, folder)
         return add_text_numbers(found, plan, train, folder, config.runtime)
     there = collect_table_statistics(
         plan,

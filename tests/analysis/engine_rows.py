@@ -1,9 +1,11 @@
 """Rows that engines disagree about, if they disagree: all must give the same statistics of them."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.analysis.aggregates import WeightPlan
@@ -45,6 +47,14 @@ COLUMNS = {
     "none": [None, "", None, "", None, "", None, ""],
 }
 LABELS = [0, 1, 1, 0, 1, 0, 0, 1]
+EDGE_WEIGHTS = {
+    "fractions": [0.1, 0.0, 1 / 3, 2.5, 1e-9, 7.0, 0.0, 1e4],
+    # In units of their sum the small ones are nothing.
+    "large": [1e30, 1.0, 0.5, 3e29, 0.0, 1e18, 1e-300, 1e30],
+    # The finite values of the column `missing` weigh nothing, so they are alike.
+    "tiny": [5e-324, 1e-300, 0.0, 2e-300, 0.0, 3e-300, 1e-310, 0.0],
+}
+"""Weights of the rows of `COLUMNS`."""
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0, maximum=1e6), Log(), Standardize())
 SPECS = [
     number("ties", Standardize(), id=(Bucketize(quantiles=4),)),
@@ -83,20 +93,25 @@ def random_rows():
     return columns, chance.integers(0, 2, 3000).tolist()
 
 
+def weight_plan(weights: Sequence[float]) -> WeightPlan:
+    return WeightPlan(column="weight", exponent=unit_exponent(math.fsum(weights)))
+
+
 def random_weights() -> tuple[list[float], WeightPlan]:
     """A weight for each of `random_rows`, and how it is weighed; always the same."""
     weights = np.random.default_rng(1).choice([0.0, 0.1, 1.0, 2.5, 1 / 3, 1e4], 3000).tolist()
-    return weights, WeightPlan(column="weight", exponent=unit_exponent(math.fsum(weights)))
+    return weights, weight_plan(weights)
 
 
-def as_table() -> pa.Table:
+def as_table(weights: Sequence[float] | None = None) -> pa.Table:
     arrays = [
         pa.array(
             values, pa.string() if name in {"words", "none"} else pa.float64(), from_pandas=False
         )
         for name, values in COLUMNS.items()
     ]
-    return pa.table([pa.array(LABELS, pa.int64()), *arrays], names=["label", *COLUMNS])
+    rows = pa.table([pa.array(LABELS, pa.int64()), *arrays], names=["label", *COLUMNS])
+    return rows if weights is None else rows.append_column("weight", pa.array(weights))
 
 
 def assert_same(there, here):
@@ -116,12 +131,23 @@ def assert_alike(there, here):
     assert_same(*(_without_moments(one, after_log) for one in (there, here)))
 
 
+def assert_same_value_tables(there, here, there_folder, here_folder):
+    """Values, with their rows, clicks and weights, by which training rows are encoded."""
+    assert set(there.value_tables) == set(here.value_tables)
+    for name, table in there.value_tables.items():
+        sides = (there_folder / table.file, here_folder / here.value_tables[name].file)
+        found, expected = (pq.read_table(file).sort_by("value") for file in sides)
+        assert {"units", "click_units"} <= set(found.column_names)
+        assert found.equals(expected)
+    assert there.value_weights == here.value_weights
+
+
 def _without_moments(statistics, keys):
     kept = {key: one for key, one in statistics.derived_moments.items() if key not in keys}
     return statistics.model_copy(update={"derived_moments": kept})
 
 
-def assert_as_here(there, collect, folder, assert_equal=assert_same):
+def assert_as_here(there, collect, folder, assert_equal=assert_same, weights=None):
     """The statistics of `as_table` and `SPECS` are those of this machine."""
     folder.mkdir()
     ingested = {
@@ -133,7 +159,7 @@ def assert_as_here(there, collect, folder, assert_equal=assert_same):
     # A column without any text would be written as numbers.
     kept = [spec for spec in SPECS if spec.column != "none"]
     del ingested["none"]
-    here = collect(ingested, LABELS, kept, folder=folder)
+    here = collect(ingested, LABELS, kept, folder=folder, weights=weights)
     assert there.columns["none"].num_missing == 8
     assert there.columns["none"].num_distinct == 0
     columns = {name: one for name, one in there.columns.items() if name != "none"}

@@ -15,7 +15,9 @@ from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import plan_statistics
 from ctr_pipeline.analysis.aggregates import WeightPlan
+from ctr_pipeline.analysis.engine_protocol import LabelCounts
 from ctr_pipeline.analysis.spark_connection import FIXED_SETTINGS, render, settings_of
+from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
 from ctr_pipeline.analysis.spark_rows import (
     FileView,
     LineRows,
@@ -39,6 +41,7 @@ from ctr_pipeline.analysis.sql import (
     quantile_query,
     range_query,
     summary_query,
+    weights_query,
 )
 from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
 from ctr_pipeline.config.models import SPARK_FIXED, AnalysisConfig, DataConfig, SplitConfig
@@ -72,7 +75,17 @@ QUERIES = [
         for build in (range_query, mean_query, central_query)
         for chains in (((),), ((), CHAIN), ENCODED, ((TargetEncode(), Standardize()),))
     ),
-    summary_query(ColumnType.NUMBER, ((), CHAIN)),
+    *(
+        build(chains, weighted=True)
+        for build in (range_query, mean_query, central_query)
+        for chains in (((), CHAIN), ((TargetEncode(), Standardize()),))
+    ),
+    frequent_values_query(ColumnType.TEXT, 1, None, weighted=True),
+    weights_query(),
+    *(
+        summary_query(ColumnType.NUMBER, ((), CHAIN), weighted=weighted)
+        for weighted in (False, True)
+    ),
     *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),
 ]
 TABLES = {TABLE: exp.to_table("counts_7"), OTHER_COUNTS: exp.to_table("others_7")}
@@ -142,15 +155,62 @@ def test_types_that_spark_reads_otherwise_have_no_value():
     assert rows.value("exact", ColumnType.TEXT) is None
 
 
-def test_weighted_rows_are_refused():
-    schema = pa.schema([("click", pa.int8()), ("price", pa.float64()), ("times", pa.float64())])
-    view = FileView("v", (Path("rows.parquet"),))
-    table = TrainingTable("click", (ParquetRows(view, schema, (), ("",)),))
-    price = FeatureSpec(column="price", column_type=ColumnType.NUMBER)
-    table.check(plan_statistics([price], "click"))
-    weight = WeightPlan(column="times", exponent=0)
-    with pytest.raises(StatisticsError, match=r"column 'times': weighs rows"):
-        table.check(plan_statistics([price], "click", weight=weight))
+PRICE = FeatureSpec(column="price", column_type=ColumnType.NUMBER)
+WEIGHT = WeightPlan(column="times", exponent=3)
+
+
+def weighed(kind: pa.DataType, name: str = "train", weight: str | None = "times") -> TrainingTable:
+    """A table whose weights are of a type."""
+    schema = pa.schema([("click", pa.int8()), ("price", pa.int64()), ("times", kind)])
+    view = FileView(name, (Path("rows.parquet"),))
+    return TrainingTable("click", (ParquetRows(view, schema, (), ("",)),), weight=weight)
+
+
+def test_weights_that_spark_reads_otherwise_are_refused():
+    plan = plan_statistics([PRICE], "click", weight=WEIGHT)
+    for kind in (pa.float32(), pa.uint8(), pa.decimal128(15, 2), pa.bool_(), pa.string()):
+        weighed(kind).check(plan)
+    with pytest.raises(StatisticsError, match=r"column 'times': has the type timestamp"):
+        weighed(pa.timestamp("us")).check(plan)
+    with pytest.raises(ValueError, match="rows are weighed by 'times', not 'None'"):
+        weighed(pa.float64(), weight=None).check(plan)
+
+
+class Asked:
+    """Notes what is asked of a connection; all rows have one label each."""
+
+    def __init__(self) -> None:
+        self.views: dict[str, str] = {}
+
+    def offer_files(self, view: FileView) -> None:
+        self.views[view.name] = ""
+
+    def offer(self, name: str, tree: exp.Expr, *, keep: bool = False) -> None:
+        self.views[name] = render(tree)
+
+    def rows(self, tree: exp.Expr) -> list[tuple[int, ...]]:
+        return [(9, 4, 0)]
+
+
+def test_training_rows_are_weighed_and_those_compared_with_them_are_not():
+    asked = Asked()
+    rows = {name: CountedRows(weighed(pa.float32(), name), LabelCounts(9, 4)) for name in SPLITS}
+    engine = SparkEngine(asked, rows.pop("train"), rows)
+    engine.count_labels(plan_statistics([PRICE], "click", weight=WEIGHT))
+    assert asked.views["ctrpipe_rows"] == (
+        "SELECT * FROM (SELECT CAST(`click` AS DOUBLE) AS `clicked`, CAST(`times` AS DOUBLE) "
+        "+ CAST('0.0' AS DOUBLE) AS `weight`, CAST(`price` AS DOUBLE) AS `column0` FROM `train`) "
+        "AS `training_rows`"
+    )
+    units = "CAST(ROUND(`weight` * CAST('8.0' AS DOUBLE)) AS BIGINT)"
+    counts = render(engine.counts_of("price"))
+    assert counts.endswith(
+        f"CAST(COALESCE(SUM({units}), 0) AS BIGINT) AS `units`, "
+        f"CAST(COALESCE(SUM(CAST(CASE WHEN `clicked` = 1 THEN {units} ELSE 0 END AS BIGINT)), 0) "
+        "AS BIGINT) AS `click_units` FROM (SELECT `column0` AS `value`, `clicked`, `weight` "
+        "FROM `ctrpipe_rows`) AS `column_rows` GROUP BY `value`"
+    )
+    assert "weight" not in render(engine.counts_of("price", "valid"))
 
 
 def test_counts_are_those_of_the_label():
@@ -257,6 +317,12 @@ def test_text_files_of_their_own_splits(tmp_path):
     assert valid.column_names == ("city", "click", "price")
     assert valid.headers == ("city,click,price",)
     assert [view.name for view in find_views(tables["train"])] == ["ctrpipe_train_lines_0"]
+    assert [table.weight for table in tables.values()] == [None] * 3
+    tables = plan(config.model_copy(update={"weight": "price"}), train=40, valid=40, test=40)
+    assert [table.weight for table in tables.values()] == ["price"] * 3
+    assert "AS DOUBLE) + CAST('0.0' AS DOUBLE) END AS `weight`" in render(
+        exp.select(exp.Star()).from_(tables["train"].rows([]))
+    )
 
 
 def test_parquet_rows_by_order_lie_in_the_first_files(tmp_path):

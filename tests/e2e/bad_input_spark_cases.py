@@ -1,10 +1,12 @@
 """Mistakes about Spark; none of them gets so far that it starts."""
 
+import decimal
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 from bad_input_cases import CHECK, Case
 from bad_input_world import World, lines
 
@@ -58,6 +60,13 @@ def _old_java(world: World) -> None:
 def _no_hadoop_conf(world: World) -> None:
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         world.monkeypatch.delenv(name, raising=False)
+
+
+def _decimals_as_weights(world: World) -> None:
+    _has_pyspark(world)
+    # Decimals of so many digits are rounded otherwise in Java.
+    times = pa.array([decimal.Decimal(n + 1) for n in range(300)], pa.decimal128(20, 2))
+    world.parquet(times=times)
 
 
 def _bad_row(world: World) -> None:
@@ -169,6 +178,18 @@ SPARK_CASES = (
         spark(lambda world: world.rows(lines(), "_more.csv"), data__test="_more.csv"),
         ("_more.csv", "passes over files", "Rename the file"),
         CHECK,
+    ),
+    Case(
+        "spark_weights_read_otherwise",
+        spark(
+            _decimals_as_weights,
+            data__train="rows.parquet",
+            data__valid=None,
+            data__test=None,
+            data__weight="times",
+        ),
+        ("rows.parquet, column 'times'", "has the type decimal128(20, 2)", "computed here"),
+        ANALYZE,
     ),
     Case(
         "spark_bad_rows_left_out",

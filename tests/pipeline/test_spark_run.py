@@ -33,8 +33,12 @@ CITIES = (
 )
 
 
+TIMES = "ti`m'es ${x}"
+
+
 def texts(num_rows: int, start: int) -> list[dict[str, str]]:
     """Rows as texts; what is hard to read is among them."""
+    weights = ["0", " 2.5 ", "1e-05", "-0", "\u3000.1", "123456.789", "1"]
     prices = ["", "NA", " 7 ", "-0", "1e-05", "inf", "nan", "9007199254740993", "5e-324", "\u30003"]
     return [
         {
@@ -44,6 +48,7 @@ def texts(num_rows: int, start: int) -> list[dict[str, str]]:
             HOSTILE[2]: f"{n * n % 97}.{n % 7}5",
             HOSTILE[3]: f"v{n % 50}",
             HOSTILE[4]: f"w{n * n % 11}",
+            TIMES: weights[n * n % len(weights)],
         }
         for n in range(start, start + num_rows)
     ]
@@ -80,8 +85,9 @@ def assert_the_same(folder, config: dict) -> dict:
     return there[0]
 
 
-def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path):
-    names = ["click", *HOSTILE]
+@pytest.mark.parametrize("weight", [None, TIMES])
+def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
+    names = ["click", *HOSTILE, TIMES]
     for place, split in enumerate(("train-0", "train-1", "valid", "test")):
         # One file has its columns in another order.
         order = [*reversed(names)] if split == "train-1" else names
@@ -92,6 +98,7 @@ def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path):
             "train": str(tmp_path / "train-*.csv.gz"),
             **{name: str(tmp_path / f"{name}.csv.gz") for name in ("valid", "test")},
             "label": "click",
+            "weight": weight,
             "missing_values": ["NA", "3"],
         },
         "features": [
@@ -108,9 +115,11 @@ def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path):
     found = assert_the_same(tmp_path, config)
     assert set(found["drift"]) == {"valid", "test"}
     assert found["columns"][HOSTILE[0]]["num_infinite"] == 80
+    assert ("weighted_label_rate" in found) is (weight is not None)
 
 
-def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path):
+@pytest.mark.parametrize("weight", [None, "times"])
+def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path, weight):
     chance = np.random.default_rng(3)
     for day in ("1", "2", "3"):
         folder = tmp_path / "clicks" / f"ds={day}"
@@ -121,6 +130,7 @@ def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path):
                 "price": pa.array(chance.integers(0, 60, 300) / 8, mask=chance.random(300) < 0.1),
                 "city": pa.array([f"c{v}" for v in chance.zipf(1.6, 300) % 40], pa.large_string()),
                 "user_id": chance.integers(0, 80, 300),
+                **({weight: pa.array(chance.random(300) * 9, pa.float32())} if weight else {}),
             }
         )
         pq.write_table(rows, folder / "part-0.parquet")
@@ -128,6 +138,7 @@ def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path):
         "data": {
             "train": str(tmp_path / "clicks"),
             "label": "click",
+            "weight": weight,
             "split": {"valid": 0.2, "test": 0.2},
         },
     }
