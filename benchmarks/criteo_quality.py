@@ -12,7 +12,10 @@ model in one run. Their difference from that model is over the same rows and dra
 
 Rows from 88,000 on took part in choosing the defaults of the first 110k rows of the challenge.
 
-    python benchmarks/criteo_quality.py --data train.txt --seeds 3
+With `--keep FOLDER` a prediction that is there is not computed again, and `criteo_peers.py --ours
+FOLDER` sets other packages beside them. Use another folder after a change of the code.
+
+    python benchmarks/criteo_quality.py --data train.txt --seeds 3 --keep runs/criteo
 """
 
 import argparse
@@ -26,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from kept_predictions import Prediction, PredictionFolder, pool
 from logistic_regression import COLUMNS, fit_baseline
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from paired_interval import Scored, compare
@@ -53,8 +57,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows of one origin."""
+    """Rows of one origin, which is how many rows lie before the test rows."""
 
+    origin: int
     train: pd.DataFrame
     valid: pd.DataFrame
     test: pd.DataFrame
@@ -71,6 +76,7 @@ def cut_folds(rows: pd.DataFrame, origins: tuple[int, ...], test_rows: int) -> l
     """One fold an origin, in order."""
     return [
         Fold(
+            origin=origin,
             train=rows[: origin - origin // 10],
             valid=rows[origin - origin // 10 : origin],
             test=rows[origin : origin + test_rows],
@@ -79,24 +85,32 @@ def cut_folds(rows: pd.DataFrame, origins: tuple[int, ...], test_rows: int) -> l
     ]
 
 
-def run_baseline(folds: list[Fold], *, refit: bool, kept: Path | None) -> Outcome:
-    """Logistic regression on every fold; `kept` holds its predictions from run to run."""
+def labels_by_origin(folds: list[Fold]) -> dict[int, np.ndarray]:
+    """Clicks of the test rows, float64."""
+    return {fold.origin: fold.test["label"].to_numpy(dtype=np.float64) for fold in folds}
+
+
+def run_baseline(folds: list[Fold], *, refit: bool, kept: PredictionFolder) -> Outcome:
+    """Logistic regression on every fold."""
     name = "logistic regression, refitted with validation rows" if refit else "logistic regression"
-    file = kept / f"{'refitted' if refit else 'plain'}.npz" if kept is not None else None
-    if file is not None and file.exists():
-        with np.load(file, allow_pickle=False) as known:
-            return Outcome(name, [known["probabilities"]], [float(known["seconds"])])
-    started = time.perf_counter()
+    key = "logistic_regression_refitted" if refit else "logistic_regression"
     parts = []
     for number, fold in enumerate(folds, start=1):
-        result = fit_baseline(fold.train, fold.valid, fold.test, refit=refit)
-        parts.append(result.probabilities)
-        print(f"  {name}: fold {number}, C {result.inverse_strength}", file=sys.stderr)
-    outcome = Outcome(name, [np.concatenate(parts)], [time.perf_counter() - started])
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, probabilities=outcome.probabilities[0], seconds=outcome.seconds[0])
-    return outcome
+        prediction = kept.load(key, seed=0, origin=fold.origin)
+        if prediction is None:
+            started = time.perf_counter()
+            result = fit_baseline(fold.train, fold.valid, fold.test, refit=refit)
+            facts = {
+                "seconds": time.perf_counter() - started,
+                "inverse_strength": result.inverse_strength,
+            }
+            prediction = Prediction(result.probabilities, facts)
+            kept.save(key, prediction, seed=0, origin=fold.origin)
+        parts.append(prediction)
+        strength = prediction.facts["inverse_strength"]
+        print(f"  {name}: fold {number}, C {strength}", file=sys.stderr)
+    whole = pool(parts)
+    return Outcome(name, [whole.probabilities], [whole.facts["seconds"]])
 
 
 def configuration(
@@ -131,43 +145,60 @@ def configuration(
 
 
 def run_model(
-    model: str, fold_folders: list[Path], runs: Path, seeds: int, variant: str | None = None
+    model: str,
+    folds: list[Fold],
+    folder: Path,
+    seeds: int,
+    *,
+    kept: PredictionFolder,
+    variant: str | None = None,
 ) -> Outcome:
-    """One of our models on every fold, with every seed."""
+    """One of our models on every fold, with every seed; `folder` has the folds and takes runs."""
+    outcome = Outcome(f"{model}, {variant}" if variant else model, [])
+    key = f"{model}-{variant}" if variant else model
+    for seed in range(seeds):
+        parts = []
+        for number, fold in enumerate(folds, start=1):
+            prediction = kept.load(key, seed=seed, origin=fold.origin)
+            if prediction is None:
+                # One folder a fold: statistics and encoded rows do not depend on model and seed.
+                output = folder / "runs" / ("auto" if variant == "auto" else "given")
+                config = configuration(
+                    output / f"fold{number}", folder / f"fold{number}", model, seed, variant
+                )
+                prediction = train_and_score(config)
+                kept.save(key, prediction, seed=seed, origin=fold.origin)
+            parts.append(prediction)
+            print(f"  {outcome.name}: seed {seed}, fold {number}", file=sys.stderr)
+        whole = pool(parts)
+        outcome.probabilities.append(whole.probabilities)
+        outcome.seconds.append(whole.facts["seconds"])
+    return outcome
+
+
+def train_and_score(config: dict[str, Any]) -> Prediction:
+    """Of the test rows of a config."""
     from ctr_pipeline.config.loader import config_from_mapping
     from ctr_pipeline.pipeline import evaluate, train
     from ctr_pipeline.progress import SilentProgress
 
-    outcome = Outcome(f"{model}, {variant}" if variant else model, [])
+    started = time.perf_counter()
     silent = SilentProgress()
-    for seed in range(seeds):
-        started = time.perf_counter()
-        parts = []
-        for number, fold_folder in enumerate(fold_folders, start=1):
-            # One folder a fold: statistics and encoded rows do not depend on model and seed.
-            output = runs / ("auto" if variant == "auto" else "given") / f"fold{number}"
-            loaded = config_from_mapping(configuration(output, fold_folder, model, seed, variant))
-            train(loaded, overwrite=True, progress=silent)
-            evaluate(loaded, progress=silent)
-            predictions = pd.read_parquet(output / "predictions.parquet")
-            parts.append(predictions["probability"].to_numpy(dtype=np.float64))
-            print(f"  {outcome.name}: seed {seed}, fold {number}", file=sys.stderr)
-        outcome.probabilities.append(np.concatenate(parts))
-        outcome.seconds.append(time.perf_counter() - started)
-    return outcome
+    loaded = config_from_mapping(config)
+    train(loaded, overwrite=True, progress=silent)
+    evaluate(loaded, progress=silent)
+    predictions = pd.read_parquet(Path(config["output"]) / "predictions.parquet")
+    probabilities = predictions["probability"].to_numpy(dtype=np.float64)
+    return Prediction(probabilities, {"seconds": time.perf_counter() - started})
 
 
-def write_folds(folds: list[Fold], folder: Path) -> list[Path]:
+def write_folds(folds: list[Fold], folder: Path) -> None:
     """Each fold as three files in the original format."""
-    folders = []
     for number, fold in enumerate(folds, start=1):
-        folders.append(folder / f"fold{number}")
-        folders[-1].mkdir(parents=True)
+        (folder / f"fold{number}").mkdir(parents=True)
         for name in ("train", "valid", "test"):
-            getattr(fold, name).to_csv(
-                folders[-1] / f"{name}.tsv", sep="\t", header=False, index=False
-            )
-    return folders
+            path = folder / f"fold{number}" / f"{name}.tsv"
+            getattr(fold, name).to_csv(path, sep="\t", header=False, index=False)
 
 
 def score(outcome: Outcome, labels: np.ndarray) -> list[Scored]:
@@ -211,10 +242,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="One origin, one seed, 20k rows.")
     parser.add_argument("--no-refit", action="store_true", help="Leave the refitted baseline out.")
     parser.add_argument(
-        "--keep-baseline",
+        "--keep",
         type=Path,
         metavar="FOLDER",
-        help="Keep the regression's predictions there, and use those that are there.",
+        help="Keep predictions of test rows there, and use those that are there.",
     )
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
@@ -230,18 +261,20 @@ def main() -> None:
         parser.error(f"the protocol needs {needed} rows, {arguments.data} has {len(rows)}")
     machine = describe_machine()
     folds = cut_folds(rows, origins, test_rows)
-    labels = np.concatenate([fold.test["label"].to_numpy(dtype=np.float64) for fold in folds])
-    outcomes = [run_baseline(folds, refit=False, kept=arguments.keep_baseline)]
-    if not arguments.no_refit:
-        outcomes.append(run_baseline(folds, refit=True, kept=arguments.keep_baseline))
+    by_origin = labels_by_origin(folds)
+    labels = np.concatenate(list(by_origin.values()))
     with tempfile.TemporaryDirectory(prefix="criteo-quality-") as temporary:
-        fold_folders = write_folds(folds, Path(temporary) / "folds")
+        folder = Path(temporary)
+        kept = PredictionFolder(arguments.keep or folder / "kept", by_origin)
+        outcomes = [run_baseline(folds, refit=False, kept=kept)]
+        if not arguments.no_refit:
+            outcomes.append(run_baseline(folds, refit=True, kept=kept))
+        write_folds(folds, folder)
         outcomes += [
-            run_model(model, fold_folders, Path(temporary) / "runs", seeds)
-            for model in arguments.models
+            run_model(model, folds, folder, seeds, kept=kept) for model in arguments.models
         ]
         variants = [
-            run_model(arguments.models[0], fold_folders, Path(temporary) / "runs", seeds, variant)
+            run_model(arguments.models[0], folds, folder, seeds, kept=kept, variant=variant)
             for variant in arguments.variants
         ]
     first = next((one for one in outcomes if one.name == arguments.models[0]), None)

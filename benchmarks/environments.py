@@ -8,6 +8,7 @@ from pathlib import Path
 # FuxiCTR calls an argument that polars 2 removed, and names no PyTorch.
 FUXICTR = ("fuxictr==2.3.10", "polars<2")
 PEERS = (*FUXICTR, "deepctr-torch==0.3.0", "torch==2.13.0")
+LIGHTGBM = ("lightgbm==4.7.0",)
 KEPT_IN = Path.home() / ".cache" / "ctrpipe-benchmarks"
 
 
@@ -29,14 +30,28 @@ def make_peers(kept_in: Path) -> Path:
     return make_environment(kept_in.expanduser().resolve() / "peers", PEERS)
 
 
-def try_package(folder: Path, package: str, module: str) -> tuple[Path | None, str]:
-    """The Python of an environment in which a package works, if there is one; what was said."""
+def make_lightgbm(kept_in: Path) -> Path:
+    """The Python of an environment with LightGBM alone, so that the peers' stays as it is."""
+    return make_environment(kept_in.expanduser().resolve() / "lightgbm", LIGHTGBM)
+
+
+def try_package(
+    folder: Path, package: str, module: str, *, beside: Sequence[str] = ()
+) -> tuple[Path | None, str]:
+    """The Python of an environment in which a package works, if there is one; what was said.
+
+    Args:
+        folder: Of the environment, made once and kept.
+        package: As the index names it.
+        module: As it is imported.
+        beside: Other packages to install with it.
+    """
     python, finished = folder / "bin" / "python", folder / ".finished"
     if not finished.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
     steps = {
-        "pip install --dry-run": ["-m", "pip", "install", "--dry-run", package],
-        "pip install": ["-m", "pip", "install", "--quiet", package],
+        "pip install --dry-run": ["-m", "pip", "install", "--dry-run", package, *beside],
+        "pip install": ["-m", "pip", "install", "--quiet", package, *beside],
         "import": ["-c", f"import {module}"],
     }
     for step, arguments in steps.items():

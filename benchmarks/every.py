@@ -3,10 +3,10 @@
 Each is a command of its own, so one that fails does not stop the others; its results lie in a file
 each. In quick form that takes ten to twenty minutes and tells that they work; left out there are
 those that compare with other packages in environments of their own (`train_speed_peers`,
-`train_speed_models`, `whole_job_beside`, parts of `feature_speed`), and `whole_job_large`. Numbers
-to publish come from the full form on a machine that has nothing else to do, which takes a night.
-Left out of both are `elastic_demo.py`, which shows and does not measure, and `criteo_quality` where
-no data is named.
+`train_speed_models`, `whole_job_beside`, `criteo_peers`, parts of `feature_speed`), and
+`whole_job_large`. Numbers to publish come from the full form on a machine that has nothing else to
+do, which takes a night. Left out of both are `elastic_demo.py`, which shows and does not measure,
+and `criteo_quality` and `criteo_peers` where no data is named.
 
     python benchmarks/every.py --quick
     python benchmarks/every.py --results results/ --only train_speed serve_speed
@@ -95,6 +95,7 @@ BENCHMARKS = (
         ("--quick", "--models", "deepfm"),
         needs="CTRPIPE_CRITEO_DATA",
     ),
+    Benchmark("criteo_peers", quick=None, needs="CTRPIPE_CRITEO_DATA"),
 )
 
 

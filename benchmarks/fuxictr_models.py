@@ -1,8 +1,8 @@
 """CTR models put together from the layers of FuxiCTR's wheel, in its own environment.
 
 FuxiCTR 2.3.10 ships its layers and its training loop, but not these models: the parts are joined
-as the models' papers have them. Its defaults hold: Adam at 0.001, gradients clipped at a norm of
-10, no regularisation of embeddings.
+as the models' papers have them. Its defaults hold where nothing else is asked for: Adam at 0.001,
+gradients clipped at a norm of 10, no regularisation of embeddings, no dropout.
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,10 @@ class ClickModel(BaseModel):  # type: ignore[misc]
         hidden_units: Widths of the deep part.
         cross_layers: Cross layers of dcn and dcnv2.
         cin_layers: Feature maps of xdeepfm's interaction layers.
+        dropout: After each layer of the deep part.
+        batch_norm: In each layer of the deep part.
+        learning_rate: Of Adam.
+        options: FuxiCTR's own, such as `embedding_regularizer` and `monitor`.
     """
 
     def __init__(
@@ -45,9 +49,18 @@ class ClickModel(BaseModel):  # type: ignore[misc]
         hidden_units: Sequence[int],
         cross_layers: int,
         cin_layers: Sequence[int],
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        learning_rate: float = 1e-3,
+        **options: Any,
     ) -> None:
         super().__init__(
-            feature_map, model_id=name, verbose=0, model_root=root, metrics=["logloss", "AUC"]
+            feature_map,
+            model_id=name,
+            verbose=0,
+            model_root=root,
+            metrics=["logloss", "AUC"],
+            **options,
         )
         self.name = name
         width = feature_map.num_fields * embedding_dim
@@ -58,6 +71,8 @@ class ClickModel(BaseModel):  # type: ignore[misc]
             list(hidden_units),
             output_dim=None if self.crosses else 1,
             hidden_activations="ReLU",
+            dropout_rates=dropout,
+            batch_norm=batch_norm,
         )
         if name == "deepfm":
             self.linear = FactorizationMachine(feature_map)
@@ -69,7 +84,7 @@ class ClickModel(BaseModel):  # type: ignore[misc]
             cross = CrossNet if name == "dcn" else CrossNetV2
             self.cross = cross(width, cross_layers)
             self.head = nn.Linear(width + hidden_units[-1], 1)
-        self.compile("adam", "binary_crossentropy", 1e-3)
+        self.compile("adam", "binary_crossentropy", learning_rate)
         self.reset_parameters()
         self.model_to_device()
 

@@ -14,38 +14,50 @@ def build_plain_keras(
     name: str,
     *,
     num_tables: int,
-    rows_per_table: int,
+    rows_per_table: int | Sequence[int],
     embedding_dim: int,
     hidden_units: Sequence[int],
     cross_layers: int,
     cin_layers: Sequence[int],
     seed: int,
+    dropout: float = 0.0,
+    embedding_l2: float = 0.0,
+    learning_rate: float = 1e-3,
+    watch_logloss: bool = False,
 ) -> Any:
     """A compiled model from int32 ids, (batch, tables), to logits, (batch, 1).
 
     Args:
         name: One of `NAMES`.
         num_tables: Columns of ids.
-        rows_per_table: Ids of each.
+        rows_per_table: Ids of each, or of all alike.
         embedding_dim: Length of an embedding.
         hidden_units: Widths of the deep part.
         cross_layers: Cross layers of dcn and dcnv2.
         cin_layers: Feature maps of each compressed interaction layer of xdeepfm.
         seed: Of Keras' generators.
+        dropout: After each layer of the deep part.
+        embedding_l2: Of all embeddings and linear weights, of their sums of squares.
+        learning_rate: Of Adam.
+        watch_logloss: Also as a metric, `logloss`, which unlike the loss holds no regularisation.
     """
     import keras
 
     keras.utils.set_random_seed(seed)
     ids = keras.Input((num_tables,), dtype="int32")
+    sizes = [rows_per_table] * num_tables if isinstance(rows_per_table, int) else rows_per_table
+    l2 = {"embeddings_regularizer": keras.regularizers.L2(embedding_l2)} if embedding_l2 else {}
     embedded, linear = [], []
-    for table in range(num_tables):
+    for table, size in enumerate(sizes):
         column = ids[:, table]
-        embedded.append(keras.layers.Embedding(rows_per_table, embedding_dim)(column))
-        linear.append(keras.layers.Embedding(rows_per_table, 1)(column))
+        embedded.append(keras.layers.Embedding(size, embedding_dim, **l2)(column))
+        linear.append(keras.layers.Embedding(size, 1, **l2)(column))
     flat = keras.layers.Concatenate()(embedded)
     deep = flat
     for units in hidden_units:
         deep = keras.layers.Dense(units, activation="relu")(deep)
+        if dropout:
+            deep = keras.layers.Dropout(dropout)(deep)
     if name in ("dcn", "dcnv2"):
         deep = keras.layers.Concatenate()([_crossed(flat, name, cross_layers), deep])
     parts = [*linear, keras.layers.Dense(1)(deep)]
@@ -55,8 +67,11 @@ def build_plain_keras(
         pooled = _compressed(keras.ops.stack(embedded, axis=1), cin_layers)
         parts.append(keras.layers.Dense(1)(pooled))
     model = keras.Model(ids, keras.layers.Add()(parts))
+    logloss = keras.metrics.BinaryCrossentropy(from_logits=True, name="logloss")
     model.compile(
-        optimizer=keras.optimizers.Adam(), loss=keras.losses.BinaryCrossentropy(from_logits=True)
+        optimizer=keras.optimizers.Adam(learning_rate),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        metrics=[logloss] if watch_logloss else None,
     )
     return model
 
