@@ -72,6 +72,7 @@ BENCHMARKS = (
         quick=None,
         script="train_speed",
     ),
+    Benchmark("flatness"),
     Benchmark("step_modes"),
     Benchmark("startup"),
     Benchmark("recordio_speed"),

@@ -3,9 +3,9 @@
 Both take the same three tab-separated files, look categories seen at least twice up in
 vocabularies, bucket the counts by floor(ln(x)^2), train DeepFM (embeddings of 16, MLP 256-128-64)
 for one epoch, validate it and score the test rows; ours also standardises logarithms of the counts,
-exports a SavedModel, proves it and writes the report. Batches are of 1024 rows for ours, its
-default, and of 4096 for FuxiCTR, which has no default and takes far longer with smaller ones. Both
-have as many threads as there are cores. Whole processes, imports included, in an environment each,
+exports a SavedModel, proves it and writes the report. Batches are of 1024 rows, our default, so
+that both make the same steps; `--peer-batch-size 4096` gives FuxiCTR, which has no default, fewer and
+larger ones, with which it is faster and predicts worse. Both have as many threads as there are cores. Whole processes, imports included, in an environment each,
 by turns.
 
     python benchmarks/whole_job_beside.py --rows 1_000_000
@@ -25,12 +25,13 @@ import yaml
 from environments import KEPT_IN, make_peers
 from feature_speed import MIN_COUNT, all_features, split_paths, write_rows
 from machine import Spread, describe_machine, print_machine, print_table, write_results
-from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
+from roofline import EMBEDDING_DIM, HIDDEN_UNITS
 from whole_job import MemoryWatch
 
 from ctr_pipeline.machine import available_cores
 
 SIDES = ("ours", "fuxictr")
+OUR_BATCH_SIZE = 1024
 
 
 def start_ours(folder: Path, work: Path) -> list[str]:
@@ -44,7 +45,7 @@ def start_ours(folder: Path, work: Path) -> list[str]:
             "embedding_dim": EMBEDDING_DIM,
             "hidden_units": list(HIDDEN_UNITS),
         },
-        "train": {"epochs": 1},
+        "train": {"epochs": 1, "batch_size": OUR_BATCH_SIZE},
         "output": str(work / "run"),
     }
     path = work / "config.yaml"
@@ -52,23 +53,23 @@ def start_ours(folder: Path, work: Path) -> list[str]:
     return [str(Path(sys.executable).with_name("ctrpipe")), "run", str(path), "--quiet"]
 
 
-def start_fuxictr(folder: Path, work: Path, python: Path) -> list[str]:
+def start_fuxictr(folder: Path, work: Path, python: Path, batch_size: int) -> list[str]:
     """The command of FuxiCTR's job."""
     script = Path(__file__).with_name("fuxictr_job.py")
     command = [str(python), str(script), str(folder), str(work), str(work / "figures.json")]
-    command += ["--min-count", str(MIN_COUNT), "--batch-size", str(BATCH_SIZE)]
+    command += ["--min-count", str(MIN_COUNT), "--batch-size", str(batch_size)]
     command += ["--embedding-dim", str(EMBEDDING_DIM), "--threads", str(available_cores())]
     return [*command, "--hidden-units", *map(str, HIDDEN_UNITS)]
 
 
-def run_side(side: str, folder: Path, python: Path) -> dict[str, Any]:
+def run_side(side: str, folder: Path, python: Path, batch_size: int) -> dict[str, Any]:
     """One job in a process and a folder of its own."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{side}-") as temporary:
         work = Path(temporary)
         if side == "ours":
             command = start_ours(folder, work)
         else:
-            command = start_fuxictr(folder, work, python)
+            command = start_fuxictr(folder, work, python, batch_size)
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "RAY_USAGE_STATS_ENABLED": "0"}
         log = work / "job.log"
         started = time.perf_counter()
@@ -103,6 +104,9 @@ def main() -> None:
     )
     parser.add_argument("--rows", type=int, default=1_000_000, help="Rows of all three files.")
     parser.add_argument("--repeats", type=int, default=3, help="Turns.")
+    parser.add_argument(
+        "--peer-batch-size", type=int, default=OUR_BATCH_SIZE, help="Rows of FuxiCTR's batches."
+    )
     parser.add_argument("--seed", type=int, default=0, help="Of the rows.")
     parser.add_argument("--quick", action="store_true", help="50,000 rows, once.")
     parser.add_argument(
@@ -114,6 +118,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
     num_rows, repeats = (50_000, 1) if arguments.quick else (arguments.rows, arguments.repeats)
+    peer_batch = arguments.peer_batch_size
     python = make_peers(arguments.environments)
     machine = describe_machine()
     jobs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
@@ -121,10 +126,13 @@ def main() -> None:
         write_rows(Path(temporary), num_rows, arguments.seed)
         for _ in range(repeats):
             for side in SIDES:
-                jobs[side].append(run_side(side, Path(temporary), python))
+                jobs[side].append(run_side(side, Path(temporary), python, peer_batch))
     pairs = zip(jobs["fuxictr"], jobs["ours"], strict=True)
     ratio = Spread.of([theirs["wall_seconds"] / ours["wall_seconds"] for theirs, ours in pairs])
-    print(f"\n{num_rows:,} rows, {repeats} repeats, by turns\n")
+    print(
+        f"\n{num_rows:,} rows, {repeats} repeats, by turns; batches of {OUR_BATCH_SIZE} and "
+        f"{peer_batch}\n"
+    )
     print_machine(machine)
     print_table(
         ["side", "s", "peak memory, GB", "test AUC", "test logloss", "of it, s"],
@@ -151,6 +159,7 @@ def main() -> None:
         results={
             "rows": num_rows,
             "threads": available_cores(),
+            "batch_size": {"ours": OUR_BATCH_SIZE, "fuxictr": peer_batch},
             "jobs": jobs,
             "ratio": ratio.as_dict(),
         },

@@ -40,6 +40,8 @@ class ColumnPlan:
         sensitive: Columns whose values are never shown.
         lists: Text columns that are lists, and how they are cut.
         time: The one of `types` that rows are divided by in the order of time; None without.
+        as_dictionaries: Text columns that may come out as dictionaries of texts, where the file has
+            them so; others come out plain.
     """
 
     label: str | None
@@ -50,6 +52,7 @@ class ColumnPlan:
     weight: str | None = None
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
     time: TimeColumn | None = None
+    as_dictionaries: frozenset[str] = frozenset()
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +104,7 @@ class ParsedBlock:
     """The good rows of a block, and what was wrong with the others.
 
     Attributes:
-        table: The good rows, by the plan's schema.
+        table: The good rows, by the plan's schema but for columns that are dictionaries.
         num_lines: Lines of a text block, records of another one.
         counts: Bad rows by reason.
         faults: The first bad rows, each with its row number in the block, from 1.

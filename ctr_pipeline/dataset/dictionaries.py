@@ -10,6 +10,7 @@ number of the value plus 1, 0 where the slot is free.
 # NumPy's stubs give Any for arithmetic on uint64 scalars.
 # mypy: disable-error-code="no-any-return"
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,9 +83,59 @@ def encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
         _fill_again(slots_S2, larger_S2)
         slots_S2 = larger_S2
         done = encode(column_values, slots_S2, indices, firsts, done)
-    dictionary = column.take(pa.array(firsts[: done.num_values]))
-    narrow = indices.astype(np.uint16) if done.num_values <= _NUM_UINT16 else indices
-    return pa.DictionaryArray.from_arrays(pa.array(narrow), dictionary, safe=False)
+    return _dictionary(indices, column.take(pa.array(firsts[: done.num_values])))
+
+
+def merge_dictionaries(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    """Dictionaries of texts, one behind the other, as one; as `encode_dictionary` of all rows.
+
+    Args:
+        chunks: Of strings; row numbers and values may be NULL, values may repeat or be of no row.
+    """
+    # NULL behind all others, for rows without a number.
+    values = pa.concat_arrays([*(chunk.dictionary for chunk in chunks), pa.nulls(1, pa.string())])
+    coded = encode_dictionary(values)
+    places, first = [], 0
+    for chunk in chunks:
+        rows = chunk.indices.cast(pa.int32())
+        if rows.null_count:
+            rows = rows.fill_null(len(values) - 1 - first)
+        places.append(rows.to_numpy() + np.int32(first))
+        first += len(chunk.dictionary)
+    places_N = np.concatenate(places) if places else np.empty(0, np.int32)
+    numbers_D = np.full(len(coded.dictionary), -1, np.int32)
+    order_D = np.empty(len(coded.dictionary), np.int32)
+    indices = np.empty(len(places_N), np.int32)
+    codes = np.asarray(coded.indices).astype(np.int32)
+    num_values = _renumber(places_N, codes, numbers_D, order_D, indices)
+    return _dictionary(indices, coded.dictionary.take(pa.array(order_D[:num_values])))
+
+
+def _dictionary(indices: NDArray[np.int32], values: pa.Array) -> pa.DictionaryArray:
+    narrow = indices.astype(np.uint16) if len(values) <= _NUM_UINT16 else indices
+    return pa.DictionaryArray.from_arrays(pa.array(narrow), values, safe=False)
+
+
+@kernel
+def _renumber(
+    places_N: np.ndarray,
+    codes: np.ndarray,
+    numbers_D: np.ndarray,
+    order_D: np.ndarray,
+    indices: np.ndarray,
+) -> int:
+    """Numbers values in the order in which they first occur; how many do."""
+    num_values = 0
+    for n in range(len(places_N)):
+        code = codes[places_N[n]]
+        number = numbers_D[code]
+        if number < 0:
+            number = num_values
+            numbers_D[code] = number
+            order_D[number] = code
+            num_values += 1
+        indices[n] = number
+    return num_values
 
 
 def count_indices(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +123,7 @@ def ingest(
         if len(_shares_of(data, source).splits) > 1
         else None,
     )
+    plan = replace(plan, as_dictionaries=_taken_as_dictionaries(plan, divided_by))
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
     total_bytes = sum(source.size_bytes(file) for files in source.files.values() for file in files)
     with (
@@ -296,6 +297,16 @@ class _Ingestion:
         return PartsWriter(
             folder, self.data.label, self.pool, self.threads + 1, weight=self.data.weight
         )
+
+
+def _taken_as_dictionaries(plan: ColumnPlan, divided_by: Sequence[str]) -> frozenset[str]:
+    """The columns of texts whose rows nobody looks at before they are written."""
+    looked_at = {*plan.lists, *divided_by, *([plan.time.name] if plan.time is not None else [])}
+    return frozenset(
+        name
+        for name, kind in plan.types.items()
+        if kind is ColumnType.TEXT and name not in looked_at
+    )
 
 
 def _shares_of(data: DataConfig, source: Source) -> Shares:

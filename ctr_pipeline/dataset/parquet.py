@@ -6,7 +6,7 @@ become their decimal digits; dates and timestamps become `2024-03-31 18:05:00`, 
 is asked for. Floats as texts are refused: which digits to write would be arbitrary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from ctr_pipeline.dataset.columns import (
     condemn_weights,
     convert_label,
     convert_texts,
+    missing_to_null,
     nan_to_null,
 )
 from ctr_pipeline.dataset.data_files import DataFile, open_arrow, size_of
@@ -32,7 +33,9 @@ from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType, ListSpec, VectorSpec
 
-_BATCH_ROWS = 32_768
+_BATCH_ROWS = 65_536
+# A column that takes more bytes a value has a dictionary that is not worth its while.
+_DICTIONARY_BYTES = 3
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,11 @@ class RecordBlock:
             convert_column(self.batch.column(name), name, plan, faults, records)
             for name in plan.names
         ]
-        table = pa.table(columns, schema=plan.schema)
+        schema = plan.schema
+        for index, column in enumerate(columns):
+            if pa.types.is_dictionary(column.type):
+                schema = schema.set(index, schema.field(index).with_type(column.type))
+        table = pa.table(columns, schema=schema)
         if faults.counts.total():
             table = table.filter(pa.array(faults.good))
         return ParsedBlock(
@@ -108,9 +115,14 @@ def read_first_rows(file: ParquetSource, num_rows: int) -> pa.Table:
 
 
 def read_batches(
-    file: ParquetSource, names: Sequence[str], num_rows: int
+    file: ParquetSource,
+    names: Sequence[str],
+    num_rows: int,
+    as_dictionaries: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, `num_rows` at most in a batch, with the columns `names` in this order.
+
+    Those of `as_dictionaries` come as dictionaries where the file repeats few texts.
 
     Raises:
         DataError: The file is damaged.
@@ -119,10 +131,29 @@ def read_batches(
     own = [name for name in names if name not in of_folders]
     try:
         with open_arrow(file.path) as native, pq.ParquetFile(native) as reader:
-            for batch in reader.iter_batches(batch_size=num_rows, columns=own):
-                yield add_partition(batch, file.partition, names)
+            coded = [name for name in _few_texts(reader) if name in as_dictionaries]
+            with pq.ParquetFile(native, metadata=reader.metadata, read_dictionary=coded) as rows:
+                for batch in rows.iter_batches(batch_size=num_rows, columns=own):
+                    yield add_partition(batch, file.partition, names)
     except (OSError, pa.ArrowException) as error:
         raise damaged(file.path, error) from error
+
+
+def _few_texts(reader: pq.ParquetFile) -> list[str]:
+    """Columns of texts that the file keeps as dictionaries, and that take few bytes a value."""
+    metadata = reader.metadata
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    found = []
+    for index in range(metadata.num_columns):
+        chunks = [group.column(index) for group in groups]
+        if (
+            metadata.schema.column(index).physical_type == "BYTE_ARRAY"
+            and all(chunk.has_dictionary_page for chunk in chunks)
+            and sum(chunk.total_uncompressed_size for chunk in chunks)
+            <= _DICTIONARY_BYTES * metadata.num_rows
+        ):
+            found.append(metadata.schema.column(index).path)
+    return found
 
 
 def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
@@ -135,7 +166,7 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
         check_type(file.path, file.schema.field(name).type, name, plan)
     size_bytes = size_of(file.path)
     done = 0
-    for batch in read_batches(file, plan.names, _BATCH_ROWS):
+    for batch in read_batches(file, plan.names, _BATCH_ROWS, plan.as_dictionaries):
         done += batch.num_rows
         yield RecordBlock(file.path, batch, size_bytes * done // max(file.num_rows, 1))
 
@@ -232,8 +263,12 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def convert_column(
     array: Any, name: str, plan: ColumnPlan, faults: BlockFaults, records: Any
 ) -> pa.Array:
-    """One column as the plan wants it."""
+    """One column as the plan wants it; a dictionary if it was one and the plan takes it so."""
     if pa.types.is_dictionary(array.type):
+        if name in plan.as_dictionaries:
+            converted = _convert_dictionary(array, plan)
+            if converted is not None:
+                return converted
         array = array.dictionary_decode()
     if name in plan.lists and is_list(array.type):
         array, wrong, elements = as_texts(array, plan.lists[name])
@@ -259,6 +294,21 @@ def convert_column(
     if name != plan.label:
         return numbers
     return convert_label(numbers, name, faults, records, wrong=none, show=show)
+
+
+def _convert_dictionary(array: pa.DictionaryArray, plan: ColumnPlan) -> pa.Array | None:
+    """A dictionary of texts as the plan wants it; None where its values have to be seen row by row.
+
+    That is where there are as many values as rows, or some are no texts.
+    """
+    if not _is_text(array.type.value_type) or 2 * len(array.dictionary) > len(array):
+        return None
+    try:
+        values = pc.cast(pc.cast(array.dictionary, pa.binary()), pa.string())
+    except pa.ArrowInvalid:
+        return None
+    values = missing_to_null(values, plan.missing_values)
+    return pa.DictionaryArray.from_arrays(array.indices, values)
 
 
 def as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Array:

@@ -17,7 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary, sum_indices
+from ctr_pipeline.dataset.dictionaries import (
+    count_indices,
+    encode_dictionary,
+    merge_dictionaries,
+    sum_indices,
+)
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import explain_os_error
 from ctr_pipeline.errors import DataError
@@ -61,10 +66,17 @@ def part_name(index: int) -> str:
 
 
 def write_part(table: pa.Table, file: Path, label: str, weight: str | None = None) -> Part:
+    """As `write_tables`, of one."""
+    return write_tables([table], file, label, weight)
+
+
+def write_tables(
+    tables: Sequence[pa.Table], file: Path, label: str, weight: str | None = None
+) -> Part:
     """Writes one part.
 
     Args:
-        table: Its rows.
+        tables: Its rows, of the same columns; one of texts may be a dictionary in some.
         file: Where.
         label: The label's name.
         weight: The name of the column of weights; None without.
@@ -72,21 +84,35 @@ def write_part(table: pa.Table, file: Path, label: str, weight: str | None = Non
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    columns = [
-        column if name in (label, weight) else encode_dictionary(column)
-        for name, column in zip(table.column_names, map(_whole, table.columns), strict=True)
-    ]
-    batch = pa.record_batch(columns, names=table.column_names)
+    columns = {
+        name: [chunk for table in tables for chunk in table.column(name).chunks]
+        for name in tables[0].column_names
+    }
+    plain = {name: pa.concat_arrays(columns[name]) for name in (label, weight) if name is not None}
+    batch = pa.record_batch(
+        {name: plain[name] if name in plain else _encode(columns[name]) for name in columns}
+    )
     try:
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
     except OSError as error:
         raise explain_os_error(error, file) from error
-    is_positive = table.column(label).to_numpy() == 1
+    is_positive = plain[label].to_numpy() == 1
     weights = None
     if weight is not None:
-        weights = WeightSums.of(table.column(weight).to_numpy(), is_positive)
-    return Part(file, table.num_rows, int(np.count_nonzero(is_positive)), weights)
+        weights = WeightSums.of(plain[weight].to_numpy(), is_positive)
+    return Part(file, batch.num_rows, int(np.count_nonzero(is_positive)), weights)
+
+
+def _encode(chunks: Sequence[pa.Array]) -> pa.DictionaryArray:
+    if not any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
+        return encode_dictionary(pa.concat_arrays(chunks))
+    return merge_dictionaries(
+        [
+            chunk if pa.types.is_dictionary(chunk.type) else encode_dictionary(chunk)
+            for chunk in chunks
+        ]
+    )
 
 
 class PartsWriter:
@@ -133,9 +159,10 @@ class PartsWriter:
         return self._parts
 
     def _write(self) -> None:
-        table = pa.concat_tables(self._gathered)
         file = self._folder / part_name(self._num_parts)
-        self._pending.append(self._pool.submit(write_part, table, file, self._label, self._weight))
+        self._pending.append(
+            self._pool.submit(write_tables, self._gathered, file, self._label, self._weight)
+        )
         self._num_parts += 1
         self._gathered, self._num_rows, self._num_bytes = [], 0, 0
         while len(self._pending) > self._max_pending:
@@ -268,11 +295,6 @@ def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         for column in batch.columns
     ]
     return pa.record_batch(columns, names=batch.schema.names)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
 
 
 def _read_part(file: Path) -> pa.RecordBatch:

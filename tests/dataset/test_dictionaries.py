@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset.dictionaries import count_indices, encode_dictionary
+from ctr_pipeline.dataset.dictionaries import (
+    count_indices,
+    encode_dictionary,
+    merge_dictionaries,
+)
 from ctr_pipeline.dataset.parts import read_columns, write_part
 from ctr_pipeline.errors import DataError
 
@@ -35,6 +39,31 @@ def test_texts(values, offset):
     assert encoded.indices.null_count == 0
     assert encoded.dictionary.take(encoded.indices).to_pylist() == values
     encoded.validate(full=True)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(TEXT, min_size=1, max_size=8),
+            st.lists(st.one_of(st.none(), st.integers(0, 99)), max_size=20),
+            st.sampled_from([pa.int8(), pa.uint16(), pa.int32(), pa.int64()]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_dictionaries_merge_to_that_of_all_rows(parts):
+    chunks = []
+    for values, numbers, kind in parts:
+        rows = [None if number is None else number % len(values) for number in numbers]
+        chunks.append(
+            pa.DictionaryArray.from_arrays(pa.array(rows, kind), pa.array(values, pa.string()))
+        )
+    merged = merge_dictionaries(chunks)
+    merged.validate(full=True)
+    texts = pa.array([text for chunk in chunks for text in chunk.to_pylist()], pa.string())
+    assert merged.equals(encode_dictionary(texts))
 
 
 @settings(deadline=None)

@@ -1,10 +1,12 @@
 import datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
+from ctr_pipeline.dataset import parquet
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
@@ -150,3 +152,57 @@ def test_a_damaged_file_is_an_error(tmp_path):
 def test_names_with_dots(tmp_path):
     rows = ingest_columns(tmp_path, {"user.age": NUMBER}, **{"user.age": [1, 2], "user": [3, 4]})
     assert values_of(rows, "user.age") == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("group_rows", [1 << 20, 20_000])
+def test_repeated_texts_are_read_as_dictionaries_with_the_same_parts(
+    tmp_path, monkeypatch, group_rows
+):
+    random = np.random.default_rng(0)
+    num_rows = 70_000
+    few = random.choice(["a", "", "é" * 20, "NA", None, "b"], num_rows)
+    some = [f"value {n}" for n in random.integers(0, 1_000, num_rows)]
+    columns = {
+        "label": [None if n % 1_000 == 7 else n % 2 for n in range(num_rows)],
+        "few": pa.array(few, pa.string()),
+        "some": pa.array(some),
+        "sorted": pa.array(sorted(some)),
+        "each": pa.array([f"{n}" for n in range(num_rows)]),
+        "bytes": pa.array(some).cast(pa.binary()),
+    }
+    coded, converted = [], []
+    seen, convert = parquet._few_texts, parquet._convert_dictionary
+    monkeypatch.setattr(parquet, "_few_texts", lambda file: coded.append(seen(file)) or coded[-1])
+    monkeypatch.setattr(
+        parquet,
+        "_convert_dictionary",
+        lambda *values: converted.append(convert(*values)) or converted[-1],
+    )
+    found = []
+    for kind, use_dictionary in enumerate((True, False)):
+        folder = tmp_path / str(kind)
+        folder.mkdir()
+        pq.write_table(
+            pa.table(columns),
+            folder / "rows.parquet",
+            use_dictionary=use_dictionary,
+            row_group_size=group_rows,
+        )
+        types = dict.fromkeys(("few", "some", "sorted", "each", "bytes"), TEXT)
+        rows = ingest_file(
+            folder, types, missing_values=("NA",), bad_rows="skip", max_bad_fraction=0.01
+        )
+        found.append([pa.ipc.open_file(file).read_all() for file in rows.splits["train"].files])
+    # A file is opened for its head, too.
+    assert [set(names) for names in coded] == [{"few", "some", "sorted", "bytes"}] * 2 + [set()] * 2
+    assert any(one is not None for one in converted)
+    assert sum(part.num_rows for part in found[0]) == num_rows - 70
+    for one, other in zip(*found, strict=True):
+        assert one.equals(other)
+
+
+def test_bad_utf8_in_a_dictionary_is_told_by_its_row(tmp_path):
+    texts = pa.array([b"a", b"\xff", b"b"] * 100).dictionary_encode()
+    pq.write_table(pa.table({"label": [0, 1, 0] * 100, "x": texts}), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"row 2\b"):
+        ingest_file(tmp_path, {"x": TEXT})
