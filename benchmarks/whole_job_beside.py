@@ -4,9 +4,9 @@ Both take the same three tab-separated files, look categories seen at least twic
 vocabularies, bucket the counts by floor(ln(x)^2), train DeepFM (embeddings of 16, MLP 256-128-64)
 for one epoch, validate it and score the test rows; ours also standardises logarithms of the counts,
 exports a SavedModel, proves it and writes the report. Batches are of 1024 rows, our default, so
-that both make the same steps; `--peer-batch-size 4096` gives FuxiCTR, which has no default, fewer and
-larger ones, with which it is faster and predicts worse. Both have as many threads as there are cores. Whole processes, imports included, in an environment each,
-by turns.
+that both make the same steps; `--peer-batch-size 4096` gives FuxiCTR, which has no default, fewer
+and larger ones, with which it is faster and predicts worse. Both have as many threads as there are
+cores. Whole processes, imports included, in an environment each, by turns.
 
     python benchmarks/whole_job_beside.py --rows 1_000_000
 """
