@@ -54,16 +54,71 @@ class ParityProof:
     versions: Mapping[str, str]
 
 
+class ProvingProcess:
+    """A fresh process that has TensorFlow alone, and scores an export once it is asked to.
+
+    Importing TensorFlow takes it seconds: started before an export is written, it is ready when
+    that is. It ends with the block.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own script
+            [sys.executable, "-I", str(Path(__file__).with_name("parity_process.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def score(self, export: Path, request: Path, response: Path, num_rows: int) -> None:
+        """Has the request scored by the export and the response written; can be called once.
+
+        Raises:
+            ExportError: The export cannot be loaded or run, or that takes too long.
+        """
+        names = json.dumps([str(export), str(request), str(response)])
+        try:
+            _, messages = self._process.communicate(f"{names}\n", timeout=_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise ExportError(
+                f"scoring {num_rows:,} rows took longer than {_TIMEOUT_SECONDS:,} seconds",
+                place=str(export),
+                remedy="Lower export.parity_rows",
+            ) from error
+        if self._process.returncode != 0:
+            last_lines = "\n".join(messages.strip().splitlines()[-5:])
+            raise ExportError(
+                f"TensorFlow alone cannot run the export: {last_lines}",
+                place=str(export),
+                remedy="Read the last lines above; a custom model may use what only Keras has",
+            )
+
+    def __enter__(self) -> "ProvingProcess":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._process:
+            if self._process.poll() is None:
+                self._process.kill()
+
+
 def prove_parity(
     exported: ExportedModel,
     rows: pa.Table,
     trainer_logits: NDArray[np.floating[Any]],
     *,
+    process: ProvingProcess,
     workspace: Path,
     num_edge_rows: int = 0,
     sensitive: Collection[str] = (),
 ) -> ParityProof:
-    """Scores raw rows in a fresh process that has TensorFlow alone, and compares.
+    """Scores raw rows in a process that has TensorFlow alone, and compares.
 
     The proof is stored as `parity.json` in the export.
 
@@ -71,6 +126,7 @@ def prove_parity(
         exported: The export, published or not.
         rows: Raw columns, as they are in the file.
         trainer_logits: The trainer's logits of these rows, [rows].
+        process: That scores.
         workspace: An existing folder for the two files that the processes exchange.
         num_edge_rows: How many of the rows came from `edge_rows`, for the record.
         sensitive: Columns whose values stay out of messages.
@@ -84,7 +140,7 @@ def prove_parity(
             f"{rows.num_rows} rows and logits of shape {trainer_logits.shape} prove nothing"
         )
     folder = exported.folder if exported.folder.exists() else exported.version_folder
-    response = _score_elsewhere(exported, folder, rows, workspace)
+    response = _score_elsewhere(process, exported, folder, rows, workspace)
     expected = np.asarray(trainer_logits, dtype=np.float64)
     differences = {}
     for signature in _SIGNATURES:
@@ -165,40 +221,14 @@ def compare_scores(
 
 
 def _score_elsewhere(
-    exported: ExportedModel, folder: Path, rows: pa.Table, workspace: Path
+    process: ProvingProcess, exported: ExportedModel, folder: Path, rows: pa.Table, workspace: Path
 ) -> dict[str, NDArray[Any]]:
     request_file, response_file = workspace / "parity_in.npz", workspace / "parity_out.npz"
     try:
         np.savez(request_file, allow_pickle=False, **_request(exported, rows))
-        result = subprocess.run(  # noqa: S603 - our own interpreter, our own script
-            [
-                sys.executable,
-                "-I",
-                str(Path(__file__).with_name("parity_process.py")),
-                str(folder),
-                str(request_file),
-                str(response_file),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIMEOUT_SECONDS,
-        )
-        if result.returncode != 0:
-            last_lines = "\n".join(result.stderr.strip().splitlines()[-5:])
-            raise ExportError(
-                f"TensorFlow alone cannot run the export: {last_lines}",
-                place=str(folder),
-                remedy="Read the last lines above; a custom model may use what only Keras has",
-            )
+        process.score(folder, request_file, response_file, rows.num_rows)
         with np.load(response_file, allow_pickle=False) as response:
             arrays = dict(response)
-    except subprocess.TimeoutExpired as error:
-        raise ExportError(
-            f"scoring {rows.num_rows:,} rows took longer than {_TIMEOUT_SECONDS:,} seconds",
-            place=str(folder),
-            remedy="Lower export.parity_rows",
-        ) from error
     finally:
         request_file.unlink(missing_ok=True)
         response_file.unlink(missing_ok=True)

@@ -1,12 +1,15 @@
 """Scores raw rows with an export, in a process that has TensorFlow alone.
 
-Run by path, not imported: `python -I parity_process.py EXPORT REQUEST RESPONSE`. It stands for a
-server that knows nothing of this package. The request is an .npz without pickles: `typed.I` and
-`texts.I` are column I as the two signatures take it, a text column being two arrays (`.data`, all
-bytes in one, and `.offsets`); `names` are the inputs' names as UTF-8 in one array of bytes, one a
-line. The response holds the logits and probabilities of both signatures and TensorFlow's version.
+Run by path, not imported: `python -I parity_process.py`. It stands for a server that knows nothing
+of this package. One line of standard input, a JSON list, names the export, the request and the
+response, once they are there; if the input ends without one, so does the process. The request is an
+.npz without pickles: `typed.I` and `texts.I` are column I as the two signatures take it, a text
+column being two arrays (`.data`, all bytes in one, and `.offsets`); `names` are the inputs' names
+as UTF-8 in one array of bytes, one a line. The response holds the logits and probabilities of both
+signatures and TensorFlow's version.
 """
 
+import json
 import sys
 from itertools import pairwise
 from typing import Any
@@ -64,4 +67,6 @@ def main(export: str, request_file: str, response_file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    line = sys.stdin.readline()
+    if line:
+        main(*json.loads(line))

@@ -13,7 +13,7 @@ from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
-from ctr_pipeline.export.parity import ParityProof, prove_parity
+from ctr_pipeline.export.parity import ParityProof, ProvingProcess, prove_parity
 from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
 from ctr_pipeline.features import FeatureSpec
@@ -56,65 +56,67 @@ def run_export(
     split = "test" if "test" in ingested.splits else "valid"
     ordinary = _first_rows(ingested.splits[split].files, list(signature), config.export.parity_rows)
     version_folder = run.export / str(config.export.model_version)
-    with times.stage("export"):
-        progress.say("Writing the servable model")
-        exported = export_servable(
-            model=model.compiled.assign(model.dense.values),
-            preprocessing=build_preprocessing(model.plan, run.path),
-            column_types=signature,
-            row_blocks=_blocks(model.rows),
-            num_rows=model.rows.num_rows if model.rows is not None else 0,
-            width=model.row_width,
-            version_folder=version_folder,
-            info=ModelCardInfo(
-                name=config.name,
-                architecture=_architecture_of(model, config.model.name),
-                created=datetime.now(UTC),
-                training_rows=statistics.num_rows,
-                base_rate=statistics.base_rate,
-                metrics=metrics,
-                features=[_describe(feature) for feature in features],
+    with ProvingProcess() as process:
+        with times.stage("export"):
+            progress.say("Writing the servable model")
+            exported = export_servable(
+                model=model.compiled.assign(model.dense.values),
+                preprocessing=build_preprocessing(model.plan, run.path),
+                column_types=signature,
+                row_blocks=_blocks(model.rows),
+                num_rows=model.rows.num_rows if model.rows is not None else 0,
+                width=model.row_width,
+                version_folder=version_folder,
+                info=ModelCardInfo(
+                    name=config.name,
+                    architecture=_architecture_of(model, config.model.name),
+                    created=datetime.now(UTC),
+                    training_rows=statistics.num_rows,
+                    base_rate=statistics.base_rate,
+                    metrics=metrics,
+                    features=[_describe(feature) for feature in features],
+                    missing_values=config.data.missing_values,
+                    extra=_describe_members(model, config.model.embedding_dim),
+                ),
+                warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
+                slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
+                slots=model.compiled.slots,
+            )
+        with times.stage("parity"):
+            progress.say("Proving that it scores as the trainer does")
+            hard = edge_rows(
+                signature,
+                ordinary=ordinary,
                 missing_values=config.data.missing_values,
-                extra=_describe_members(model, config.model.embedding_dim),
-            ),
-            warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
-            slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
-            slots=model.compiled.slots,
-        )
-    with times.stage("parity"):
-        progress.say("Proving that it scores as the trainer does")
-        hard = edge_rows(
-            signature,
-            ordinary=ordinary,
-            missing_values=config.data.missing_values,
-            lists=model.plan.list_columns,
-        )
-        rows = pa.concat_tables([ordinary, hard])
-        try:
-            scores = score_table(rows, run, model)
-            if model.rows is not None:
-                # The process that proves holds the exported rows, and these are needed no more.
-                model.rows.release()
-            with tempfile.TemporaryDirectory(
-                dir=run.path / "cache", prefix=".parity.", suffix=".tmp"
-            ) as workspace:
-                proof = prove_parity(
-                    exported,
-                    rows,
-                    scores,
-                    workspace=Path(workspace),
-                    num_edge_rows=hard.num_rows,
-                    sensitive={
-                        part.column
-                        for feature in features
-                        if feature.sensitive
-                        for part in feature.parts
-                    },
-                )
-        except BaseException:
-            discard_export(exported)
-            raise
-        return publish_export(exported), proof
+                lists=model.plan.list_columns,
+            )
+            rows = pa.concat_tables([ordinary, hard])
+            try:
+                scores = score_table(rows, run, model)
+                if model.rows is not None:
+                    # The process that proves holds the exported rows, and these are needed no more.
+                    model.rows.release()
+                with tempfile.TemporaryDirectory(
+                    dir=run.path / "cache", prefix=".parity.", suffix=".tmp"
+                ) as workspace:
+                    proof = prove_parity(
+                        exported,
+                        rows,
+                        scores,
+                        process=process,
+                        workspace=Path(workspace),
+                        num_edge_rows=hard.num_rows,
+                        sensitive={
+                            part.column
+                            for feature in features
+                            if feature.sensitive
+                            for part in feature.parts
+                        },
+                    )
+            except BaseException:
+                discard_export(exported)
+                raise
+            return publish_export(exported), proof
 
 
 def _architecture_of(model: TrainedModel, name: str) -> str:

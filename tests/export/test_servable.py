@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +20,7 @@ from ctr_pipeline.errors import ExportError, RunFolderError
 from ctr_pipeline.export import parity
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
-from ctr_pipeline.export.parity import PARITY_FILE, TOLERANCE, prove_parity
+from ctr_pipeline.export.parity import PARITY_FILE, TOLERANCE, ProvingProcess, prove_parity
 from ctr_pipeline.export.rows import FIELD_SHIFT, RowBlock
 from ctr_pipeline.export.servable import (
     ExportedModel,
@@ -191,9 +192,15 @@ def test_parity_is_proved_on_ordinary_and_hard_rows_and_stored(
 ) -> None:
     hard = edge_rows(job.types, ordinary=job.rows, missing_values=INFO.missing_values)
     rows = pa.concat_tables([job.rows.select(list(job.types)), hard])
-    proof = prove_parity(
-        exported, rows, job.score(rows), workspace=tmp_path, num_edge_rows=hard.num_rows
-    )
+    with ProvingProcess() as process:
+        proof = prove_parity(
+            exported,
+            rows,
+            job.score(rows),
+            process=process,
+            workspace=tmp_path,
+            num_edge_rows=hard.num_rows,
+        )
     assert proof.num_rows == rows.num_rows
     assert max(proof.max_difference.values()) <= TOLERANCE
     assert proof.num_not_a_number == 0
@@ -217,24 +224,51 @@ def test_a_difference_names_the_row_and_hides_sensitive_values(
     monkeypatch.setattr(parity, "_score_elsewhere", lambda *_: response)
     trainer_logits = logits.copy()
     trainer_logits[3] += 0.001
-    with pytest.raises(ExportError, match="serving_default: row 3 has the logit") as caught:
-        prove_parity(exported, job.rows, trainer_logits, workspace=tmp_path, sensitive=["site"])
+    with (
+        ProvingProcess() as process,
+        pytest.raises(ExportError, match="serving_default: row 3 has the logit") as caught,
+    ):
+        prove_parity(
+            exported,
+            job.rows,
+            trainer_logits,
+            process=process,
+            workspace=tmp_path,
+            sensitive=["site"],
+        )
     assert "price=12.0" in str(caught.value)
     assert "site=(hidden)" in str(caught.value)
     assert "日本" not in str(caught.value)
 
 
 def test_no_rows_prove_nothing(job: Job, exported: ExportedModel, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="prove nothing"):
-        prove_parity(exported, job.rows, np.zeros(2), workspace=tmp_path)
+    with ProvingProcess() as process, pytest.raises(ValueError, match="prove nothing"):
+        prove_parity(exported, job.rows, np.zeros(2), process=process, workspace=tmp_path)
 
 
 def test_an_export_that_cannot_be_loaded_fails_the_proof(
     job: Job, exported: ExportedModel, tmp_path: Path
 ) -> None:
     broken = replace(exported, folder=tmp_path / "none", version_folder=tmp_path / "none")
-    with pytest.raises(ExportError, match="TensorFlow alone cannot run the export"):
-        prove_parity(broken, job.rows, job.score(job.rows), workspace=tmp_path)
+    with (
+        ProvingProcess() as process,
+        pytest.raises(ExportError, match="TensorFlow alone cannot run the export"),
+    ):
+        prove_parity(broken, job.rows, job.score(job.rows), process=process, workspace=tmp_path)
+
+
+def test_the_proving_process_ends_with_its_block_and_with_whoever_started_it() -> None:
+    with ProvingProcess() as process:
+        started = psutil.Process(process.pid)
+        assert started.is_running()
+    assert not started.is_running()
+    orphan = subprocess.run(
+        [sys.executable, "-I", str(Path(parity.__file__).with_name("parity_process.py"))],
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    assert orphan.returncode == 0
 
 
 def test_texts_that_mean_missing_are_missing(job: Job, exported: ExportedModel) -> None:
