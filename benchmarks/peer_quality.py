@@ -136,7 +136,8 @@ def train_deepctr_torch(job: Job) -> Scores:
         arrays["train_labels"],
         batch_size=batch_size,
         epochs=epochs,
-        verbose=2,
+        # Otherwise it takes a metric of each batch, and fails at a last one without a click.
+        verbose=0,
         validation_data=(inputs["valid"], arrays["valid_labels"]),
         callbacks=[BackToTraining(), early],
     )

@@ -117,7 +117,7 @@ class Choice:
 
 _SEARCH = (
     Choice(0.0, min_count=10),
-    Choice(1e-6),
+    Choice(1e-4, min_count=10, batch_size=256),
     Choice(1e-5),
     Choice(1e-5, min_count=10, batch_size=256),
     Choice(1e-4),
