@@ -97,10 +97,10 @@ def write_tables(
             writer.write_batch(batch)
     except OSError as error:
         raise explain_os_error(error, file) from error
-    is_positive = plain[label].to_numpy() == 1
+    is_positive = plain[label].to_numpy(zero_copy_only=False) == 1
     weights = None
     if weight is not None:
-        weights = WeightSums.of(plain[weight].to_numpy(), is_positive)
+        weights = WeightSums.of(plain[weight].to_numpy(zero_copy_only=False), is_positive)
     return Part(file, batch.num_rows, int(np.count_nonzero(is_positive)), weights)
 
 
