@@ -7,7 +7,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings import update_kernels
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
-from ctr_pipeline.embeddings.arrays import Float32Array
+from ctr_pipeline.embeddings.arrays import Float32Array, empty_aligned
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import CheckpointError
@@ -31,7 +31,8 @@ class DenseParameters:
         self.optimizer = optimizer
         slots = rule_of(optimizer).initial_slots(len(values), optimizer)
         # One record without a header, so that the kernels of rows serve it.
-        self._record_1R: Float32Array = np.concatenate([values, slots])[None]
+        self._record_1R = empty_aligned((1, len(values) + len(slots)))
+        np.concatenate([values, slots], out=self._record_1R[0])
         self.values: Float32Array = self._record_1R[0, : len(values)]
         self.slots: Float32Array = self._record_1R[0, len(values) :]
         self._plan_SP = np.zeros((1, update_kernels.NUM_PLAN_COLUMNS), np.uint64)

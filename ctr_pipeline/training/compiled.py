@@ -150,7 +150,7 @@ class CompiledModel:
             weights_B = np.where(is_valid_B, weights_B, np.float32(0))
         loss_sum, parameters, linear, embeddings = self._run(
             self._gradients,
-            parameters_P=parameters_P,
+            parameters_P=as_tensor(parameters_P),
             linear_BF1=as_tensor(linear_BF1),
             embeddings_BFD=as_tensor(embeddings_BFD),
             numbers_BN=numbers_BN,
@@ -172,8 +172,8 @@ class CompiledModel:
         numbers_BN: Floats,
     ) -> Floats:
         """Logits of one padded batch, float32 [B], dropout off."""
-        rows = as_tensor(linear_BF1), as_tensor(embeddings_BFD)
-        logits: Floats = self._run(self._forward, parameters_P, *rows, numbers_BN).numpy()
+        aligned = map(as_tensor, (parameters_P, linear_BF1, embeddings_BFD))
+        logits: Floats = self._run(self._forward, *aligned, numbers_BN).numpy()
         return logits
 
     def warm_up(self, *, num_fields: int, embedding_dim: int, num_numbers: int) -> None:

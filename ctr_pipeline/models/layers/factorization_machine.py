@@ -32,8 +32,9 @@ class FactorizationMachine(keras.layers.Layer):
             Part of the logit, (batch,).
         """
         sum_BD = ops.sum(embeddings_BFD, axis=1)
-        square_B = ops.sum(ops.square(embeddings_BFD), axis=(1, 2))
-        return 0.5 * (ops.sum(ops.square(sum_BD), axis=-1) - square_B)
+        # Over fields first: a sum over the last axes as well is not vectorized by XLA.
+        squares_BD = ops.sum(ops.square(embeddings_BFD), axis=1)
+        return 0.5 * ops.sum(ops.square(sum_BD) - squares_BD, axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """(batch,)."""
