@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ctr_pipeline.cli.quiet_import import import_quietly
+from ctr_pipeline.cli.first_import import on_first_import, quiet_libraries, without_extras
 from ctr_pipeline.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -101,9 +101,11 @@ class Session:
         logger.addHandler(stream)
         # TensorFlow gives the root logger a handler of its own, which would say everything twice.
         logger.propagate = False
+        on_first_import("keras", without_extras)
         if self.verbosity == 0:
-            import_quietly("tensorflow")
+            on_first_import("tensorflow", without_extras, quiet_libraries)
         else:
+            on_first_import("tensorflow", without_extras)
             logger.setLevel(min(level, logger.level or level))
 
     def start_member_logging(self) -> None:

@@ -1,0 +1,114 @@
+"""What surrounds the first import of a package.
+
+TensorFlow's libraries log about their build while they load, whatever TF_CPP_MIN_LOG_LEVEL says.
+What they write during the import can be kept back, and is shown only if the import fails.
+
+Keras looks for scikit-learn and matplotlib when it loads, for wrappers and plots that nothing here
+uses, and goes on without them where they are not installed. Loading them takes a quarter of the
+time until TensorFlow is there.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import ModuleType
+
+Surrounding = Callable[[], AbstractContextManager[None]]
+
+
+def on_first_import(package: str, *surroundings: Surrounding) -> None:
+    """From now on, the first import of `package` runs inside these, the first the outermost."""
+    waiting = any(
+        isinstance(finder, _FirstImportFinder) and finder.package == package
+        for finder in sys.meta_path
+    )
+    if package not in sys.modules and not waiting:
+        sys.meta_path.insert(0, _FirstImportFinder(package, surroundings))
+
+
+class _FirstImportFinder(importlib.abc.MetaPathFinder):
+    """Finds one package where it is, and has it loaded inside the surroundings, once."""
+
+    def __init__(self, package: str, surroundings: Sequence[Surrounding]) -> None:
+        self.package = package
+        self._surroundings = surroundings
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The package's own spec with another loader; None for every other module."""
+        if fullname != self.package:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _SurroundedLoader(spec.loader, self._surroundings)
+        return spec
+
+
+class _SurroundedLoader(importlib.abc.Loader):
+    """Another loader, the module running inside the surroundings."""
+
+    def __init__(self, loader: importlib.abc.Loader, surroundings: Sequence[Surrounding]) -> None:
+        self._loader = loader
+        self._surroundings = surroundings
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """As the real loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the real loader does, surrounded."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        with ExitStack() as stack:
+            for surrounding in self._surroundings:
+                stack.enter_context(surrounding())
+            self._loader.exec_module(module)
+
+
+@contextmanager
+def without_extras() -> Iterator[None]:
+    """What Keras looks for and does not need reads as not installed; afterwards all is as before.
+
+    A package that is loaded already stays.
+    """
+    # Nothing is imported under these names while None stands for them.
+    absent = [name for name in ("matplotlib", "sklearn") if name not in sys.modules]
+    for name in absent:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """What native code writes to stderr is kept back; shown if an error passes.
+
+    Descriptor 2 leads to a temporary file; Python's own `sys.stderr` still reaches the user.
+    """
+    sys.stderr.flush()
+    python_stderr = sys.stderr
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as aside, os.fdopen(os.dup(kept), "w", buffering=1) as user:
+        os.dup2(aside.fileno(), 2)
+        if python_stderr is sys.__stderr__:
+            sys.stderr = user
+        try:
+            yield
+        except BaseException:
+            aside.seek(0)
+            os.write(kept, aside.read())
+            raise
+        finally:
+            sys.stderr = python_stderr
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,72 @@
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+from ctr_pipeline.cli.first_import import on_first_import, quiet_libraries, without_extras
+on_first_import("noisy", without_extras, quiet_libraries)
+import noisy
+import noisy.part
+print("python", file=sys.stderr)
+print(noisy.VALUE, noisy.part.VALUE, type(noisy.__spec__.loader).__name__, len(
+    [finder for finder in sys.meta_path if "FirstImport" in type(finder).__name__]))
+"""
+NOISY = "import os, sys\nos.write(2, b'native\\n')\nprint('inside', file=sys.stderr)\nVALUE = 7\n"
+
+
+def run(tmp_path, code, *, before="", after=""):
+    package = tmp_path / "noisy"
+    package.mkdir()
+    (package / "__init__.py").write_text(code)
+    (package / "part.py").write_text("VALUE = 8\n")
+    return subprocess.run(
+        [sys.executable, "-c", f"{before}\n{PROGRAM.format(folder=str(tmp_path))}\n{after}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_native_chatter_is_kept_back_and_all_else_is_as_ever(tmp_path):
+    done = run(tmp_path, NOISY)
+    assert done.stdout.split() == ["7", "8", "SourceFileLoader", "0"]
+    assert done.stderr.split() == ["inside", "python"]
+
+
+def test_chatter_is_shown_if_the_import_fails(tmp_path):
+    done = run(tmp_path, NOISY + "raise ImportError('no library')\n")
+    assert done.returncode == 1
+    assert "native" in done.stderr
+    assert "ImportError: no library" in done.stderr
+
+
+LOOKS = """
+try:
+    import sklearn
+except ImportError:
+    sklearn = None
+VALUE = 7
+"""
+
+
+def test_extras_are_missing_while_the_package_loads_and_there_afterwards(tmp_path):
+    done = run(tmp_path, LOOKS, after="import sklearn\nprint(noisy.sklearn, sklearn.__name__)")
+    assert done.stdout.split()[-2:] == ["None", "sklearn"]
+
+
+def test_extras_that_are_loaded_already_stay(tmp_path):
+    done = run(tmp_path, LOOKS, before="import sklearn", after="print(noisy.sklearn is sklearn)")
+    assert done.stdout.split()[-1] == "True"
+
+
+def test_the_command_line_loads_tensorflow_without_extras():
+    code = (
+        "import sys\n"
+        "from ctr_pipeline.cli.session import Session\n"
+        "Session(verbosity=0).start_logging()\n"
+        "import ctr_pipeline.training.compiled\n"
+        "print(sorted({'tensorflow', 'matplotlib', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["['tensorflow']"]
