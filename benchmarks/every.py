@@ -96,6 +96,7 @@ BENCHMARKS = (
         ("--quick", "--models", "deepfm"),
         needs="CTRPIPE_CRITEO_DATA",
     ),
+    Benchmark("generated_quality"),
     Benchmark("criteo_peers", quick=None, needs="CTRPIPE_CRITEO_DATA"),
 )
 

@@ -624,7 +624,7 @@ class EarlierRun(Section):
 class TrainConfig(Section):
     """Training."""
 
-    epochs: int = Field(default=10, ge=1, description="Most passes over the training rows.")
+    epochs: int = Field(default=20, ge=1, description="Most passes over the training rows.")
     batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows a step.")
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="Of row order, dropout, initial values."
