@@ -1,16 +1,11 @@
-"""The job as Prometheus metrics, on a port of their own."""
+"""The job as Prometheus metrics."""
 
 from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
-from threading import Thread
-from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ctr_pipeline.distributed.master.status import JobView, MemberView
-from ctr_pipeline.errors import CtrPipelineError
 
 STATES = (
     "waiting",
@@ -89,38 +84,3 @@ def _member_metrics(members: tuple[MemberView, ...]) -> Iterator[Metric]:
             rows.add_metric(labels, member.stats.rows_held)
             speed.add_metric(labels, member.stats.samples_per_second)
     yield from (up, leases, rss, rows, speed, restarts)
-
-
-class MetricsServer:
-    """Serves metrics over HTTP.
-
-    Args:
-        view: The job now.
-        host: To bind.
-
-    Attributes:
-        address: `host:port` as bound.
-
-    Raises:
-        CtrPipelineError: The host is not one of this machine.
-    """
-
-    def __init__(self, view: Callable[[], JobView], *, host: str) -> None:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(JobCollector(view))
-        self._server: ThreadingHTTPServer
-        self._thread: Thread
-        try:
-            started: Any = start_http_server(0, addr=host, registry=registry)
-        except OSError as error:
-            raise CtrPipelineError(
-                f"metrics cannot be served on ({error.strerror})", place=host
-            ) from error
-        self._server, self._thread = started
-        self.address = f"{host}:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        """Ends."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

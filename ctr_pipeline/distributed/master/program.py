@@ -29,7 +29,7 @@ from ctr_pipeline.distributed.master.beginning import (
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
-from ctr_pipeline.distributed.master.metrics import MetricsServer
+from ctr_pipeline.distributed.master.metrics import JobCollector
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
@@ -37,6 +37,7 @@ from ctr_pipeline.distributed.master.settings import bound_workers, plan_job, st
 from ctr_pipeline.distributed.master.validation import decide_epoch
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, load_endpoint, save_endpoint
+from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CtrPipelineError
@@ -175,17 +176,18 @@ class Master:
             restarts=number,
         )
         with ExitStack() as stack:
-            metrics = MetricsServer(servicer.status, host=_host_of(self._bind))
-            stack.callback(metrics.close)
+            metrics_address = stack.enter_context(
+                serve_metrics(JobCollector(servicer.status), _host_of(self._bind))
+            )
             server, address = self._serve(servicer)
             stack.callback(executor.release)
             stack.callback(lambda: server.stop(0.0 if executor.death else _GRACE_SECONDS))
-            servicer.know_server(server, address, metrics.address)
+            servicer.know_server(server, address, metrics_address)
             with suppress(MasterGoneError):
                 self._take_over(start)
                 save_endpoint(
                     self._job_folder,
-                    Endpoint(address, metrics.address, socket.gethostname(), os.getpid()),
+                    Endpoint(address, metrics_address, socket.gethostname(), os.getpid()),
                 )
                 _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
                 _live(executor, start)

@@ -2,17 +2,14 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.server import RpcServer
-from ctr_pipeline.errors import CtrPipelineError
 
 
 class PsFigures:
@@ -101,26 +98,3 @@ class PsMetrics(Collector):
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(name, meaning, value=float(value))
-
-
-@contextmanager
-def serve_metrics(figures: PsFigures, host: str) -> Iterator[str]:
-    """Serves the figures on a free port; gives `host:port`.
-
-    Raises:
-        CtrPipelineError: The host is not one of this machine.
-    """
-    registry = CollectorRegistry()
-    registry.register(PsMetrics(figures))
-    try:
-        server, thread = start_http_server(0, addr=host, registry=registry)
-    except OSError as error:
-        raise CtrPipelineError(
-            f"metrics cannot be served on ({error.strerror})", place=host
-        ) from error
-    try:
-        yield f"{host}:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -18,13 +18,14 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import JobSpec, TableShape, UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.memory import release_compiler_pages
-from ctr_pipeline.distributed.ps.metrics import PsFigures, serve_metrics
+from ctr_pipeline.distributed.ps.metrics import PsFigures, PsMetrics
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.ps.session import PsSession
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
@@ -93,6 +94,7 @@ def run_ps(
         num_threads=_NUM_HANDLERS,
     )
     address = server.start()
+    host = address.rpartition(":")[0].strip("[]")
     figures = PsFigures(core, server)
 
     def connect() -> RpcClient:
@@ -101,7 +103,7 @@ def run_ps(
     try:
         with (
             _leaving_on_sigterm() as terminated,
-            serve_metrics(figures, address.rpartition(":")[0].strip("[]")) as metrics_address,
+            serve_metrics(PsMetrics(figures), host) as metrics_address,
         ):
             session = PsSession(
                 core,

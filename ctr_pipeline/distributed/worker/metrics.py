@@ -1,14 +1,11 @@
 """What a worker tells Prometheus."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.errors import CtrPipelineError
 
 
 class WorkerMetrics(Collector):
@@ -43,26 +40,3 @@ class WorkerMetrics(Collector):
         yield CounterMetricFamily(
             "ctrpipe_worker_sent_bytes", "Payload to parameter servers.", value=stats.bytes_sent
         )
-
-
-@contextmanager
-def serve_metrics(stats: Callable[[], MemberStats], host: str) -> Iterator[str]:
-    """Serves the figures on a free port; gives `host:port`.
-
-    Raises:
-        CtrPipelineError: The host is not one of this machine.
-    """
-    registry = CollectorRegistry()
-    registry.register(WorkerMetrics(stats))
-    try:
-        server, thread = start_http_server(0, addr=host, registry=registry)
-    except OSError as error:
-        raise CtrPipelineError(
-            f"metrics cannot be served on ({error.strerror})", place=host
-        ) from error
-    try:
-        yield f"{host}:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

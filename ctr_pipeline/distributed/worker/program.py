@@ -20,8 +20,9 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
-from ctr_pipeline.distributed.worker.metrics import serve_metrics
+from ctr_pipeline.distributed.worker.metrics import WorkerMetrics
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.distributed.worker.session import Session
 from ctr_pipeline.errors import CtrPipelineError
@@ -108,7 +109,7 @@ def run_worker(
     def connect() -> RpcClient:
         return RpcClient(_MASTER, master_address or _announced(job_folder), access)
 
-    with serve_metrics(figures, host) as metrics_address:
+    with serve_metrics(WorkerMetrics(figures), host) as metrics_address:
         session = Session(
             member=Member("worker", index, incarnation or secrets.token_hex(8)),
             config_fingerprint=model.config_fingerprint,

@@ -1,7 +1,8 @@
 from urllib.request import urlopen
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.worker.metrics import serve_metrics
+from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
+from ctr_pipeline.distributed.worker.metrics import WorkerMetrics
 
 
 def test_figures_are_read_when_they_are_asked_for():
@@ -12,7 +13,7 @@ def test_figures_are_read_when_they_are_asked_for():
         asked.append(1)
         return stats
 
-    with serve_metrics(figures, "127.0.0.1") as address:
+    with serve_metrics(WorkerMetrics(figures), "127.0.0.1") as address:
         before = len(asked)
         with urlopen(f"http://{address}/metrics", timeout=10) as reply:
             text = reply.read().decode()
