@@ -1,6 +1,7 @@
 """Cuts of a job as files: read into this process, or written for members to begin with."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
@@ -20,8 +21,22 @@ from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_log
+from ctr_pipeline.progress import Progress
 
 FIRST_CUT = 1
+
+
+def find_cuts(folder: CheckpointsFolder, progress: Progress) -> list[CutManifest]:
+    """Cuts whose bytes are all as they were written, newest first; says why others are not."""
+    found, damages = folder.sound(read=True)
+    for damage in damages:
+        progress.say(f"Checkpoint passed over: {damage}")
+    return found
+
+
+def last_of_epoch(cuts: Sequence[CutManifest], epoch: int) -> CutManifest | None:
+    """The last cut of an epoch, of cuts from the newest on; None if there is none of it."""
+    return next((cut for cut in cuts if cut.facts.epoch == epoch), None)
 
 
 def restore_cut(

@@ -349,26 +349,24 @@ def _find_cut(
     # With the words of members of a job, which others need not load.
     from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
     from ctr_pipeline.distributed.rpc.spec_file import load_spec
+    from ctr_pipeline.pipeline.cut_files import find_cuts, last_of_epoch
 
     spec = load_spec(earlier.job)
-    cuts, damages = CheckpointsFolder(earlier.checkpoints, spec.job).sound(read=True)
-    for damage in damages:
-        progress.say(f"Checkpoint passed over: {damage}")
+    cuts = find_cuts(CheckpointsFolder(earlier.checkpoints, spec.job), progress)
     history = load_history(earlier.history)
     if not cuts or (which == "best" and not history):
         raise _not_trained(earlier, None if cuts else "no trained model")
-    found = cuts[0]
+    found: CutManifest | None = cuts[0]
     if which == "best":
         train = config.train
         best = decide_stop(history, train.early_stopping, train.epochs).best_epoch
-        of_best = [cut for cut in cuts if cut.facts.epoch == best]
-        if not of_best:
-            raise CheckpointError(
-                "the checkpoint of its best epoch is not whole",
-                place=str(earlier.path),
-                remedy=f"Set {KEY}.checkpoint: last",
-            )
-        found = of_best[0]
+        found = last_of_epoch(cuts, best)
+    if found is None:
+        raise CheckpointError(
+            "the checkpoint of its best epoch is not whole",
+            place=str(earlier.path),
+            remedy=f"Set {KEY}.checkpoint: last",
+        )
     return EarlierCheckpoint(
         config=config,
         folder=earlier.checkpoints,

@@ -12,7 +12,7 @@ from ctr_pipeline.distributed.master.manifests import (
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.cut_files import open_cut, restore_cut
+from ctr_pipeline.pipeline.cut_files import find_cuts, last_of_epoch, open_cut, restore_cut
 from ctr_pipeline.pipeline.training_stage import (
     TrainedModel,
     assemble_local,
@@ -146,16 +146,15 @@ def stream_job_model(
 
 def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:
     """The last cut of the best epoch, or else the newest one that is whole."""
-    found, damages = CheckpointsFolder(folder, None).sound(read=True)
-    for damage in damages:
-        progress.say(f"Checkpoint passed over: {damage}")
+    found = find_cuts(CheckpointsFolder(folder, None), progress)
     if not found:
         raise CheckpointError(
             "no checkpoint is whole",
             place=str(folder),
             remedy="Run 'ctrpipe train' without --resume to train from the start",
         )
-    of_best = [cut for cut in found if cut.facts.epoch == best.epoch]
-    if not of_best:
+    of_best = last_of_epoch(found, best.epoch)
+    if of_best is None:
         progress.say("The newest checkpoint is used instead of the best, which is not whole")
-    return (of_best or found)[0]
+        return found[0]
+    return of_best

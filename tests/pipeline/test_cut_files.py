@@ -1,6 +1,7 @@
 """Parameters written as the first cut of a job, and what its servers make of them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from job_specs import job_spec, optimizer_shape
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import SegmentShape, TableShape, UpdateRule
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, cut_file_name
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.embeddings.dense import DenseParameters
@@ -17,7 +18,14 @@ from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.cut_files import FIRST_CUT, restore_cut, write_first_cut
+from ctr_pipeline.pipeline.cut_files import (
+    FIRST_CUT,
+    find_cuts,
+    last_of_epoch,
+    restore_cut,
+    write_first_cut,
+)
+from ctr_pipeline.progress import SilentProgress
 
 NUM_DENSE = 11
 SIZES = {"item": 40, "user": 90}
@@ -139,3 +147,29 @@ def test_a_damaged_first_cut_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError):
         restore_cut(*parameters(trained=False), tmp_path / "checkpoints", manifest)
+
+
+class Told(SilentProgress):
+    def __init__(self):
+        self.messages = []
+
+    def say(self, message):
+        self.messages.append(message)
+
+
+def test_the_last_whole_cut_of_an_epoch_is_found_and_damaged_ones_are_told(tmp_path):
+    write_first_cut(spec_of(tmp_path), *parameters(trained=True))
+    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    first = folder.load(FIRST_CUT)
+    for cut, epoch in ((2, 0), (3, 1), (4, 1), (5, 2), (6, 2)):
+        folder.save(replace(first, facts=replace(first.facts, cut=cut, epoch=epoch)))
+    for cut in (4, 5, 6):
+        path = folder.path / cut_file_name(cut)
+        path.write_bytes(path.read_bytes()[:-9])
+    progress = Told()
+    cuts = find_cuts(folder, progress)
+    assert [cut.facts.cut for cut in cuts] == [3, 2, 1]
+    assert len(progress.messages) == 3
+    assert all(said.startswith("Checkpoint passed over: ") for said in progress.messages)
+    found = [last_of_epoch(cuts, epoch) for epoch in range(3)]
+    assert [cut and cut.facts.cut for cut in found] == [2, 3, None]
