@@ -25,16 +25,14 @@ _MAP_FIXED = 0x10
 
 
 @dataclass(frozen=True)
-class MemoryLimit:
-    """How much memory an array may take, and where the rest of it lies.
+class MemoryBound:
+    """How much memory an array may take.
 
     Attributes:
         num_bytes: Of the array in memory; whole pages count, so it may be a page less.
-        folder: Where the file lies. It has no name, and goes with the process however that ends.
     """
 
     num_bytes: int
-    folder: Path
 
     def spilled_bytes(self, num_bytes: int) -> int:
         """How many of an array's first so many bytes lie in the file."""
@@ -44,6 +42,17 @@ class MemoryLimit:
     def first_spilled(self) -> int:
         """Where the part that lies in the file begins, in bytes."""
         return self.num_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+
+
+@dataclass(frozen=True)
+class MemoryLimit(MemoryBound):
+    """How much memory an array may take, and where the rest of it lies.
+
+    Attributes:
+        folder: Where the file lies. It has no name, and goes with the process however that ends.
+    """
+
+    folder: Path
 
 
 class SpilledPart:

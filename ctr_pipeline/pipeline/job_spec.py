@@ -24,7 +24,7 @@ from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.embeddings.specs import SegmentSpec
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.encoding_stage import Encoding
-from ctr_pipeline.pipeline.rows import memory_limit_of, segment_specs, table_specs
+from ctr_pipeline.pipeline.rows import memory_bound_of, segment_specs, table_specs
 from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 
 
@@ -49,7 +49,7 @@ def prepare_spec(
     counts_file = run.job / "counts.npy"
     with durable.durable_write(counts_file) as file:
         np.save(file, np.concatenate([np.empty(0, np.int64), *encoding.counts]))
-    limit = memory_limit_of(config, run.checkpoints)
+    bound = memory_bound_of(config)
     return JobSpec(
         job=f"{config.name}-{secrets.token_hex(4)}",
         protocol=PROTOCOL_VERSION,
@@ -65,7 +65,7 @@ def prepare_spec(
         segments=_shapes(segment_specs(config.model, config.train)),
         admit_after=config.train.embeddings.admit_after,
         evict_after=config.train.embeddings.evict_after,
-        memory_limit_bytes=None if limit is None else limit.num_bytes,
+        memory_limit_bytes=None if bound is None else bound.num_bytes,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
         dense_optimizer=_optimizer(config.train.optimizer),

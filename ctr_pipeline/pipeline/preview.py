@@ -34,7 +34,7 @@ from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import CheckResult
-from ctr_pipeline.pipeline.rows import memory_limit_of, row_layout
+from ctr_pipeline.pipeline.rows import memory_bound_of, row_layout
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
@@ -190,10 +190,10 @@ def _memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[st
 
 def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
     """What lies beyond the memory limits of all processes with rows, if every id occurs."""
-    limit = memory_limit_of(config, config.run_folder)
+    bound = memory_bound_of(config)
     runtime = config.runtime
     holders = 1 if runtime.mode == "local" else runtime.parameter_servers
-    return 0 if limit is None else max(max_embedding_bytes - holders * limit.num_bytes, 0)
+    return 0 if bound is None else max(max_embedding_bytes - holders * bound.num_bytes, 0)
 
 
 def _spill_warnings(max_spilled_bytes: int, free_bytes: int) -> tuple[str, ...]:

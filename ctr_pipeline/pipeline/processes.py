@@ -208,7 +208,7 @@ def _served(
 ) -> Iterator["TrainedModel"]:
     """The model as the parameter servers hold it."""
     from ctr_pipeline.distributed.worker.ps_client import PsClient
-    from ctr_pipeline.pipeline.rows import NoRows, memory_limit_of, row_layout
+    from ctr_pipeline.pipeline.rows import NoRows, memory_bound_of, row_layout
     from ctr_pipeline.pipeline.score_files import ScoreFiles
     from ctr_pipeline.pipeline.served_rows import ServedDense, ServedRows
     from ctr_pipeline.pipeline.training_stage import TrainedModel
@@ -219,8 +219,7 @@ def _served(
     try:
         client.route(view.generation, _server_addresses(view, spec))
         row_bytes = row_layout(config, plan).record_bytes
-        limit = memory_limit_of(config, run.checkpoints)
-        rows = ServedRows(client, row_bytes, limit) if plan.fields else None
+        rows = ServedRows(client, row_bytes, memory_bound_of(config)) if plan.fields else None
         dense = ServedDense.read(client, num_fields=plan.num_slots)
         lookup = rows if rows is not None else NoRows(1 + config.model.embedding_dim)
         yield TrainedModel(

@@ -16,7 +16,7 @@ from ctr_pipeline.config.models import (
 )
 from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
-from ctr_pipeline.embeddings.spilling import MemoryLimit
+from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
 from ctr_pipeline.pipeline.own_embeddings import OwnEmbedding, own_embeddings
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
@@ -165,15 +165,21 @@ def build_store(
     return store
 
 
+def memory_bound_of(config: Config) -> MemoryBound | None:
+    """The bound that a config sets on records in memory of each process; None if there is none."""
+    limit_gb = config.train.embeddings.memory_limit_gb
+    return None if limit_gb is None else MemoryBound(round(limit_gb * 1e9))
+
+
 def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:
-    """The bound that a config sets on records in memory; None if there is none.
+    """The same bound for a process that holds records itself; None if there is none.
 
     Args:
         config: The config.
         folder: Where records beyond it lie.
     """
-    limit_gb = config.train.embeddings.memory_limit_gb
-    return None if limit_gb is None else MemoryLimit(round(limit_gb * 1e9), folder)
+    bound = memory_bound_of(config)
+    return None if bound is None else MemoryLimit(bound.num_bytes, folder)
 
 
 def describe_memory(store: EmbeddingStore) -> str:

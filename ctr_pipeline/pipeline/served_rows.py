@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.distributed.worker.ps_client import PreparedKeys, PsClient, Pull
-from ctr_pipeline.embeddings.spilling import MemoryLimit
+from ctr_pipeline.embeddings.spilling import MemoryBound
 from ctr_pipeline.embeddings.store import RowBlock
 
 
@@ -26,17 +26,17 @@ class ServedRows:
     Args:
         client: Knows where the servers are.
         row_bytes: Bytes of a row's record.
-        memory_limit: Of the records of each server; None: there is none.
+        memory_bound: Of the records of each server; None: there is none.
     """
 
     def __init__(
-        self, client: PsClient, row_bytes: int, memory_limit: MemoryLimit | None = None
+        self, client: PsClient, row_bytes: int, memory_bound: MemoryBound | None = None
     ) -> None:
         self._client = client
         sizes = [num_rows * row_bytes for num_rows in client.num_rows_by_server()]
         self.num_rows = sum(sizes) // row_bytes
         self._spilled_bytes = (
-            0 if memory_limit is None else sum(map(memory_limit.spilled_bytes, sizes))
+            0 if memory_bound is None else sum(map(memory_bound.spilled_bytes, sizes))
         )
         self._memory_bytes = sum(sizes) - self._spilled_bytes
 
