@@ -27,14 +27,13 @@ def durable_write(path: Path) -> Iterator[IO[bytes]]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+        with os_errors_explained(path):
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -76,11 +75,8 @@ class FileSyncs:
 
 
 def _sync_file(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with os_errors_explained(path), path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def require_place(path: Path) -> None:

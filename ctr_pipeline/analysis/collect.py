@@ -17,7 +17,7 @@ from ctr_pipeline.analysis.part_engine import PartEngine
 from ctr_pipeline.analysis.shared_vocabularies import collect_shared_vocabularies, counts_file
 from ctr_pipeline.analysis.sql import frequent_values_query, weights_query
 from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_new_values
-from ctr_pipeline.durable import FileSyncs, explain_os_error, sync_folder
+from ctr_pipeline.durable import FileSyncs, os_errors_explained, sync_folder
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType, Standardize, Vocabulary
 from ctr_pipeline.progress import Progress
@@ -192,11 +192,9 @@ def _load_if_current(folder: Path, fingerprint: str, progress: Progress) -> Stat
 def _staging(folder: Path) -> Iterator[Path]:
     """A folder inside `folder` for unfinished work, gone afterwards."""
     staging = folder / _STAGING_FOLDER
-    try:
+    with os_errors_explained(folder):
         shutil.rmtree(staging, ignore_errors=True)
         (staging / VOCABULARY_FOLDER).mkdir(parents=True)
-    except OSError as error:
-        raise explain_os_error(error, folder) from error
     try:
         yield staging
     finally:
@@ -205,15 +203,13 @@ def _staging(folder: Path) -> Iterator[Path]:
 
 def _publish(statistics: Statistics, staging: Path, folder: Path) -> None:
     """Replaces the last result; `statistics.json` never stands beside vocabularies of another."""
-    try:
+    with os_errors_explained(folder):
         sync_folder(staging / VOCABULARY_FOLDER)
         if (folder / STATISTICS_FILE).exists():
             (folder / STATISTICS_FILE).unlink()
             sync_folder(folder)
         shutil.rmtree(folder / VOCABULARY_FOLDER, ignore_errors=True)
         (staging / VOCABULARY_FOLDER).rename(folder / VOCABULARY_FOLDER)
-    except OSError as error:
-        raise explain_os_error(error, folder) from error
     save_statistics(folder / STATISTICS_FILE, statistics)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.dataset.parts import ValueCounts
-from ctr_pipeline.durable import explain_os_error
+from ctr_pipeline.durable import os_errors_explained
 
 
 class PartCounts:
@@ -34,11 +34,9 @@ class PartCounts:
         self._places: dict[str, list[tuple[int, int]]] = {}
         self._schemas: dict[str, pa.Schema] = {}
         self._end = 0
-        try:
+        with os_errors_explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        except OSError as error:
-            raise explain_os_error(error, file) from error
 
     def add(self, column: str, counts: ValueCounts) -> None:
         """Keeps what one part says of a column.
@@ -61,12 +59,10 @@ class PartCounts:
             self._places.setdefault(column, []).append((place, content.size))
             self._schemas[column] = batch.schema
         rest = memoryview(content)
-        try:
+        with os_errors_explained(self._file):
             while rest:
                 num_bytes = os.pwrite(self._descriptor, rest, place)
                 rest, place = rest[num_bytes:], place + num_bytes
-        except OSError as error:
-            raise explain_os_error(error, self._file) from error
 
     def read(self, column: str) -> pa.RecordBatchReader:
         """The counts of a column: value, num_rows, num_clicks, a value once for each part.

@@ -26,7 +26,7 @@ from sqlglot import exp
 
 from ctr_pipeline.analysis.spark_rows import LINE, FileView
 from ctr_pipeline.config.models import AnalysisConfig
-from ctr_pipeline.durable import explain_os_error
+from ctr_pipeline.durable import os_errors_explained
 from ctr_pipeline.errors import CtrPipelineError, DataError, StatisticsError
 
 _Result = TypeVar("_Result")
@@ -201,11 +201,9 @@ class SparkConnection:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        try:
+        with os_errors_explained(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             log = self._log.open("wb")
-        except OSError as error:
-            raise explain_os_error(error, self._folder) from error
         try:
             with log:
                 self._start(log)

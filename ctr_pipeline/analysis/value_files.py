@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.analysis.aggregates import StatisticsPlan
-from ctr_pipeline.durable import durable_write, explain_os_error
+from ctr_pipeline.durable import durable_write, os_errors_explained
 
 VOCABULARY_FOLDER = "vocabularies"
 _SCHEMA = pa.schema(
@@ -64,11 +64,8 @@ def write_new_values(
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    try:
-        with path.open("wb") as target:
-            return _write(target, batches, weighted=weighted)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with os_errors_explained(path), path.open("wb") as target:
+        return _write(target, batches, weighted=weighted)
 
 
 def _write(

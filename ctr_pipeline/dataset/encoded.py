@@ -147,13 +147,11 @@ class EncodedWriter:
             num_positive=0,
             weight_sum=0.0 if has_weights else None,
         )
-        try:
+        with durable.os_errors_explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "meta.json").unlink(missing_ok=True)
             # Without a buffer of its own a full disk is noticed where it can be told.
             self._file = (folder / "rows.bin").open("wb", buffering=0)
-        except OSError as error:
-            raise durable.explain_os_error(error, folder) from error
 
     def write(
         self,
@@ -181,11 +179,9 @@ class EncodedWriter:
         """Appends records, whose memory is free again afterwards."""
         # Not `tofile`, whose errors do not tell a full disk from another one.
         rest = records.words.reshape(-1).view(np.uint8).data
-        try:
+        with durable.os_errors_explained(self._folder / "rows.bin"):
             while rest:
                 rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise durable.explain_os_error(error, self._folder / "rows.bin") from error
         meta = self._meta
         self._meta = replace(
             meta,

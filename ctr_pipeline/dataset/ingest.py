@@ -56,7 +56,7 @@ from ctr_pipeline.dataset.times import (
     show_time,
 )
 from ctr_pipeline.dataset.weights import WeightSums
-from ctr_pipeline.durable import explain_os_error, sync_folder
+from ctr_pipeline.durable import os_errors_explained, sync_folder
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType, ListSpec
 from ctr_pipeline.progress import Progress, ProgressTask
@@ -357,20 +357,17 @@ def _whole_or_absent(folder: Path) -> Iterator[Path]:
     """A temporary folder that replaces `folder` if the block ends well and vanishes if not."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     replaced = folder.with_name(f".{folder.name}.{os.getpid()}.old.tmp")
-    try:
+    with os_errors_explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         temporary.mkdir()
-    except OSError as error:
-        raise explain_os_error(error, folder) from error
     try:
-        yield temporary
-        if folder.exists():
-            folder.rename(replaced)
-        temporary.rename(folder)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise explain_os_error(error, folder) from error
+        with os_errors_explained(folder):
+            yield temporary
+            if folder.exists():
+                folder.rename(replaced)
+            temporary.rename(folder)
+            sync_folder(folder.parent)
     finally:
         for path in (temporary, replaced):
             shutil.rmtree(path, ignore_errors=True)

@@ -24,7 +24,7 @@ from ctr_pipeline.dataset.dictionaries import (
     sum_indices,
 )
 from ctr_pipeline.dataset.weights import WeightSums
-from ctr_pipeline.durable import explain_os_error
+from ctr_pipeline.durable import os_errors_explained
 from ctr_pipeline.errors import DataError
 
 PART_ROWS = 65_536
@@ -92,11 +92,12 @@ def write_tables(
     batch = pa.record_batch(
         {name: plain[name] if name in plain else _encode(columns[name]) for name in columns}
     )
-    try:
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-    except OSError as error:
-        raise explain_os_error(error, file) from error
+    with (
+        os_errors_explained(file),
+        pa.OSFile(str(file), "wb") as sink,
+        pa.ipc.new_file(sink, batch.schema) as writer,
+    ):
+        writer.write_batch(batch)
     is_positive = plain[label].to_numpy(zero_copy_only=False) == 1
     weights = None
     if weight is not None:

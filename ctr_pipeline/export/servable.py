@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from ctr_pipeline.durable import explain_os_error, sync_folder
+from ctr_pipeline.durable import explain_os_error, os_errors_explained, sync_folder
 from ctr_pipeline.errors import ExportError
 from ctr_pipeline.export.bundle import replace_rows
 from ctr_pipeline.export.input_names import choose_input_names
@@ -150,7 +150,7 @@ def publish_export(exported: ExportedModel) -> Path:
     """
     target = exported.version_folder
     replaced = target.with_name(f".{target.name}.{os.getpid()}.old")
-    try:
+    with os_errors_explained(target):
         _sync_tree(exported.folder)
         shutil.rmtree(replaced, ignore_errors=True)
         if target.exists():
@@ -158,8 +158,6 @@ def publish_export(exported: ExportedModel) -> Path:
         exported.folder.rename(target)
         sync_folder(target.parent)
         shutil.rmtree(replaced, ignore_errors=True)
-    except OSError as error:
-        raise explain_os_error(error, target) from error
     return target
 
 

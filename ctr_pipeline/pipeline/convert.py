@@ -158,10 +158,8 @@ def convert_rows(
     data = DataConfig(train=rows, columns=_names(columns), delimiter=_delimiter(delimiter))
     progress.say(f"Looking at {rows}")
     source = inspect_paths(data, {"input": rows}, {"input": "INPUT"})
-    try:
+    with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise durable.explain_os_error(error, output.parent) from error
     num_rows = num_rounded = 0
     place = str(next(iter(source.opened)))
     tables = _tables(source, target, progress)

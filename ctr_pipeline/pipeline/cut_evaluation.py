@@ -116,10 +116,8 @@ def _require_cut(run: RunFolder) -> None:
 def _make_place(run: RunFolder, facts: CutFacts) -> Path:
     """Where the results of a cut are kept; training never looks there."""
     place = run.evaluations / f"cut-{facts.cut:06d}"
-    try:
+    with durable.os_errors_explained(place):
         place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise durable.explain_os_error(error, place) from error
     return place
 
 

@@ -393,7 +393,7 @@ def _not_trained(earlier: RunFolder, what: str | None) -> CheckpointError:
 def _store(beginning: Beginning, earlier: RunFolder, run: RunFolder) -> Beginning:
     """Copies what the run rests on, so that the earlier one may go."""
     temporary = run.path / f".{run.beginning.name}.tmp"
-    try:
+    with durable.os_errors_explained(run.beginning):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         names = {
@@ -414,8 +414,6 @@ def _store(beginning: Beginning, earlier: RunFolder, run: RunFolder) -> Beginnin
         durable.write_text(temporary / _RECORD, beginning.record.model_dump_json(indent=1) + "\n")
         shutil.rmtree(run.beginning, ignore_errors=True)
         temporary.rename(run.beginning)
-    except OSError as error:
-        raise durable.explain_os_error(error, run.beginning) from error
     return stored
 
 

@@ -91,10 +91,8 @@ def init_config(
     label_rate = label_rate_of(source, label)
     preview = preview_features(loaded)
     text = render_config(slug, section, preview)
-    try:
+    with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise durable.explain_os_error(error, output.parent) from error
     durable.write_text(output, text)
     return InitResult(
         output=output,

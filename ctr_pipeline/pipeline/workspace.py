@@ -239,11 +239,9 @@ class RunFolder:
                 place=str(self.path),
                 remedy="Choose an 'output' that is new or empty",
             )
-        try:
+        with durable.os_errors_explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise durable.explain_os_error(error, self.path) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 from pydantic import BaseModel, ConfigDict, Field
 
-from ctr_pipeline.durable import durable_write, explain_os_error, write_text
+from ctr_pipeline.durable import durable_write, os_errors_explained, write_text
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.sampling.counter_random import Float64s, derive_key, scramble_32_bits
 from ctr_pipeline.sampling.criteo_columns import COLUMN_NAMES, NUM_CATEGORIES, NUM_NUMBERS
@@ -139,10 +139,8 @@ def write_criteo_sample(
     num_train = num_rows - num_valid - num_test
     model, seen, test = PlantedModel(seed=seed, num_rows=num_rows), SeenIds(), _TestRows()
     num_clicks = num_train_clicks = 0
-    try:
+    with os_errors_explained(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain_os_error(error, path.parent) from error
     bounds = [0, num_train, num_train + num_valid, num_rows]
     with durable_write(path) as file, progress.task("sample", total=num_rows) as task:
         writer = _open_writer(file, header=header)

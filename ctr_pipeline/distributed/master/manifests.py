@@ -182,10 +182,8 @@ class CheckpointsFolder:
     def __init__(self, path: Path, job: str | None) -> None:
         self.path = path
         self._job = job
-        try:
+        with durable.os_errors_explained(path):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise durable.explain_os_error(error, path) from error
 
     def numbers(self) -> list[int]:
         """Cuts with a manifest, sound or not, newest first."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
-from ctr_pipeline.durable import explain_os_error, sync_folder
+from ctr_pipeline.durable import os_errors_explained, sync_folder
 from ctr_pipeline.errors import RunFolderError
 
 JOB_HOST_NAME = "job.ctrpipe.internal"
@@ -65,7 +65,7 @@ class Access:
         token = (_TLS_PREFIX if tls else "open-") + secrets.token_urlsafe(32)
         made = _make_certificates() if tls else None
         folder = job_folder / "tls"
-        try:
+        with os_errors_explained(job_folder):
             job_folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
             if made is not None:
@@ -74,8 +74,6 @@ class Access:
                 _write_secret(folder / "member.pem", made.certificate)
                 _write_secret(folder / "member.key", made.key)
             _write_secret(job_folder / "token", token.encode("ascii") + b"\n")
-        except OSError as error:
-            raise explain_os_error(error, job_folder) from error
         return cls(token=token, tls=made)
 
     @classmethod
