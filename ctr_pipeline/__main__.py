@@ -2,7 +2,7 @@
 
 import sys
 
-from ctr_pipeline.cli.main import main
+from ctr_pipeline.cli.main import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

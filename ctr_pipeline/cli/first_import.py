@@ -6,8 +6,12 @@ What they write during the import can be kept back, and is shown only if the imp
 Keras looks for scikit-learn and matplotlib when it loads, for wrappers and plots that nothing here
 uses, and goes on without them where they are not installed. Loading them takes a quarter of the
 time until TensorFlow is there.
+
+Half of what remains goes to Python's cyclic collector, which looks through hundreds of thousands
+of new objects, all of them modules' own, again and again.
 """
 
+import gc
 import importlib.abc
 import importlib.machinery
 import os
@@ -87,6 +91,19 @@ def without_extras() -> Iterator[None]:
     finally:
         for name in absent:
             del sys.modules[name]
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Python's cyclic collector rests; what is there afterwards it never looks at again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

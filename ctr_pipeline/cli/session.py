@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ctr_pipeline.cli.first_import import on_first_import, quiet_libraries, without_extras
+from ctr_pipeline.cli.first_import import (
+    on_first_import,
+    quiet_libraries,
+    without_collections,
+    without_extras,
+)
 from ctr_pipeline.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -101,11 +106,11 @@ class Session:
         logger.addHandler(stream)
         # TensorFlow gives the root logger a handler of its own, which would say everything twice.
         logger.propagate = False
-        on_first_import("keras", without_extras)
+        on_first_import("keras", without_extras, without_collections)
         if self.verbosity == 0:
-            on_first_import("tensorflow", without_extras, quiet_libraries)
+            on_first_import("tensorflow", without_extras, without_collections, quiet_libraries)
         else:
-            on_first_import("tensorflow", without_extras)
+            on_first_import("tensorflow", without_extras, without_collections)
             logger.setLevel(min(level, logger.level or level))
 
     def start_member_logging(self) -> None:

@@ -9,6 +9,7 @@ as UTF-8 in one array of bytes, one a line. The response holds the logits and pr
 signatures and TensorFlow's version.
 """
 
+import gc
 import json
 import sys
 from itertools import pairwise
@@ -17,9 +18,14 @@ from typing import Any
 # Keras comes along with TensorFlow, looks for these two, and goes on without them; nothing here
 # uses them, and loading them would take a quarter of the time until the first score.
 sys.modules.update(dict.fromkeys(("matplotlib", "sklearn")))  # type: ignore[arg-type]
+# Half of the rest would be searches for cycles among modules' own objects.
+gc.disable()
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+
+gc.freeze()
+gc.enable()
 
 # Rows of one request: more than one and less than all, with another number in the last one.
 _REQUEST_ROWS = 257

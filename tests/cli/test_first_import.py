@@ -15,13 +15,13 @@ print(noisy.VALUE, noisy.part.VALUE, type(noisy.__spec__.loader).__name__, len(
 NOISY = "import os, sys\nos.write(2, b'native\\n')\nprint('inside', file=sys.stderr)\nVALUE = 7\n"
 
 
-def run(tmp_path, code, *, before="", after=""):
+def run(tmp_path, code, *, before="", after="", program=PROGRAM):
     package = tmp_path / "noisy"
     package.mkdir()
     (package / "__init__.py").write_text(code)
     (package / "part.py").write_text("VALUE = 8\n")
     return subprocess.run(
-        [sys.executable, "-c", f"{before}\n{PROGRAM.format(folder=str(tmp_path))}\n{after}"],
+        [sys.executable, "-c", f"{before}\n{program.format(folder=str(tmp_path))}\n{after}"],
         capture_output=True,
         text=True,
         check=False,
@@ -58,6 +58,14 @@ def test_extras_are_missing_while_the_package_loads_and_there_afterwards(tmp_pat
 def test_extras_that_are_loaded_already_stay(tmp_path):
     done = run(tmp_path, LOOKS, before="import sklearn", after="print(noisy.sklearn is sklearn)")
     assert done.stdout.split()[-1] == "True"
+
+
+def test_the_collector_rests_meanwhile_and_works_afterwards(tmp_path):
+    surrounded = PROGRAM.replace("without_extras", "without_collections")
+    code = "import gc\nVALUE = 7\nWAS_ENABLED = gc.isenabled()\n"
+    after = "import gc\nprint(noisy.WAS_ENABLED, gc.isenabled(), gc.get_freeze_count() > 0)"
+    done = run(tmp_path, code, program=surrounded, after=after)
+    assert done.stdout.split()[-3:] == ["False", "True", "True"]
 
 
 def test_the_command_line_loads_tensorflow_without_extras():
