@@ -2,10 +2,10 @@
 
 Writes sample rows, runs `ctrpipe run configs/criteo_deepfm.yaml` on them in a process of its own,
 and reads the stages' seconds from its `metrics.json`. Ingestion, statistics and transforms together
-give rows/s. Peak memory is the largest sum over the process and its children, sampled every 0.2 s,
-of the proportional set size: a page that n processes share counts for an n-th in each, so once in
-all. Systems that do not tell it (all but Linux) give resident memory, every 50 ms, where shared
-pages count once a process.
+give rows/s. Peak memory is the largest sum over the process and its children, sampled every 0.2 s
+(more rarely where that would take more than a fiftieth of a core), of the proportional set size: a
+page that n processes share counts for an n-th in each, so once in all. Systems that do not tell it
+(all but Linux) give resident memory, every 50 ms, where shared pages count once a process.
 
     python benchmarks/whole_job.py --rows 1_000_000 4_000_000
 """
@@ -31,6 +31,7 @@ PREPARATION = ("ingest", "statistics", "transforms")
 # The kernel walks a process's pages for its proportional set size, so that is asked for less often.
 _PROPORTIONAL = hasattr(psutil.Process().memory_full_info(), "pss")
 _SAMPLING_SECONDS = 0.2 if _PROPORTIONAL else 0.05
+_MOST_SHARE_OF_A_CORE = 0.02
 
 
 def memory_of(process: psutil.Process) -> int:
@@ -56,7 +57,9 @@ class MemoryWatch:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._stop.wait(_SAMPLING_SECONDS):
+        pause = _SAMPLING_SECONDS
+        while not self._stop.wait(pause):
+            started = time.thread_time()
             total = 0
             try:
                 processes = [self._process, *self._process.children(recursive=True)]
@@ -68,6 +71,9 @@ class MemoryWatch:
                 except (psutil.NoSuchProcess, psutil.AccessDenied):
                     continue  # It ended between being listed and being asked, or is about to.
             self.peak_bytes = max(self.peak_bytes, total)
+            # Looking at many pages takes from the job what is to be measured.
+            spent = time.thread_time() - started
+            pause = max(_SAMPLING_SECONDS, spent / _MOST_SHARE_OF_A_CORE)
 
     def close(self) -> None:
         """Ends watching."""
