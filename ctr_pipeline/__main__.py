@@ -2,7 +2,7 @@
 
 import sys
 
-from ctr_pipeline.cli.main import program
+from ctr_pipeline.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(program())
+    sys.exit(main())

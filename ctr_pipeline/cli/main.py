@@ -4,7 +4,6 @@ Each subcommand is a file of this package; what is slow to import waits until a 
 """
 
 import difflib
-import gc
 import os
 import signal
 import sys
@@ -134,15 +133,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code_of(lambda: _invoke(given, session), session)
 
 
-def program() -> int:
-    """What the installed command runs: `main`, in a process that ends with it."""
-    code = main()
-    # The interpreter ends with searches for cycles, a second long once TensorFlow is loaded, in
-    # memory that the system takes back anyway.
-    gc.freeze()
-    return code
-
-
 def set_up_libraries() -> None:
     """Tells libraries that are imported later how to behave, unless the user has."""
     # TensorFlow's own chatter is about its build, not about the user's work.
@@ -178,4 +168,4 @@ def _suggest_command(arguments: Sequence[str], error: TyperException) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(program())
+    sys.exit(main())

@@ -24,7 +24,6 @@ gc.disable()
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-gc.freeze()
 gc.enable()
 
 # Rows of one request: more than one and less than all, with another number in the last one.
