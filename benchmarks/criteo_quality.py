@@ -311,15 +311,7 @@ def main() -> None:
         for name, difference in ahead.items():
             figures[name]["auc_ahead_of_first"] = difference.auc_ahead
             figures[name]["logloss_ahead_of_first"] = difference.logloss_ahead
-    write_results(
-        arguments.json,
-        benchmark="criteo_quality",
-        machine=machine,
-        results={
-            name: {key: value.as_dict() for key, value in row.items()}
-            for name, row in figures.items()
-        },
-    )
+    write_results(arguments.json, benchmark="criteo_quality", machine=machine, results=figures)
 
 
 if __name__ == "__main__":

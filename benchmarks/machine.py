@@ -105,10 +105,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def write_results(
     path: Path | None, *, benchmark: str, machine: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
-    """Writes the results as JSON if a path was given."""
+    """Writes the results, figures among them by their `as_dict`, as JSON if a path was given."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": benchmark, "machine": dict(machine), "results": dict(results)}
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, default=lambda figure: figure.as_dict())
+    path.write_text(text + "\n", encoding="utf-8")
     print(f"Results: {path}")

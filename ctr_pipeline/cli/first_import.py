@@ -4,10 +4,10 @@ TensorFlow's libraries log about their build while they load, whatever TF_CPP_MI
 What they write during the import can be kept back, and is shown only if the import fails.
 
 Keras looks for scikit-learn and matplotlib when it loads, for wrappers and plots that nothing here
-uses, and goes on without them where they are not installed. Loading them takes a quarter of the
+uses, and goes on without them where they are not installed. Loading them takes a third of the
 time until TensorFlow is there.
 
-Half of what remains goes to Python's cyclic collector, which looks through hundreds of thousands
+A sixth of what remains goes to Python's cyclic collector, which looks through hundreds of thousands
 of new objects, all of them modules' own, again and again.
 """
 

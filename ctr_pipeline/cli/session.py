@@ -106,12 +106,11 @@ class Session:
         logger.addHandler(stream)
         # TensorFlow gives the root logger a handler of its own, which would say everything twice.
         logger.propagate = False
-        on_first_import("keras", without_extras, without_collections)
-        if self.verbosity == 0:
-            on_first_import("tensorflow", without_extras, without_collections, quiet_libraries)
-        else:
-            on_first_import("tensorflow", without_extras, without_collections)
+        if self.verbosity > 0:
             logger.setLevel(min(level, logger.level or level))
+        quick = (without_extras, without_collections)
+        on_first_import("keras", *quick)
+        on_first_import("tensorflow", *quick, *([quiet_libraries] if self.verbosity == 0 else []))
 
     def start_member_logging(self) -> None:
         """Sends the log of a member to stderr, with times: it becomes its log file."""

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import Any
 
 # Keras comes along with TensorFlow, looks for these two, and goes on without them; nothing here
-# uses them, and loading them would take a quarter of the time until the first score.
+# uses them, and loading them would take a third of the time until TensorFlow is there.
 sys.modules.update(dict.fromkeys(("matplotlib", "sklearn")))  # type: ignore[arg-type]
-# Half of the rest would be searches for cycles among modules' own objects.
+# A sixth of the rest would be searches for cycles among modules' own objects.
 gc.disable()
 
 import numpy as np  # noqa: E402
