@@ -1,8 +1,6 @@
 """`python -m ctr_pipeline` is `ctrpipe`."""
 
-import sys
-
-from ctr_pipeline.cli.main import main
+from ctr_pipeline.cli.process import run_process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process()

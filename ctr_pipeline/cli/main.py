@@ -165,7 +165,3 @@ def _suggest_command(arguments: Sequence[str], error: TyperException) -> None:
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(COMMANDS)}"
     error.message = f"No such command '{name}' ({hint})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,37 @@
+"""The command line as a process of its own, and how that ends.
+
+Python takes itself apart when a process ends: it empties every module and looks for cycles in what
+is left. With TensorFlow and DuckDB loaded that takes a second, for memory that the system takes
+back at once.
+"""
+
+import atexit
+import os
+import sys
+from typing import NoReturn
+
+
+def run_process() -> NoReturn:
+    """Runs the command of the system's arguments and ends the process with its exit code.
+
+    Threads are waited for, what was registered with `atexit` runs, and the standard streams are
+    flushed, as ever; then the process is over.
+    """
+    codes: list[int] = []
+    # Functions run in the reverse order of their registration: this one is to be the last.
+    atexit.register(_end, codes)
+    from ctr_pipeline.cli.main import main
+
+    codes.append(main())
+    sys.exit(codes[0])
+
+
+def _end(codes: list[int]) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        # Nobody takes what is left to say: Python has its own words and exit code for that.
+        return
+    if codes:
+        os._exit(codes[0])

@@ -1,0 +1,72 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import atexit, sys, threading, time
+import ctr_pipeline.cli.main as command_line
+from ctr_pipeline.cli.process import run_process
+
+class Tearing:
+    def __del__(self):
+        print("taken apart", flush=True)
+
+tearing = Tearing()
+
+def thread():
+    time.sleep(0.2)
+    print("thread")
+
+def main():
+    atexit.register(print, "at exit")
+    threading.Thread(target=thread).start()
+    print("command")
+    {ending}
+
+command_line.main = main
+run_process()
+"""
+
+
+def run(ending, **options):
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(ending=ending)],
+        **({"stdout": subprocess.PIPE} | options),
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+        text=True,
+        check=False,
+    )
+
+
+def test_threads_are_waited_for_and_functions_run_then_it_is_over():
+    done = run("return 7")
+    assert done.stdout.split("\n") == ["command", "thread", "at exit", ""]
+    assert done.stderr == ""
+    assert done.returncode == 7
+
+
+def test_an_error_nobody_expected_ends_as_in_every_program():
+    done = run("raise RuntimeError('no')")
+    assert "RuntimeError: no" in done.stderr
+    assert "taken apart" in done.stdout
+    assert done.returncode == 1
+
+
+def test_what_cannot_be_written_is_not_lost_in_silence():
+    with Path("/dev/full").open("w") as full:
+        done = run("return 0", stdout=full)
+    assert "No space left on device" in done.stderr
+    assert done.returncode == 120
+
+
+def test_the_module_is_such_a_process():
+    done = subprocess.run(
+        [sys.executable, "-m", "ctr_pipeline", "schema", "--no-such-option"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "--no-such-option" in done.stderr
