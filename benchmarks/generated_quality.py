@@ -96,15 +96,7 @@ def main() -> None:
             for name, row in figures.items()
         ],
     )  # fmt: skip
-    write_results(
-        arguments.json,
-        benchmark="generated_quality",
-        machine=machine,
-        results={
-            name: {key: value.as_dict() for key, value in row.items()}
-            for name, row in figures.items()
-        },
-    )
+    write_results(arguments.json, benchmark="generated_quality", machine=machine, results=figures)
 
 
 def describe(run: dict[str, Any]) -> str:

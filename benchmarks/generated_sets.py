@@ -5,7 +5,7 @@ columns (each pair of them acts by the inner product of hidden factors), and a s
 number; a missing number has an effect of its own. A set is a pure function of its kind and seed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -57,6 +57,32 @@ KINDS = (
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How rows were made.
+
+    Attributes:
+        ids_FB: Of each column of texts.
+        known_logits_B: What numbers and click rate add to the logits.
+        main: True effects of ids, [F], each [V].
+        factors: True factors of ids of the columns that act in pairs, [A, K], each [V].
+        main_deviation: Of the normal distribution of the effects.
+        factor_deviation: Of that of the factors.
+    """
+
+    ids_FB: list[Ints]
+    known_logits_B: Floats
+    main: list[Floats]
+    factors: list[list[Floats]]
+    main_deviation: float
+    factor_deviation: float
+
+    def rows(self, which: slice) -> "Recipe":
+        """The same for some of the rows."""
+        ids_FB = [ids_B[which] for ids_B in self.ids_FB]
+        return replace(self, ids_FB=ids_FB, known_logits_B=self.known_logits_B[which])
+
+
+@dataclass(frozen=True)
 class GeneratedSet:
     """Rows in order, the last tenths of which validate and test.
 
@@ -67,6 +93,7 @@ class GeneratedSet:
         probabilities_B: Of the test rows' clicks, true ones.
         floor_B: The same without what ids do that no training row shows.
         main_logits_B: True main effects of the test rows, of ids and numbers.
+        recipe: Of all rows, in order.
     """
 
     train: pd.DataFrame
@@ -75,6 +102,7 @@ class GeneratedSet:
     probabilities_B: Floats
     floor_B: Floats
     main_logits_B: Floats
+    recipe: Recipe
 
     def losses(self, predicted_B: Floats) -> dict[str, float]:
         """Logloss of predictions of the test rows beside the best ones, expected over labels."""
@@ -114,6 +142,19 @@ def _bias(logits_B: Floats, click_rate: float) -> float:
     return (low + high) / 2
 
 
+def _draw_effects(kind: Kind, seed: int) -> tuple[list[Floats], list[list[Floats]]]:
+    """Effects of each column's ids, and factors of those of the columns that act in pairs."""
+    tickets = [np.arange(vocabulary, dtype=np.uint64) for vocabulary in kind.vocabularies]
+    effects_FV = [
+        normal(ids_V, derive_key(seed, 2, column)) for column, ids_V in enumerate(tickets)
+    ]
+    factors_AKV = [
+        [normal(ids_V, derive_key(seed, 3, column, k)) for k in range(_FACTORS)]
+        for column, ids_V in enumerate(tickets[: kind.num_acting])
+    ]
+    return effects_FV, factors_AKV
+
+
 def draw_set(kind: Kind, *, num_rows: int, seed: int) -> GeneratedSet:
     """The set of a kind; `num_rows` where the kind does not tell."""
     size = kind.num_rows or num_rows
@@ -125,30 +166,28 @@ def draw_set(kind: Kind, *, num_rows: int, seed: int) -> GeneratedSet:
         for column, vocabulary in enumerate(kind.vocabularies)
     ]
     seen_FB = [np.isin(ids_B, ids_B[:num_train]) for ids_B in ids_FB]
+    effects_FV, factors_AKV = _draw_effects(kind, seed)
     main_B, known_main_B = np.zeros(size), np.zeros(size)
-    factors: list[list[Floats]] = []
-    for column, (ids_B, vocabulary) in enumerate(zip(ids_FB, kind.vocabularies, strict=True)):
-        tickets = np.arange(vocabulary, dtype=np.uint64)
-        effect_B = normal(tickets, derive_key(seed, 2, column))[ids_B]
-        main_B += effect_B
-        known_main_B += effect_B * seen_FB[column]
-        factors.append(
-            [
-                normal(tickets, derive_key(seed, 3, column, coordinate))[ids_B]
-                for coordinate in range(_FACTORS)
-            ]
-        )
+    for ids_B, effects_V, seen_B in zip(ids_FB, effects_FV, seen_FB, strict=True):
+        main_B += effects_V[ids_B]
+        known_main_B += effects_V[ids_B] * seen_B
+    factors = [
+        [factors_V[ids_B] for factors_V in factors_KV]
+        for ids_B, factors_KV in zip(ids_FB, factors_AKV, strict=False)
+    ]
     columns = {f"c{column}": [f"v{id_}" for id_ in ids_B] for column, ids_B in enumerate(ids_FB)}
     numbers: dict[str, Floats] = {}
+    curves_B = np.zeros(size)
     for order in range(kind.num_numbers):
         z_B = normal(counters, derive_key(seed, 4, order))
         is_missing_B = uniform(counters, derive_key(seed, 5, order)) < _MISSING_SHARE
         effect_B = np.where(is_missing_B, 0.5, np.sin(z_B * (1 + order % 2)))
-        main_B += effect_B
-        known_main_B += effect_B
+        curves_B += effect_B
         # Every other number has a heavy tail.
         values_B = np.round(np.exp(1 + 1.5 * z_B), 2) if order % 2 else z_B
         numbers[f"n{order}"] = np.where(is_missing_B, np.nan, values_B)
+    main_B += curves_B
+    known_main_B += curves_B
     pairs_B, known_pairs_B = np.zeros(size), np.zeros(size)
     for left, right in combinations(range(kind.num_acting), 2):
         product_B = sum(a * b for a, b in zip(factors[left], factors[right], strict=True))
@@ -168,4 +207,12 @@ def draw_set(kind: Kind, *, num_rows: int, seed: int) -> GeneratedSet:
         probabilities_B=probabilities_B[num_train + num_valid :],
         floor_B=floor_B[num_train + num_valid :],
         main_logits_B=main * main_B[num_train + num_valid :],
+        recipe=Recipe(
+            ids_FB=ids_FB,
+            known_logits_B=main * curves_B + bias,
+            main=[main * effects_V for effects_V in effects_FV],
+            factors=[[np.sqrt(pair) * u_V for u_V in u_KV] for u_KV in factors_AKV],
+            main_deviation=main,
+            factor_deviation=float(np.sqrt(pair)),
+        ),
     )
