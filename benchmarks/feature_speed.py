@@ -293,12 +293,12 @@ def side_kernels(folder: Path, kind: str) -> dict[str, Any]:
     name, _, turns = kind.partition("-")
     run = folder / f"plan-{name}"
     plan = load_plan(run / "preprocessing.json")
+    file = pq.ParquetFile(folder / "train.parquet")
+    batch_rows = min(BATCH_ROWS, file.metadata.num_rows)
     batches = [
         batch
-        for batch in pq.ParquetFile(folder / "train.parquet").iter_batches(
-            BATCH_ROWS, columns=CATEGORIES
-        )
-        if batch.num_rows == BATCH_ROWS  # of one shape, as TensorFlow compiles it once
+        for batch in file.iter_batches(batch_rows, columns=CATEGORIES)
+        if batch.num_rows == batch_rows  # of one shape, as TensorFlow compiles it once
     ]
     as_dictionaries = [_as_dictionaries(batch) for batch in batches]
     encoder = ColumnEncoder(plan, run, threads=available_cores())
@@ -314,7 +314,7 @@ def side_kernels(folder: Path, kind: str) -> dict[str, Any]:
 
     if not np.array_equal(encoder.encode(batches[0]).ids, by_layers(batches[0])):
         raise SystemExit(f"{name}: kernels and layers give different ids")
-    num_rows = len(batches) * BATCH_ROWS
+    num_rows = len(batches) * batch_rows
     speeds: dict[str, list[float]] = {"kernels": [], "dictionaries": [], "layers": []}
     with ThreadPoolExecutor(available_cores()) as pool:
 

@@ -124,7 +124,7 @@ def begin_job(
         return Job.to_score(settings, spec.scores_cut, manifest.frozen, now)
     sound, reasons = folder.sound()
     for reason in reasons:
-        _LOGGER.warning("%s", reason)
+        _LOGGER.warning("passed over: %s", reason)
     for manifest in sound:
         require_same_job(manifest, spec)
     if sound:

@@ -255,7 +255,7 @@ class CheckpointsFolder:
                 manifest = self.load(cut)
                 self.check_files(manifest, read=read)
             except CheckpointError as error:
-                reasons.append(f"cut {cut} is passed over: {error}")
+                reasons.append(f"cut {cut}: {error}")
             else:
                 whole.append(manifest)
         return whole, reasons

@@ -212,7 +212,7 @@ def test_a_damaged_cut_is_passed_over_by_name_and_the_one_before_found(
     whole, reasons = folder.sound(read=read)
     assert whole == [first]
     (reason,) = reasons
-    assert reason.startswith("cut 2 is passed over")
+    assert reason.startswith("cut 2: ")
     assert rows_name(2, "delta", 2) in reason
     assert said in reason
 
