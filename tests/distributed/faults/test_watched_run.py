@@ -244,9 +244,14 @@ def test_results_of_earlier_runs_are_taken_in_if_they_are_of_the_same_size(tmp_p
 
 
 def test_natural_error_is_four_deviations_or_a_thousandth():
-    assert natural_error([0.75]) == (0.75, 0.001)
+    assert natural_error([0.75, 0.75, 0.75]) == (0.75, 0.001)
     middle, room = natural_error([0.74, 0.75, 0.76])
     assert (middle, room) == pytest.approx((0.75, 0.04))
+
+
+def test_one_or_two_undisturbed_runs_say_nothing_of_the_natural_error():
+    assert natural_error([0.75]) == (0.75, 0.005)
+    assert natural_error([0.75, 0.75]) == (0.75, 0.005)
 
 
 def test_the_table_counts_what_is_as_it_should_be():
