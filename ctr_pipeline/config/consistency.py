@@ -27,6 +27,7 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
     _check_splits(values, source)
     _check_runtime(values, source)
     _check_ensemble(values, source)
+    _check_refit(values, source)
     _check_target(values, source)
     entries = value_at(values, ("features",))
     for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
@@ -170,6 +171,30 @@ def _check_ensemble(values: dict[str, Any], source: Source) -> None:
         source.add(
             ("train", "ensemble"),
             "an ensemble is trained in one process; set runtime.mode: local, or ensemble: 1",
+        )
+
+
+def _check_refit(values: dict[str, Any], source: Source) -> None:
+    key: KeyPath = ("train", "refit")
+    if value_at(values, key) is not True:
+        return
+    if value_at(values, ("runtime", "mode")) == "processes":
+        source.add(
+            key, "a refit is trained in one process; set runtime.mode: local, or refit: false"
+        )
+    share = value_at(values, ("data", "split", "test"))
+    if value_at(values, ("data", "test")) is None and share == 0:
+        source.add(
+            key,
+            "validation rows are trained on, so that only test rows can tell how good the model "
+            "is, and data.split.test leaves none",
+        )
+    negatives = value_at(values, ("data", "sample", "negatives"))
+    if isinstance(negatives, int | float) and negatives < 1:
+        source.add(
+            key,
+            "data.sample.negatives thins out the training rows and not the validation rows, which "
+            "cannot be trained on together then; leave out one of the two",
         )
 
 

@@ -26,6 +26,11 @@ def _is_one(value: object) -> bool:
     return value == 1
 
 
+def _is_false(value: object) -> bool:
+    """Whether a config is written without its refit, as before there were any."""
+    return value is False
+
+
 class Section(BaseModel):
     """A mapping of the YAML; unknown keys are refused."""
 
@@ -644,6 +649,13 @@ class TrainConfig(Section):
     )
     early_stopping: EarlyStopping | None = Field(
         default=EarlyStopping(), description="When to stop early; null: never."
+    )
+    refit: bool = Field(
+        default=False,
+        exclude_if=_is_false,
+        description="Train once more, from the start, on training and validation rows, for "
+        "as many epochs as were best; that model is tested and exported. Transforms stay those of "
+        "the training rows. Needs test rows; in one process only.",
     )
     checkpoint_seconds: float = Field(
         default=30.0, gt=0, description="Seconds between checkpoints; each epoch's end is one too."

@@ -33,6 +33,7 @@ _REFUSED: Mapping[str, str] = {
     "train.seed": "the best of several seeds is luck with the validation rows",
     "train.deterministic": _NO_MODEL,
     "train.precision": _NO_MODEL,
+    "train.refit": "what is best is told by the validation rows; set it in the config itself",
     "train.ensemble": _ONE_MODEL,
     "train.ensemble_models": _ONE_MODEL,
     "train.checkpoint_seconds": _NO_MODEL,

@@ -8,7 +8,7 @@ last: without it they do not count.
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -220,26 +220,81 @@ def load_meta(folder: Path) -> EncodedMeta | None:
     return meta if whole and meta.version == _FORMAT_VERSION else None
 
 
-class EncodedReader:
-    """Reads records by range. Safe for several threads: `pread` has no position of its own."""
+def _require_meta(folder: Path) -> EncodedMeta:
+    meta = load_meta(folder)
+    if meta is None:
+        raise DataError(
+            "the encoded rows are missing or damaged",
+            place=str(folder),
+            remedy="Delete the folder and run again",
+        )
+    return meta
 
-    def __init__(self, folder: Path) -> None:
-        meta = load_meta(folder)
-        if meta is None:
-            raise DataError(
-                "the encoded rows are missing or damaged",
-                place=str(folder),
-                remedy="Delete the folder and run again",
-            )
-        self.meta = meta
-        self._path = folder / "rows.bin"
-        self._descriptor = os.open(self._path, os.O_RDONLY)
+
+def _meta_of_all(metas: Sequence[EncodedMeta]) -> EncodedMeta:
+    first = metas[0]
+    if any(_layout(one) != _layout(first) for one in metas):
+        raise ValueError("records of different layouts cannot be read as one")
+    sums = [one.weight_sum for one in metas if one.weight_sum is not None]
+    return replace(
+        first,
+        num_rows=sum(one.num_rows for one in metas),
+        num_positive=sum(one.num_positive for one in metas),
+        weight_sum=sum(sums) if sums else None,
+    )
+
+
+def _layout(meta: EncodedMeta) -> tuple[int, int, bool]:
+    return meta.num_fields, meta.num_numbers, meta.has_weights
+
+
+@dataclass(frozen=True)
+class _File:
+    """The records of one folder.
+
+    Attributes:
+        path: Theirs.
+        descriptor: Of the open file.
+        first_row: What the first of them counts as, over all folders.
+        num_rows: Records.
+    """
+
+    path: Path
+    descriptor: int
+    first_row: int
+    num_rows: int
+
+
+class EncodedReader:
+    """Reads records by range. Safe for several threads: `pread` has no position of its own.
+
+    Args:
+        folder: Of the records.
+        others: Folders whose records, encoded by the same transforms, follow those.
+
+    Attributes:
+        meta: Of the records of all folders; the fingerprint is the first's.
+    """
+
+    def __init__(self, folder: Path, *others: Path) -> None:
+        metas = [_require_meta(one) for one in (folder, *others)]
+        self.meta = _meta_of_all(metas)
+        self._files: list[_File] = []
+        first_row = 0
+        try:
+            for one, meta in zip((folder, *others), metas, strict=True):
+                path = one / "rows.bin"
+                descriptor = os.open(path, os.O_RDONLY)
+                self._files.append(_File(path, descriptor, first_row, meta.num_rows))
+                first_row += meta.num_rows
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Closes the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Closes the files."""
+        while self._files:
+            os.close(self._files.pop().descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -258,19 +313,29 @@ class EncodedReader:
         target = memoryview(records.data).cast("B")
         record_bytes = words * _WORD_BYTES
         position = 0
-        for first_row, num_rows in ranges.tolist():
+        for file, first_row, num_rows in self._places(ranges):
             wanted = num_rows * record_bytes
             offset = first_row * record_bytes
             while wanted:
-                count = os.preadv(self._descriptor, [target[position : position + wanted]], offset)
+                count = os.preadv(file.descriptor, [target[position : position + wanted]], offset)
                 if count == 0:
                     raise DataError(
                         "was cut short while it was read",
-                        place=str(self._path),
+                        place=str(file.path),
                         remedy="Let nothing else write into the run folder, and run again",
                     )
                 position, offset, wanted = position + count, offset + count, wanted - count
         return records
+
+    def _places(self, ranges: NDArray[np.int64]) -> Iterator[tuple[_File, int, int]]:
+        """What each range takes of each file: the first row there, and how many."""
+        for first_row, num_rows in ranges.tolist():
+            last_row = first_row + num_rows
+            for file in self._files:
+                first = max(first_row, file.first_row)
+                last = min(last_row, file.first_row + file.num_rows)
+                if first < last:
+                    yield file, first - file.first_row, last - first
 
     def _as_rows(self, records: NDArray[np.int32]) -> EncodedRows:
         parts = self.meta.parts_of(records)

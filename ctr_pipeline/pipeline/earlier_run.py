@@ -320,7 +320,9 @@ def _find_checkpoint(
     """Raises CheckpointError if there is none, or the best is damaged."""
     if (earlier.job / "spec.json").exists():
         return _find_cut(earlier, config, which, progress)
-    checkpoints = CheckpointFolder(earlier.checkpoints)
+    # What is tested and exported is what a new run goes on from.
+    folder = earlier.refit if config.train.refit else earlier
+    checkpoints = CheckpointFolder(folder.checkpoints)
     found = checkpoints.load_newest(progress.say)
     if found is None:
         raise _not_trained(earlier, "no trained model")
@@ -333,9 +335,11 @@ def _find_checkpoint(
     state = found.state
     return EarlierCheckpoint(
         config=config,
-        folder=earlier.checkpoints,
+        folder=folder.checkpoints,
         step=found.step,
-        epoch=_epochs_until(found.step, state["history"]),
+        epoch=state["position"]["epoch"]
+        if config.train.refit
+        else _epochs_until(found.step, state["history"]),
         earlier_steps=state.get("earlier_steps", 0),
         plan_fingerprint=state["plan_fingerprint"],
         content=found,

@@ -112,18 +112,31 @@ def run_report(
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
             ensemble=tuple(_ensemble_member(member) for member in model.members),
-            notes=_notes(loaded, run, analysis, model.plan),
+            notes=_notes(loaded, run, analysis, model),
         )
         durable.write_text(run.report, render_report(shown))
 
 
 def _notes(
-    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, plan: PreprocessingPlan
+    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, model: TrainedModel
 ) -> tuple[str, ...]:
     """What the tables do not say of how the model was trained."""
     data, notes = loaded.config.data, list[str]()
+    refit = model.state.refit
+    if refit is not None:
+        times = (
+            "for as many epochs as its own curve has at the best"
+            if model.members
+            else (f"for {refit.epochs} epochs, which were best, in {refit.seconds:.0f} s")
+        )
+        which = "Each model" if model.members else "The model"
+        notes.append(
+            f"{which} was trained once more, from the start, on training and validation rows "
+            f"together ({refit.num_rows:,}), {times}. Test metrics and the export are of that "
+            "training; the curves are of the one before, which found the epoch."
+        )
     if analysis.beginning is not None:
-        num_new = sum(num_new_values(analysis.beginning.plan, plan).values())
+        num_new = sum(num_new_values(analysis.beginning.plan, model.plan).values())
         notes.append(
             f"Training began from {analysis.beginning.record.describe()}. Transforms are as that "
             f"run fitted them; {num_new:,} values are new in its vocabularies. Statistics are of "

@@ -285,7 +285,7 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
         results = run_evaluation(
             loaded,
             analysis.ingested,
-            encoding.folders,
+            _not_trained_on(loaded, encoding),
             split_scorer(model, progress),
             predictions=run.predictions,
             times=times,
@@ -321,6 +321,12 @@ def _scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
 
 def _held_out(encoding: Encoding) -> list[str]:
     return [name for name in ("valid", "test") if name in encoding.folders]
+
+
+def _not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]:
+    """Folders of the splits that tell how good the model is."""
+    splits = ["test"] if loaded.config.train.refit else _held_out(encoding)
+    return {name: encoding.folders[name] for name in splits}
 
 
 def _file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
@@ -515,7 +521,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
     results = run_evaluation(
         loaded,
         analysis.ingested,
-        encoding.folders,
+        _not_trained_on(loaded, encoding),
         split_scorer(model, progress),
         predictions=run.predictions,
         times=times,

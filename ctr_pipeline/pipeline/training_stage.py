@@ -2,8 +2,9 @@
 
 import contextlib
 import gc
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import keras
@@ -258,22 +259,43 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     state = TrainingState.from_json(checkpoint.state)
     require_same_rows(state, job.encoding.fingerprint, job.run)
     train = config.train
+    if not state.history:
+        return False
     # As `Trainer.restore`: the number of epochs and the stopping rule may have changed.
-    return bool(state.history) and (
-        decide_stop(state.history, train.early_stopping, train.epochs).stop
+    decision = decide_stop(state.history, train.early_stopping, train.epochs)
+    if not train.refit or not decision.stop:
+        return decision.stop
+    refitted = CheckpointFolder(folder.refit.checkpoints).load_newest(job.progress.say)
+    return (
+        refitted is not None
+        and refitted.state["best_step"] is not None
+        and _is_refit_of(refitted, decision.best_epoch + 1, job.encoding)
     )
 
 
 def _train(
     loaded: LoadedConfig, folder: RunFolder, job: _Training
 ) -> tuple[LocalModel, TrainingState]:
-    """Trains one model.
+    """Trains one model, and once more with the validation rows if the config says so.
 
     Args:
         loaded: The config of this model.
         folder: Where its checkpoints, history and events go; the run folder, or a member's.
         job: All else.
     """
+    model, state = _choose(loaded, folder, job)
+    if not loaded.config.train.refit:
+        return model, state
+    if model.store is not None:
+        # There are rows of one training in memory at a time.
+        model.store.release()
+    return _refit(loaded, folder, model.compiled, state, job)
+
+
+def _choose(
+    loaded: LoadedConfig, folder: RunFolder, job: _Training
+) -> tuple[LocalModel, TrainingState]:
+    """Trains a model on the training rows, down to the epoch that validation rows like best."""
     config, run, encoding = loaded.config, job.run, job.encoding
     progress, times = job.progress, job.times
     with contextlib.ExitStack() as stack:
@@ -310,18 +332,8 @@ def _train(
             require_same_rows(trainer.state, encoding.fingerprint, run)
             trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(f"Resuming after step {checkpoint.step:,}")
-        elif job.beginning is not None:
-            fill_from_earlier(
-                model.store,
-                model.dense,
-                model.plan,
-                job.beginning,
-                threads=num_threads(config.runtime),
-                memory_limit=memory_limit_of(config, run.path),
-                progress=progress,
-            )
-            trainer.state.earlier_steps = job.beginning.record.all_steps
-            progress.say(f"Training begins from {job.beginning.record.describe()}")
+        else:
+            _begin(loaded, trainer, model, job)
         if folder in (run, run.member(0)):
             job.claim()
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -334,6 +346,88 @@ def _train(
         if profiler is not None:
             _tell_profile(profiler.profile(), folder, progress)
     return model, state
+
+
+def _refit(
+    loaded: LoadedConfig,
+    folder: RunFolder,
+    compiled: CompiledModel,
+    chosen: TrainingState,
+    job: _Training,
+) -> tuple[LocalModel, TrainingState]:
+    """Trains a model from the start on training and validation rows, for the best epochs.
+
+    Args:
+        loaded: The config of this model.
+        folder: That of the training before.
+        compiled: The dense part.
+        chosen: How the training before went.
+        job: All else.
+    """
+    config, run, encoding, progress = loaded.config, job.run, job.encoding, job.progress
+    epochs = _best_epoch(chosen)
+    folders = [encoding.folders[split] for split in ("train", "valid")]
+    with EncodedReader(*folders) as rows:
+        model = _with_initial_parameters(config, run, encoding.plan, encoding.counts, compiled)
+        files = folder.refit
+        trainer = Trainer(
+            config=config.train.model_copy(update={"epochs": epochs}),
+            compiled=compiled,
+            embeddings=model.lookup,
+            dense=model.dense,
+            train=rows,
+            valid=None,
+            files=TrainerFiles(files.checkpoints, files.history, files.events),
+            progress=progress,
+        )
+        checkpoint = trainer.checkpoints.load_newest(progress.say) if job.resume else None
+        if checkpoint is not None and _is_refit_of(checkpoint, epochs, encoding):
+            trainer.restore(checkpoint)
+            trainer.checkpoints.discard_after(checkpoint.step)
+            progress.say(
+                f"Resuming the training with validation rows after step {checkpoint.step:,}"
+            )
+        else:
+            shutil.rmtree(files.path, ignore_errors=True)
+            files.path.mkdir(parents=True, exist_ok=True)
+            progress.say(
+                f"Epoch {epochs} was the best: training from the start with the validation rows, "
+                f"{rows.meta.num_rows:,} in all, for as many epochs"
+            )
+            _begin(loaded, trainer, model, job)
+        trainer.state.rows_fingerprint = encoding.fingerprint
+        trainer.state.plan_fingerprint = encoding.plan.fingerprint()
+        state = trainer.fit()
+    return model, replace(chosen, refit=state.refit)
+
+
+def _begin(loaded: LoadedConfig, trainer: Trainer, model: LocalModel, job: _Training) -> None:
+    """Gives a model what an earlier run knew, if training begins from one."""
+    if job.beginning is None:
+        return
+    fill_from_earlier(
+        model.store,
+        model.dense,
+        model.plan,
+        job.beginning,
+        threads=num_threads(loaded.config.runtime),
+        memory_limit=memory_limit_of(loaded.config, job.run.path),
+        progress=job.progress,
+    )
+    trainer.state.earlier_steps = job.beginning.record.all_steps
+    job.progress.say(f"Training begins from {job.beginning.record.describe()}")
+
+
+def _best_epoch(state: TrainingState) -> int:
+    """From 1."""
+    return next(record.epoch for record in state.history if record.step == state.best_step) + 1
+
+
+def _is_refit_of(checkpoint: Checkpoint, epochs: int, encoding: Encoding) -> bool:
+    """Whether a training with the validation rows is the one that the best epoch asks for."""
+    state = TrainingState.from_json(checkpoint.state)
+    is_of_these_rows = state.rows_fingerprint == encoding.fingerprint
+    return is_of_these_rows and state.refit is not None and state.refit.epochs == epochs
 
 
 def _tell_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
@@ -426,7 +520,7 @@ def _open_all(
 def _open(
     loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress, read: _ReadRows
 ) -> OpenedModel:
-    """One model with the parameters of its best epoch."""
+    """One model with the parameters of its best epoch, or of its training with validation rows."""
     checkpoints = CheckpointFolder(folder.checkpoints)
     checkpoint = checkpoints.load_newest(progress.say)
     if checkpoint is None or checkpoint.state["best_step"] is None:
@@ -439,7 +533,10 @@ def _open(
             else "Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
     state = TrainingState.from_json(checkpoint.state)
-    if checkpoint.step != state.best_step and state.best_step is not None:
+    if loaded.config.train.refit:
+        checkpoint = _load_refit(folder, progress)
+        state = replace(state, refit=TrainingState.from_json(checkpoint.state).refit)
+    elif checkpoint.step != state.best_step and state.best_step is not None:
         try:
             checkpoint = checkpoints.load(state.best_step)
         except CheckpointError as error:
@@ -449,6 +546,22 @@ def _open(
     model = assemble_local(loaded, run, plan, None)
     rows = read(model, checkpoint)
     return model.opened(state) if rows is None else model.opened_with(rows, state)
+
+
+def _load_refit(folder: RunFolder, progress: Progress) -> Checkpoint:
+    """The end of a training with validation rows.
+
+    Raises:
+        CheckpointError: It has not come to its end.
+    """
+    checkpoint = CheckpointFolder(folder.refit.checkpoints).load_newest(progress.say)
+    if checkpoint is None or checkpoint.state["best_step"] is None:
+        raise CheckpointError(
+            "is not trained to its end with the validation rows",
+            place=str(folder.path),
+            remedy="Run 'ctrpipe run' with --resume, or set train.refit to false",
+        )
+    return checkpoint
 
 
 def _join(
@@ -505,6 +618,8 @@ def _figures(state: TrainingState) -> dict[str, Any]:
         "steps": state.history[-1].step if state.history else 0,
         "stopped_because": state.finished,
     }
+    if state.refit is not None:
+        figures["refit"] = asdict(state.refit)
     return figures
 
 
@@ -551,15 +666,23 @@ def assemble_local(
         counts: Occurrences of each id in the training rows; None where nothing is trained.
     """
     config = loaded.config
-    shares = thread_shares(config.runtime)
-    compiled = compile_model(
-        config, run, plan, threads=shares.tensorflow, trains=counts is not None
-    )
+    threads = thread_shares(config.runtime).tensorflow
+    compiled = compile_model(config, run, plan, threads=threads, trains=counts is not None)
+    return _with_initial_parameters(config, run, plan, counts, compiled)
+
+
+def _with_initial_parameters(
+    config: Config,
+    run: RunFolder,
+    plan: PreprocessingPlan,
+    counts: Sequence[NDArray[np.int64]] | None,
+    compiled: CompiledModel,
+) -> LocalModel:
     store = build_store(
         plan,
         counts,
         config=config,
-        threads=shares.rows,
+        threads=thread_shares(config.runtime).rows,
         memory_limit=memory_limit_of(config, run.path),
     )
     dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))

@@ -30,6 +30,7 @@ _FREE_KEYS = {
     "tune",
     "train.epochs",
     "train.early_stopping",
+    "train.refit",
     "train.checkpoint_seconds",
     "train.keep_checkpoints",
     "train.embeddings.memory_limit_gb",
@@ -38,6 +39,7 @@ _FREE_KEYS = {
 
 _LEFTOVERS = (
     "checkpoints",
+    "refit",
     "members",
     "metrics.json",
     "history.csv",
@@ -102,6 +104,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Checkpoints of training."""
         return self.path / "checkpoints"
+
+    @property
+    def refit(self) -> "RunFolder":
+        """The folder of the training on training and validation rows: checkpoints, events."""
+        return RunFolder(self.path / "refit")
 
     @property
     def members(self) -> Path:

@@ -1,4 +1,4 @@
-"""What each epoch achieved: `history.csv`, and the same in memory."""
+"""What each epoch achieved, in memory and in `history.csv`; and a refit, which has no lines."""
 
 import csv
 import io
@@ -37,6 +37,25 @@ class EpochRecord:
     learning_rate_factor: float
     num_rows: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class RefitRecord:
+    """A training on training and validation rows together, which nothing validates.
+
+    Attributes:
+        epochs: That it takes: as many as were best on the validation rows.
+        num_rows: Of an epoch, training and validation rows together.
+        steps: Done so far.
+        train_logloss: Of the last epoch done, as in `EpochRecord`; None before the first.
+        seconds: Spent training, of the epochs done.
+    """
+
+    epochs: int
+    num_rows: int
+    steps: int = 0
+    train_logloss: float | None = None
+    seconds: float = 0.0
 
 
 def load_history(path: Path) -> list[EpochRecord]:

@@ -23,7 +23,7 @@ from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_bat
 from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.events import EventLog
-from ctr_pipeline.training.history import EpochRecord, save_history
+from ctr_pipeline.training.history import EpochRecord, RefitRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
 from ctr_pipeline.training.parameters import load_parameters, save_parameters
 from ctr_pipeline.training.profile import Profiler, SilentProfiler, Stage
@@ -53,6 +53,7 @@ class TrainingState:
         plan_fingerprint: Of the transforms that encoded them.
         earlier_steps: Batches that the parameters were trained with before this run began; the
             optimizers' moments are of all of them, the schedule is of this run alone.
+        refit: The training on training and validation rows together, if there is or was one.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
@@ -66,6 +67,7 @@ class TrainingState:
     rows_fingerprint: str = ""
     plan_fingerprint: str = ""
     earlier_steps: int = 0
+    refit: RefitRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -77,6 +79,8 @@ class TrainingState:
         known = dict(values)
         known["position"] = Position(**known["position"])
         known["history"] = [EpochRecord(**record) for record in known["history"]]
+        if known.get("refit") is not None:
+            known["refit"] = RefitRecord(**known["refit"])
         return cls(**known)
 
 
@@ -104,7 +108,8 @@ class Trainer:
         embeddings: Its rows.
         dense: Its dense parameters.
         train: Training rows.
-        valid: Validation rows.
+        valid: Validation rows; None: nothing is validated, all epochs of the config are trained,
+            and the last one is kept.
         files: Where to write.
         progress: Who is told.
         after_epoch: Told of each epoch; a text that it returns ends training, and says why.
@@ -121,7 +126,7 @@ class Trainer:
         embeddings: SavedRows,
         dense: DenseRows,
         train: EncodedReader,
-        valid: EncodedReader,
+        valid: EncodedReader | None,
         files: TrainerFiles,
         progress: Progress,
         after_epoch: Callable[[EpochRecord], str] | None = None,
@@ -129,7 +134,9 @@ class Trainer:
         after_first_step: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = TrainingState()
+        self.state = TrainingState(
+            refit=None if valid is not None else RefitRecord(config.epochs, train.meta.num_rows)
+        )
         self.checkpoints = CheckpointFolder(files.checkpoints)
         self._config = config
         self._compiled = compiled
@@ -211,7 +218,8 @@ class Trainer:
             self._locating,
             clock=self._profiler.ahead,
         )
-        title = f"Training, epoch {epoch + 1} of {config.epochs}"
+        kind = "Training" if state.refit is None else "Training with validation rows"
+        title = f"{kind}, epoch {epoch + 1} of {config.epochs}"
         with (
             self._progress.task(title, total=order.num_rows) as task,
             Prefetcher(batches) as ahead,
@@ -297,8 +305,42 @@ class Trainer:
         state = self.state
         self._evict()
         self._lap(Stage.OTHER)
-        with self._progress.task("Validation", total=self._valid.meta.num_rows) as task:
-            valid = self._scorer.summarize_split(self._valid, task, place=_VALIDATION)
+        factor = self._arithmetic.learning_rate_factor(state.step)
+        events.scalars(
+            state.step,
+            train_samples_per_second=state.epoch_rows / max(state.epoch_seconds, 1e-9),
+            train_learning_rate_factor=factor,
+        )
+        if self._valid is not None:
+            self._validate(epoch, factor, self._valid, events)
+        elif state.refit is not None:
+            self._count_refitted(epoch, state.refit)
+        state.epoch_loss_sum, state.epoch_rows, state.epoch_seconds = 0.0, 0, 0.0
+        self._lap(Stage.OTHER)
+        self._save(None)
+
+    def _count_refitted(self, epoch: int, refit: RefitRecord) -> None:
+        """Ends an epoch that nothing validates."""
+        state = self.state
+        logloss = state.epoch_loss_sum / state.epoch_rows
+        state.refit = replace(
+            refit,
+            steps=state.step,
+            train_logloss=logloss,
+            seconds=refit.seconds + state.epoch_seconds,
+        )
+        if epoch + 1 == refit.epochs:
+            state.best_step = state.step
+            state.finished = f"all {refit.epochs} epochs are done"
+        self._progress.say(f"Epoch {epoch + 1} with validation rows: train logloss {logloss:.4f}")
+
+    def _validate(
+        self, epoch: int, learning_rate_factor: float, rows: EncodedReader, events: EventLog
+    ) -> None:
+        """Ends an epoch: what it achieved on the validation rows, and whether it was the last."""
+        state = self.state
+        with self._progress.task("Validation", total=rows.meta.num_rows) as task:
+            valid = self._scorer.summarize_split(rows, task, place=_VALIDATION)
         self._lap(Stage.VALIDATION)
         auc = valid.auc(place=_VALIDATION)
         record = EpochRecord(
@@ -308,7 +350,7 @@ class Trainer:
             valid_logloss=valid.logloss(),
             valid_auc=auc.value,
             valid_calibration=valid.calibration(),
-            learning_rate_factor=self._arithmetic.learning_rate_factor(state.step),
+            learning_rate_factor=learning_rate_factor,
             num_rows=state.epoch_rows,
             seconds=state.epoch_seconds,
         )
@@ -318,22 +360,17 @@ class Trainer:
             state.best_step = state.step
         verdict = "" if self._after_epoch is None else self._after_epoch(record)
         state.finished = decision.reason if decision.stop else verdict
-        state.epoch_loss_sum, state.epoch_rows, state.epoch_seconds = 0.0, 0, 0.0
         save_history(self._files.history, state.history)
         events.scalars(
             state.step,
             valid_logloss=record.valid_logloss,
             valid_auc=record.valid_auc,
             valid_calibration=record.valid_calibration,
-            train_samples_per_second=record.num_rows / max(record.seconds, 1e-9),
-            train_learning_rate_factor=record.learning_rate_factor,
         )
         self._progress.say(
             f"Epoch {epoch + 1}: train logloss {record.train_logloss:.4f}, validation logloss "
             f"{record.valid_logloss:.4f}, AUC {record.valid_auc:.4f}"
         )
-        self._lap(Stage.OTHER)
-        self._save(None)
 
     def _save(self, task: ProgressTask | None) -> None:
         if task is not None:

@@ -125,6 +125,7 @@ KEYS = {
     "train.keep_checkpoints": (5, 0),
     "train.precision": ("auto", "float16"),
     "train.deterministic": (True, "on"),
+    "train.refit": (True, "yes"),
     "train.ensemble": (4, 0),
     "train.ensemble_models": (["deepfm", "dcnv2"], "deepfm"),
     "evaluation.gauc_column": ("user", 3),

@@ -407,10 +407,10 @@ class TestModelCheck:
 
 def test_resolved_yaml_holds_every_key_of_the_models():
     written = yaml.safe_load(config_from_mapping({"data": {"train": "a"}}).resolved_yaml())
-    # A config without a search, an ensemble, an earlier run or Spark says nothing of one.
+    # A config without a search, a refit, an ensemble, an earlier run or Spark says nothing of one.
     absent = {"analysis", "tune"}
     assert list(written) == [key for key in Config.model_fields if key not in absent]
     train = type(Config.model_fields["train"].default).model_fields
     assert list(written["train"]) == [
-        key for key in train if not key.startswith(("ensemble", "init_from"))
+        key for key in train if not key.startswith(("refit", "ensemble", "init_from"))
     ]

@@ -70,3 +70,46 @@ def test_an_error_while_writing_leaves_no_rows(tmp_path):
     with pytest.raises(KeyError):
         write_and_fail(tmp_path)
     assert load_meta(tmp_path) is None
+
+
+def test_folders_are_read_as_one(tmp_path):
+    parts = []
+    for name, num_rows in (("a", 700), ("b", 1), ("c", 300)):
+        write_rows(tmp_path / name, num_rows)
+        with EncodedReader(tmp_path / name) as reader:
+            parts.append(reader.read_range(0, num_rows))
+    ids = np.concatenate([part.ids_BF for part in parts])
+    numbers = np.concatenate([part.numbers_BN for part in parts])
+    order = EpochOrder(1001, 50, seed=1, epoch=0, batches_per_task=3)
+    with EncodedReader(*(tmp_path / name for name in "abc")) as reader:
+        assert (reader.meta.num_rows, reader.meta.fingerprint) == (1001, "f")
+        assert reader.meta.num_positive == sum(part.labels_B.sum() for part in parts)
+        for first, count in ((0, 1001), (699, 3), (700, 1), (701, 300), (690, 20)):
+            read = reader.read_range(first, count)
+            assert np.array_equal(read.ids_BF, ids[first : first + count])
+            assert np.array_equal(read.numbers_BN, numbers[first : first + count])
+        for task in order.tasks():
+            rows = np.concatenate([np.arange(first, first + size) for first, size in task.ranges])
+            read = np.concatenate([batch.ids_BF for batch in reader.read_task(task, 50)])
+            assert np.array_equal(read, ids[rows[task.permutation]])
+
+
+def test_folders_that_are_read_as_one_have_one_mean_weight(tmp_path):
+    weights = {"a": np.array([1, 2], np.float32), "b": np.array([6], np.float32)}
+    for name, values in weights.items():
+        with EncodedWriter(
+            tmp_path / name, num_fields=1, num_numbers=0, fingerprint="f", has_weights=True
+        ) as writer:
+            size = len(values)
+            ids = np.zeros((size, 1), np.int32)
+            writer.write(ids, np.zeros((size, 0), np.float32), np.ones(size, np.float32), values)
+    with EncodedReader(tmp_path / "a", tmp_path / "b") as reader:
+        read = reader.read_range(0, 3).weights_B
+    np.testing.assert_allclose(read, np.array([1, 2, 6]) / 3)
+
+
+def test_folders_of_different_records_are_no_one(tmp_path):
+    write_rows(tmp_path / "a", 10, num_fields=3)
+    write_rows(tmp_path / "b", 10, num_fields=4)
+    with pytest.raises(ValueError, match="different layouts"):
+        EncodedReader(tmp_path / "a", tmp_path / "b")

@@ -363,6 +363,21 @@ CONFIG_CASES = (
         setting(train={"ensemble": 2}, runtime={"mode": "processes"}),
         ("train.ensemble", "one process", "runtime.mode: local"),
     ),
+    Case(
+        "refit_in_processes",
+        setting(train={"refit": True}, runtime={"mode": "processes"}),
+        ("train.refit", "one process", "runtime.mode: local"),
+    ),
+    Case(
+        "refit_without_test_rows",
+        setting(train={"refit": True}, data={"split": {"test": 0}}),
+        ("train.refit", "data.split.test leaves none"),
+    ),
+    Case(
+        "refit_of_thinned_rows",
+        setting(train={"refit": True}, data={"sample": {"negatives": 0.5}}),
+        ("train.refit", "data.sample.negatives", "leave out one of the two"),
+    ),
     Case("din_without_target", setting(model={"name": "din"}), ("model", "needs the key 'target'")),
     Case(
         "din_without_a_sequence",

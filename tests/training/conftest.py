@@ -56,6 +56,7 @@ def make_rig(compiled, learnable, tmp_path):
         optimizer=None,
         profiler=None,
         compiled=usual,
+        refits=False,
         **train,
     ):
         config = TrainConfig(
@@ -67,7 +68,11 @@ def make_rig(compiled, learnable, tmp_path):
                 **train,
             }
         )
-        readers = [EncodedReader(rows / "train"), EncodedReader(rows / "valid")]
+        readers = (
+            [EncodedReader(rows / "train", rows / "valid")]
+            if refits
+            else [EncodedReader(rows / "train"), EncodedReader(rows / "valid")]
+        )
         open_readers.extend(readers)
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
@@ -80,7 +85,7 @@ def make_rig(compiled, learnable, tmp_path):
             embeddings=store,
             dense=dense,
             train=readers[0],
-            valid=readers[1],
+            valid=None if refits else readers[1],
             files=files,
             progress=progress or SilentProgress(),
             profiler=profiler,

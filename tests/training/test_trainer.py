@@ -327,3 +327,41 @@ def test_clipping_bounds_what_a_step_of_sgd_changes(make_rig, tmp_path):
 def test_state_survives_json(make_rig):
     state = make_rig(epochs=1).trainer.fit()
     assert TrainingState.from_json(state.to_json()) == state
+
+
+def test_without_validation_rows_it_trains_all_epochs(make_rig, learnable, tmp_path):
+    first, second = draw_rows(NUM_ROWS, 1), draw_rows(500, 2)
+    both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
+    (tmp_path / "merged").mkdir()
+    write_rows(tmp_path / "merged" / "train", *both)
+    write_rows(tmp_path / "merged" / "valid", *second)
+    merged = make_rig("merged", rows=tmp_path / "merged", deterministic=True)
+    expected = merged.trainer.fit()
+    rig = make_rig("refit", refits=True, deterministic=True)
+    state = rig.trainer.fit()
+    # Rows of two folders, in the order of those of one.
+    assert parameters_of(rig) == parameters_of(merged)
+    assert state.step == state.best_step == expected.history[-1].step
+    assert state.finished == "all 2 epochs are done"
+    assert state.history == []
+    assert (state.refit.epochs, state.refit.num_rows) == (2, NUM_ROWS + 500)
+    assert state.refit.steps == state.step
+    assert state.refit.train_logloss == expected.history[-1].train_logloss
+    assert TrainingState.from_json(state.to_json()) == state
+    assert not rig.files.history.exists()
+
+
+@pytest.mark.parametrize("batch", [40, 125, 200])
+def test_without_validation_rows_it_resumes(make_rig, batch):
+    undisturbed = make_rig("undisturbed", refits=True, deterministic=True)
+    expected = undisturbed.trainer.fit()
+    interrupt(make_rig, "stopped", batch, refits=True, deterministic=True)
+    rig, checkpoint = resume(make_rig, "stopped", refits=True, deterministic=True)
+    assert checkpoint.state["best_step"] is None
+    state = rig.trainer.fit()
+    assert parameters_of(rig) == parameters_of(undisturbed)
+    assert state.refit.train_logloss == expected.refit.train_logloss
+    assert state.finished == expected.finished
+    # What has come to its end trains no more.
+    rig, _ = resume(make_rig, "stopped", refits=True, deterministic=True)
+    assert rig.trainer.fit().step == expected.step
