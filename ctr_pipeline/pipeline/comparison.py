@@ -63,11 +63,25 @@ class _HeldOut(_Figures):
         return page.HeldOutFigures(**plain, calibration_interval=Interval(low=low, high=high))
 
 
-class _Training(_Figures):
+class _Refit(_Figures):
+    num_rows: int
+
+
+class _Member(_Figures):
+    refit: _Refit | None = None
+
+
+class _Training(_Member):
     epochs: int | None = None
     best_epoch: int | None = None
     embedding_rows: int | None = None
     dense_parameters: int | None = None
+    members: tuple[_Member, ...] = ()
+
+    def num_refit_rows(self) -> int | None:
+        """Rows that were trained on together with validation rows; all models have the same."""
+        refits = (one.refit for one in (self, *self.members))
+        return next((one.num_rows for one in refits if one is not None), None)
 
 
 class _Metrics(_Figures):
@@ -518,7 +532,7 @@ def _shown(run: _Run, found: Mapping[str, Any]) -> page.ComparedRun:
             )
             for record in load_history(run.folder.history)
         ),
-        num_training_rows=metrics.num_rows.get("train"),
+        num_training_rows=training.num_refit_rows() or metrics.num_rows.get("train"),
         num_epochs=training.epochs,
         best_epoch=training.best_epoch,
         training_seconds=metrics.timings_seconds.get("training"),

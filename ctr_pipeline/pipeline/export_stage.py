@@ -51,7 +51,7 @@ def run_export(
     Raises:
         ExportError: The export scores a row otherwise than the trainer; nothing is published.
     """
-    config = loaded.config
+    config, refit = loaded.config, model.state.refit
     signature = raw_signature(model.plan)
     split = "test" if "test" in ingested.splits else "valid"
     ordinary = _first_rows(ingested.splits[split].files, list(signature), config.export.parity_rows)
@@ -71,7 +71,7 @@ def run_export(
                     name=config.name,
                     architecture=_architecture_of(model, config.model.name),
                     created=datetime.now(UTC),
-                    training_rows=statistics.num_rows,
+                    training_rows=statistics.num_rows if refit is None else refit.num_rows,
                     base_rate=statistics.base_rate,
                     metrics=metrics,
                     features=[_describe(feature) for feature in features],

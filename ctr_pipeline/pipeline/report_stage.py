@@ -112,6 +112,7 @@ def run_report(
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
             ensemble=tuple(_ensemble_member(member) for member in model.members),
+            num_refit_rows=None if model.state.refit is None else model.state.refit.num_rows,
             notes=_notes(loaded, run, analysis, model),
         )
         durable.write_text(run.report, render_report(shown))
@@ -125,15 +126,15 @@ def _notes(
     refit = model.state.refit
     if refit is not None:
         times = (
-            "for as many epochs as its own curve has at the best"
+            "for as many epochs as were best for it"
             if model.members
-            else (f"for {refit.epochs} epochs, which were best, in {refit.seconds:.0f} s")
+            else f"for the {refit.epochs} epochs that were best, in {refit.seconds:.0f} s"
         )
         which = "Each model" if model.members else "The model"
         notes.append(
             f"{which} was trained once more, from the start, on training and validation rows "
             f"together ({refit.num_rows:,}), {times}. Test metrics and the export are of that "
-            "training; the curves are of the one before, which found the epoch."
+            "training; the curves are of the one before it."
         )
     if analysis.beginning is not None:
         num_new = sum(num_new_values(analysis.beginning.plan, model.plan).values())

@@ -282,6 +282,7 @@ class ReportData(_Frozen):
         export_path: Of the servable model.
         job: None if one process did it all.
         ensemble: Its models; empty for one model. Learning curves are then the first one's.
+        num_refit_rows: Training and validation rows, if what is tested was trained on both.
         notes: More sentences for the reader.
     """
 
@@ -313,6 +314,7 @@ class ReportData(_Frozen):
     export_path: str | None = None
     job: JobSummary | None = None
     ensemble: tuple[EnsembleMember, ...] = ()
+    num_refit_rows: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -425,7 +427,7 @@ class ComparedRun(_Frozen):
         test: Metrics of its test rows; None if it has none.
         valid: Metrics of its validation rows; None if it has none.
         history: Its learning curve, ascending by step.
-        num_training_rows: Rows of its training split.
+        num_training_rows: Rows of its training split, and of validation if it was refitted.
         num_epochs: Passes over them.
         best_epoch: Which was kept; counts from 1.
         training_seconds: Of the stage, all epochs and their validation.

@@ -86,8 +86,9 @@ def summary_sentence(data: ReportData) -> str:
     """What the run achieved, in words."""
     name, result = held_out(data)
     title = model_title(data)
-    train = next((split for split in data.splits if split.name == "train"), None)
-    learned = f"{title} learned from {count_text(train.num_rows)} rows" if train else title
+    train = next((split.num_rows for split in data.splits if split.name == "train"), None)
+    num_rows = data.num_refit_rows or train
+    learned = f"{title} learned from {count_text(num_rows)} rows" if num_rows else title
     if result is None:
         return f"{learned}. No rows were held out to measure it."
     gain = 1 - result.logloss / result.baseline_logloss

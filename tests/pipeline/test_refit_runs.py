@@ -14,6 +14,7 @@ from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline import evaluate, export_model, train
+from ctr_pipeline.pipeline.comparison import compare_runs
 from ctr_pipeline.pipeline.training_stage import open_trained
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
@@ -121,6 +122,15 @@ def test_validation_rows_are_trained_on_and_no_longer_evaluated(rows, undisturbe
     assert again < earlier - 0.001
     page = (folder / "report.html").read_text()
     assert f"together ({NUM_REFITTED:,})" in page
+    assert f"learned from {NUM_REFITTED:,} rows" in page
+    card = json.loads((folder / "export/1/model_card.json").read_text())
+    assert card["training_rows"] == NUM_REFITTED
+
+
+def test_a_comparison_tells_how_many_rows_each_learned_from(undisturbed, chosen):
+    runs = [undisturbed[0], chosen[0]]
+    payload = compare_runs(runs, repeats=20, progress=SilentProgress()).to_payload()
+    assert [run["num_training_rows"] for run in payload["runs"]] == [NUM_REFITTED, 2400]
 
 
 def test_what_comes_after_has_the_refitted_model(rows, undisturbed, tmp_path):

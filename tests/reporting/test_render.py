@@ -313,6 +313,11 @@ def test_models_of_an_ensemble_stand_beside_all_together():
     assert "All together" in text
 
 
+def test_rows_of_validation_count_where_they_were_trained_on():
+    text = Page(render_report(lifelike_report(1, 1, num_refit_rows=180_000))).text
+    assert "DeepFM learned from 180,000 rows" in text
+
+
 def test_a_report_with_nothing_optional_still_renders():
     data = lifelike_report(
         test=None,
