@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
+from typing import Any, TextIO
 
 Surrounding = Callable[[], AbstractContextManager[None]]
 
@@ -106,6 +107,16 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
+class _Stream:
+    """Stands for a stream, which may be another one later."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """What native code writes to stderr is kept back; shown if an error passes.
@@ -117,8 +128,9 @@ def quiet_libraries() -> Iterator[None]:
     kept = os.dup(2)
     with tempfile.TemporaryFile() as aside, os.fdopen(os.dup(kept), "w", buffering=1) as user:
         os.dup2(aside.fileno(), 2)
+        handed_out = _Stream(user)
         if python_stderr is sys.__stderr__:
-            sys.stderr = user
+            sys.stderr = handed_out  # type: ignore[assignment]
         try:
             yield
         except BaseException:
@@ -127,5 +139,7 @@ def quiet_libraries() -> Iterator[None]:
             raise
         finally:
             sys.stderr = python_stderr
+            # Loggers that were made meanwhile have it for good.
+            handed_out.stream = python_stderr
             os.dup2(kept, 2)
             os.close(kept)

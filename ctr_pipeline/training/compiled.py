@@ -85,6 +85,10 @@ class CompiledModel:
         self._num_seeds = len(model.non_trainable_variables)
         self._gradients = tf.function(self._compute_gradients, jit_compile=use_xla)
         self._forward = tf.function(self._compute_logits, jit_compile=use_xla)
+        for function in (self._gradients, self._forward):
+            # Each is traced once. TensorFlow counts by the place in the code, and after five models
+            # of an ensemble or of a search it would warn of one function that is traced again.
+            function._omit_frequent_tracing_warning = True
 
     @property
     def slots(self) -> Slots | None:

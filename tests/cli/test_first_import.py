@@ -89,3 +89,12 @@ def test_nothing_is_said_when_a_command_with_duckdb_and_tensorflow_ends():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_loggers_that_are_made_meanwhile_keep_their_stream(tmp_path):
+    code = "import logging\nLOGGER = logging.getLogger('noisy')\n"
+    code += "LOGGER.addHandler(logging.StreamHandler())\nVALUE = 7\n"
+    done = run(tmp_path, code, after="noisy.LOGGER.warning('said later')")
+    assert done.returncode == 0
+    assert "said later" in done.stderr.splitlines()
+    assert "Logging error" not in done.stderr

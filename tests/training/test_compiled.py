@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, draw_rows, new_model
 
 from ctr_pipeline.config.models import ModelConfig
@@ -282,3 +283,19 @@ def test_training_offset_shifts_the_loss_and_no_score(still, batch):
     wide, labels = logits.astype(np.float64) + 1.5, batch["labels_B"]
     losses = np.logaddexp(0, np.where(labels == 1, -wide, wide))[:NUM_VALID]
     assert gradients(shifted, batch, parameters_P).loss_sum == pytest.approx(losses.sum(), rel=1e-5)
+
+
+def test_many_models_are_compiled_without_a_warning(batch, caplog):
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        for _ in range(7):
+            compiled = CompiledModel(new_model(), batch_size=BATCH_SIZE)
+            parts = split(batch["rows_BFW"])
+            compiled.logits(
+                parameters_P=compiled.initial_parameters(),
+                numbers_BN=batch["numbers_BN"],
+                **parts,
+            )
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert "tracing" not in caplog.text
