@@ -46,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ensemble": {"train": {"ensemble": 4}},
     "refit_ensemble": {"train": {"refit": True, "ensemble": 4}},
     "kinds": {"train": {"ensemble": 4, "ensemble_models": KINDS}},
+    "bfloat16": {"train": {"precision": "bfloat16"}},
 }
 
 

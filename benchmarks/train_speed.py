@@ -7,7 +7,8 @@ pipeline's own trainer with the shipped optimizers and L2. Plain Keras is what i
 environment of their own, which is made here: see `peer_training.py`. All sides make the same number
 of steps over the same rows and are scored on the same held-out rows. Each side runs in a process of
 its own with as many threads as there are cores, the sides by turns; compilation and the first steps
-are not timed. `--rows` counts the embedding rows of all tables.
+are not timed. `--rows` counts the embedding rows of all tables. `--sides bfloat16` is ours with
+`train.precision: bfloat16`, where the processor has instructions for it.
 
     python benchmarks/train_speed.py                     # DeepFM beside plain Keras
     python benchmarks/train_speed.py --sides keras fuxictr deepctr_torch --rows 104000 2600000
@@ -38,9 +39,9 @@ from plain_keras import NAMES, build_plain_keras
 from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, SpeedRows, draw_rows
 
-from ctr_pipeline.machine import available_cores
+from ctr_pipeline.machine import available_cores, multiplies_bfloat16, processor_flags
 
-SIDES = ("ours", "keras", "fuxictr", "deepctr_torch")
+SIDES = ("ours", "bfloat16", "keras", "fuxictr", "deepctr_torch")
 CROSS_LAYERS = 2
 CIN_LAYERS = (16, 16)
 
@@ -110,7 +111,7 @@ def run_keras(case: Case, train: SpeedRows, held_out: SpeedRows) -> dict[str, An
 
 
 def run_side(side: str, case: Case, folder: Path) -> None:
-    """Ours or plain Keras, in this process; writes its figures as JSON."""
+    """Ours, in either precision, or plain Keras, in this process; writes its figures as JSON."""
     rows = SpeedRows(np.load(folder / "ids.npy"), np.load(folder / "labels.npy"))
     train, held_out = split_rows(rows, case.steps)
     if side == "keras":
@@ -118,7 +119,12 @@ def run_side(side: str, case: Case, folder: Path) -> None:
     else:
         with tempfile.TemporaryDirectory(prefix="train-speed-") as work:
             figures = train_ours(
-                train, held_out, Path(work), model=case.model, rows_per_table=case.rows_per_table
+                train,
+                held_out,
+                Path(work),
+                model=case.model,
+                rows_per_table=case.rows_per_table,
+                precision="bfloat16" if side == "bfloat16" else "float32",
             )
     (folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
 
@@ -135,7 +141,7 @@ def start_side(side: str, case: Case, folder: Path, peers_python: Path | None) -
     """
     output = folder / "figures.json"
     output.unlink(missing_ok=True)
-    if side in ("ours", "keras"):
+    if side in ("ours", "bfloat16", "keras"):
         command = [sys.executable, __file__, "--side", side, "--folder", str(folder)]
         command += ["--models", case.model, "--rows", str(case.rows_per_table * NUM_TABLES)]
         command += ["--steps", str(case.steps), "--seed", str(case.seed)]
@@ -182,6 +188,16 @@ def measure_bound(folder: Path, *, quick: bool) -> dict[str, float]:
     return results
 
 
+def ratios_of(side: str, speeds: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """How many times as fast a side is as each other one, turn by turn; empty if it did not run."""
+    mine = speeds.get(side, [])
+    return {
+        other: Spread.of([one / its for one, its in zip(mine, theirs, strict=True)]).as_dict()
+        for other, theirs in speeds.items()
+        if mine and other != side
+    }
+
+
 def compare_case(
     case: Case, sides: tuple[str, ...], repeats: int, peers_python: Path | None
 ) -> dict[str, Any]:
@@ -215,19 +231,13 @@ def compare_case(
                     print(f"  {error}", file=sys.stderr)
     ran = [side for side in sides if side not in failed]
     speeds = {side: [one["samples_per_second"] for one in figures[side]] for side in ran}
-    ratios = {
-        side: Spread.of(
-            [ours / other for ours, other in zip(speeds["ours"], speeds[side], strict=True)]
-        )
-        for side in ran
-        if side != "ours"
-    }
     losses = {side: Spread.of([one["held_out_logloss"] for one in figures[side]]) for side in ran}
     return {
         "model": case.model,
         "embedding_rows": case.rows_per_table * NUM_TABLES,
         "samples_per_second": {side: Spread.of(speeds[side]).as_dict() for side in ran},
-        "ours_divided_by": {side: ratio.as_dict() for side, ratio in ratios.items()},
+        "ours_divided_by": ratios_of("ours", speeds),
+        "bfloat16_divided_by": ratios_of("bfloat16", speeds),
         "held_out_logloss": {side: loss.as_dict() for side, loss in losses.items()},
         "constant_logloss": unlearned,
         "failed": failed,
@@ -238,11 +248,12 @@ def show_case(figures: dict[str, Any], side: str) -> list[str]:
     """A line of the table."""
     name = f"{figures['model']}, {figures['embedding_rows']:,} rows"
     if side in figures["failed"]:
-        return [name, side, "did not run", "", ""]
+        return [name, side, "did not run", "", "", ""]
     speed = Spread(**figures["samples_per_second"][side])
-    ratio = figures["ours_divided_by"].get(side)
+    ratios = [figures[of].get(side) for of in ("ours_divided_by", "bfloat16_divided_by")]
     loss = Spread(**figures["held_out_logloss"][side])
-    return [name, side, speed.show(0), Spread(**ratio).show(2) if ratio else "", loss.show(5)]
+    shown = [Spread(**ratio).show(2) if ratio else "" for ratio in ratios]
+    return [name, side, speed.show(0), *shown, loss.show(5)]
 
 
 def main() -> None:
@@ -286,6 +297,8 @@ def main() -> None:
     if arguments.side:
         run_side(arguments.side, cases[0], arguments.folder)
         return
+    if "bfloat16" in arguments.sides and not multiplies_bfloat16(processor_flags()):
+        parser.error("this processor has neither AMX nor AVX512-BF16; leave out bfloat16")
     sides = ("ours", *(side for side in arguments.sides if side != "ours"))
     peers_python = None
     if {"fuxictr", "deepctr_torch"} & set(sides):
@@ -297,7 +310,7 @@ def main() -> None:
     print(f"\n{steps} steps of {BATCH_SIZE} rows, {repeats} repeats, by turns\n")
     print_machine(machine)
     print_table(
-        ["model", "side", "samples/s", "ours / it", "held-out logloss"],
+        ["model", "side", "samples/s", "ours / it", "bfloat16 / it", "held-out logloss"],
         [show_case(figures, side) for figures in results for side in sides],
     )
     ceiling = bound["samples_per_second"]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ctr_pipeline.dataset.order import mix
 from ctr_pipeline.embeddings.arrays import is_aligned
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.training.fusion import compiled_parts
 from ctr_pipeline.training.slots import Slots
 
 Floats = NDArray[np.float32]
@@ -57,10 +58,12 @@ class CompiledModel:
         slots: How slots become fields; None if each field is one slot.
         training_offset: Added to the logits that are trained, and to no others: the log of how
             many times higher the odds are among the rows trained on than among all rows.
-        training_model: The same model in another precision, whose gradients are computed; of the
-            variables it has the shapes alone. Logits are those of `model`. None: one is both.
+        training_model: The same model in bfloat16, whose gradients are computed; of the variables
+            it has the shapes alone. Logits are those of `model`. None: one is both.
         use_xla: Compile with XLA, which fuses what stands between products of matrices; without
-            it TensorFlow's own kernels run, which multiply many small matrices faster.
+            it TensorFlow's own kernels run, which multiply many small matrices faster, and those
+            of bfloat16 by the processor's instructions for them: of the gradients of a
+            `training_model` only the `fused` parts are compiled.
     """
 
     def __init__(
@@ -83,7 +86,9 @@ class CompiledModel:
             raise ValueError("the model that is trained has other variables")
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._num_seeds = len(model.non_trainable_variables)
-        self._gradients = tf.function(self._compute_gradients, jit_compile=use_xla)
+        # XLA's products of bfloat16 are no faster than those of float32; oneDNN's are, three times.
+        self._compiles_gradients = use_xla and training_model is None
+        self._gradients = tf.function(self._compute_gradients, jit_compile=self._compiles_gradients)
         self._forward = tf.function(self._compute_logits, jit_compile=use_xla)
         for function in (self._gradients, self._forward):
             # Each is traced once. TensorFlow counts by the place in the code, and after five models
@@ -244,9 +249,11 @@ class CompiledModel:
     ) -> Any:
         states = [seeds[index] for index in range(self._num_seeds)]
         model = self._training_model if training else self._model
-        logits_B, _ = model.stateless_call(
-            self._split(parameters_P), states, inputs, training=training
-        )
+        in_parts = training and not self._compiles_gradients
+        with compiled_parts() if in_parts else contextlib.nullcontext():
+            logits_B, _ = model.stateless_call(
+                self._split(parameters_P), states, inputs, training=training
+            )
         return logits_B
 
     def _compute_gradients(

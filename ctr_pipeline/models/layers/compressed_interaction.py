@@ -1,7 +1,7 @@
 """The compressed interaction network of xDeepFM.
 
 Axes: B batch, D embedding dimension, F fields, G feature maps of the layer before, H feature maps
-of this layer, P feature maps of all layers.
+of this layer, X = F·H, P feature maps of all layers.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 from keras import ops
+
+from ctr_pipeline.training.fusion import fused
 
 
 @keras.saving.register_keras_serializable(package="ctr_pipeline")
@@ -61,17 +63,15 @@ class CompressedInteraction(keras.layers.Layer):
         Returns:
             Pooled maps, (batch, sum of the layer sizes), first layer first.
         """
-        num_fields, dim = embeddings_BFD.shape[1:]
         # The one transposition is of the input, by far the smallest tensor here; every product
         # below then contracts the last axis.
         first_BDF = ops.transpose(embeddings_BFD, (0, 2, 1))
         maps_BDG = first_BDF
         pooled = []
-        for kernel_GFH, size in zip(self.kernels, self.layer_sizes, strict=True):
-            weighted = ops.matmul(maps_BDG, kernel_GFH)
-            weighted_BDFH = ops.reshape(weighted, (-1, dim, num_fields, size))
-            maps_BDG = ops.sum(weighted_BDFH * first_BDF[..., None], axis=2)
-            pooled.append(ops.sum(maps_BDG, axis=1))
+        for kernel_GX in self.kernels:
+            weighted_BDX = ops.matmul(maps_BDG, kernel_GX)
+            maps_BDG, pooled_BH = fused(_sum_over_fields, weighted_BDX, first_BDF)
+            pooled.append(pooled_BH)
         return ops.concatenate(pooled, axis=-1)
 
     def compute_output_shape(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -85,3 +85,12 @@ class CompressedInteraction(keras.layers.Layer):
             "layer_sizes": list(self.layer_sizes),
             "seed": self.seed,
         }
+
+
+def _sum_over_fields(weighted_BDX: Any, first_BDF: Any) -> tuple[Any, Any]:
+    """The next layer's maps, (batch, dim, maps), and the same summed over dim."""
+    dim, num_fields = first_BDF.shape[1:]
+    num_maps = weighted_BDX.shape[-1] // num_fields
+    weighted_BDFH = ops.reshape(weighted_BDX, (-1, dim, num_fields, num_maps))
+    maps_BDH = ops.sum(weighted_BDFH * first_BDF[..., None], axis=2)
+    return maps_BDH, ops.sum(maps_BDH, axis=1)

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from ctr_pipeline.training.fusion import fused
+
 
 @keras.saving.register_keras_serializable(package="ctr_pipeline")
 class FactorizationMachine(keras.layers.Layer):
@@ -31,11 +33,15 @@ class FactorizationMachine(keras.layers.Layer):
         Returns:
             Part of the logit, (batch,).
         """
-        sum_BD = ops.sum(embeddings_BFD, axis=1)
-        # Over fields first: a sum over the last axes as well is not vectorized by XLA.
-        squares_BD = ops.sum(ops.square(embeddings_BFD), axis=1)
-        return 0.5 * ops.sum(ops.square(sum_BD) - squares_BD, axis=-1)
+        return fused(_sum_pairs, embeddings_BFD)
 
     def compute_output_shape(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
         """(batch,)."""
         return input_shape[:1]
+
+
+def _sum_pairs(embeddings_BFD: Any) -> Any:
+    sum_BD = ops.sum(embeddings_BFD, axis=1)
+    # Over fields first: a sum over the last axes as well is not vectorized by XLA.
+    squares_BD = ops.sum(ops.square(embeddings_BFD), axis=1)
+    return 0.5 * ops.sum(ops.square(sum_BD) - squares_BD, axis=-1)
