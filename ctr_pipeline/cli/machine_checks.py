@@ -17,7 +17,13 @@ from importlib import metadata
 from pathlib import Path
 
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.machine import affinity_cores, cgroup_quota, decide_cores, processor_flags
+from ctr_pipeline.machine import (
+    affinity_cores,
+    cgroup_quota,
+    decide_cores,
+    multiplies_bfloat16,
+    processor_flags,
+)
 from ctr_pipeline.progress import Progress
 
 PACKAGES = ("tensorflow", "keras", "numba", "numpy", "pyarrow", "duckdb", "pydantic", "pandas")
@@ -157,6 +163,8 @@ def judge_processor(flags: frozenset[str]) -> Finding:
     if model in {"x86_64", "AMD64"} and "avx2" not in flags:
         remedy = "Expect slow training; TensorFlow needs at least AVX"
         return Finding("processor", Verdict.SLOW, f"{model}: {found}", remedy)
+    if multiplies_bfloat16(flags):
+        found += "; train.precision: bfloat16 trains faster here"
     return Finding("processor", Verdict.WORKS, f"{model}: {found}")
 
 

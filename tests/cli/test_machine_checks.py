@@ -46,6 +46,12 @@ def test_cores_of_a_container_say_what_is_used():
     assert "8, the container may use 2.5; threads by default: 3" in judge_cores(8, 2.5).found
 
 
+def test_a_processor_with_products_of_bfloat16_says_what_they_are_for():
+    flags = {"avx2", "fma", "avx512f"}
+    assert "train.precision" not in judge_processor(frozenset(flags)).found
+    assert "train.precision" in judge_processor(frozenset(flags | {"amx_bf16"})).found
+
+
 def test_folder_and_disk(tmp_path):
     assert judge_folder("folder", tmp_path).verdict is Verdict.WORKS
     assert judge_folder("folder", tmp_path / "absent").verdict is Verdict.FAILS
