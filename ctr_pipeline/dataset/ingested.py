@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,13 @@ class SplitRows(BaseModel):
         if self.weights is None:
             return self.num_positive / self.num_rows
         return self.weights.positive / self.weights.total
+
+
+def joint_label_rate(splits: Sequence[SplitRows]) -> float:
+    """Mean label of the rows of several splits, weighted if rows have weights."""
+    sizes = [one.num_rows if one.weights is None else one.weights.total for one in splits]
+    clicks = [one.label_rate * size for one, size in zip(splits, sizes, strict=True)]
+    return sum(clicks) / sum(sizes)
 
 
 class IngestedRows(BaseModel):

@@ -27,6 +27,7 @@ from ctr_pipeline.errors import (
 from ctr_pipeline.features import Age, FeatureSpec
 from ctr_pipeline.pipeline.columns import FeatureColumns
 from ctr_pipeline.pipeline.feature_file import load_features, save_features
+from ctr_pipeline.pipeline.refit import load_refit
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import (
     PLAN_FILE,
@@ -320,13 +321,16 @@ def _find_checkpoint(
     """Raises CheckpointError if there is none, or the best is damaged."""
     if (earlier.job / "spec.json").exists():
         return _find_cut(earlier, config, which, progress)
-    # What is tested and exported is what a new run goes on from.
-    folder = earlier.refit if config.train.refit else earlier
-    checkpoints = CheckpointFolder(folder.checkpoints)
+    checkpoints = CheckpointFolder(earlier.checkpoints)
     found = checkpoints.load_newest(progress.say)
     if found is None:
         raise _not_trained(earlier, "no trained model")
-    if which == "best":
+    if config.train.refit:
+        if found.state["best_step"] is None:
+            raise _not_trained(earlier, None)
+        # What is tested and exported is what a new run goes on from.
+        found = load_refit(earlier, found.state, progress)
+    elif which == "best":
         best = found.state["best_step"]
         if best is None:
             raise _not_trained(earlier, None)
@@ -335,7 +339,7 @@ def _find_checkpoint(
     state = found.state
     return EarlierCheckpoint(
         config=config,
-        folder=folder.checkpoints,
+        folder=found.folder.parent,
         step=found.step,
         epoch=state["position"]["epoch"]
         if config.train.refit

@@ -58,7 +58,8 @@ class Targets:
     Attributes:
         label: 0 or 1.
         weight: Column of the weights; None without.
-        mean_weight: Encoded weights are over it, so that they fit float32 whatever their unit is.
+        mean_weight: Encoded weights are over it, so that they fit float32 whatever their unit is;
+            of the training rows, so that rows of all splits can be trained on together.
     """
 
     label: str
@@ -71,10 +72,12 @@ class Targets:
         return [self.label, *([self.weight] if self.weight is not None else [])]
 
 
-def _targets(config: Config, rows: SplitRows) -> Targets:
-    if rows.weights is None:
+def _targets(config: Config, training_rows: SplitRows) -> Targets:
+    weights = training_rows.weights
+    if weights is None:
         return Targets(config.data.label)
-    return Targets(config.data.label, config.data.weight, rows.weights.total / rows.num_rows)
+    mean_weight = weights.total / training_rows.num_rows
+    return Targets(config.data.label, config.data.weight, mean_weight)
 
 
 def run_encoding(
@@ -107,7 +110,7 @@ def run_encoding(
             if done and (split != "train" or counts is not None):
                 continue
             rows = analysis.ingested.splits[split]
-            targets = _targets(loaded.config, rows)
+            targets = _targets(loaded.config, analysis.ingested.splits["train"])
             counted = IdCounts(num_ids, plan.slot_tables) if split == "train" else None
             sampling = sampling_of(loaded.config) if split == "train" else None
             total = rows.num_rows
@@ -179,6 +182,8 @@ def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: 
     sampling = sampling_of(config)
     if sampling is not None:
         facts += sampling.model_dump_json()
+    if config.data.weight is not None:
+        facts += "weights over the mean of the training rows"
     return hashlib.sha256(facts.encode("ascii")).hexdigest()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.ingested import IngestedRows, joint_label_rate
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
@@ -72,7 +72,9 @@ def run_export(
                     architecture=_architecture_of(model, config.model.name),
                     created=datetime.now(UTC),
                     training_rows=statistics.num_rows if refit is None else refit.num_rows,
-                    base_rate=statistics.base_rate,
+                    base_rate=statistics.base_rate
+                    if refit is None
+                    else joint_label_rate([ingested.splits[one] for one in ("train", "valid")]),
                     metrics=metrics,
                     features=[_describe(feature) for feature in features],
                     missing_values=config.data.missing_values,

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file
@@ -23,6 +23,7 @@ from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.earlier_run import Beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.ensemble import JoinedRows, TrainedMember, member_configs
+from ctr_pipeline.pipeline.refit import best_epoch, discard_refit, find_refit, load_refit
 from ctr_pipeline.pipeline.resources import num_threads, thread_shares
 from ctr_pipeline.pipeline.rows import (
     TrainedRows,
@@ -51,6 +52,8 @@ from ctr_pipeline.training.profile import (
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
+
+_ROWS_COUNTED = 65_536
 
 
 @dataclass(frozen=True)
@@ -265,12 +268,7 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     decision = decide_stop(state.history, train.early_stopping, train.epochs)
     if not train.refit or not decision.stop:
         return decision.stop
-    refitted = CheckpointFolder(folder.refit.checkpoints).load_newest(job.progress.say)
-    return (
-        refitted is not None
-        and refitted.state["best_step"] is not None
-        and _is_refit_of(refitted, decision.best_epoch + 1, job.encoding)
-    )
+    return find_refit(folder, checkpoint.state, job.progress, is_whole=True) is not None
 
 
 def _train(
@@ -365,10 +363,11 @@ def _refit(
         job: All else.
     """
     config, run, encoding, progress = loaded.config, job.run, job.encoding, job.progress
-    epochs = _best_epoch(chosen)
+    epochs = best_epoch(chosen.to_json())
     folders = [encoding.folders[split] for split in ("train", "valid")]
     with EncodedReader(*folders) as rows:
-        model = _with_initial_parameters(config, run, encoding.plan, encoding.counts, compiled)
+        counts = _counts_of_both(encoding)
+        model = _with_initial_parameters(config, run, encoding.plan, counts, compiled)
         files = folder.refit
         trainer = Trainer(
             config=config.train.model_copy(update={"epochs": epochs}),
@@ -380,16 +379,17 @@ def _refit(
             files=TrainerFiles(files.checkpoints, files.history, files.events),
             progress=progress,
         )
-        checkpoint = trainer.checkpoints.load_newest(progress.say) if job.resume else None
-        if checkpoint is not None and _is_refit_of(checkpoint, epochs, encoding):
+        checkpoint = None
+        if job.resume:
+            checkpoint = find_refit(folder, chosen.to_json(), progress, is_whole=False)
+        if checkpoint is not None:
             trainer.restore(checkpoint)
             trainer.checkpoints.discard_after(checkpoint.step)
             progress.say(
                 f"Resuming the training with validation rows after step {checkpoint.step:,}"
             )
         else:
-            shutil.rmtree(files.path, ignore_errors=True)
-            files.path.mkdir(parents=True, exist_ok=True)
+            discard_refit(folder)
             progress.say(
                 f"Epoch {epochs} was the best: training from the start with the validation rows, "
                 f"{rows.meta.num_rows:,} in all, for as many epochs"
@@ -418,16 +418,17 @@ def _begin(loaded: LoadedConfig, trainer: Trainer, model: LocalModel, job: _Trai
     job.progress.say(f"Training begins from {job.beginning.record.describe()}")
 
 
-def _best_epoch(state: TrainingState) -> int:
-    """From 1."""
-    return next(record.epoch for record in state.history if record.step == state.best_step) + 1
-
-
-def _is_refit_of(checkpoint: Checkpoint, epochs: int, encoding: Encoding) -> bool:
-    """Whether a training with the validation rows is the one that the best epoch asks for."""
-    state = TrainingState.from_json(checkpoint.state)
-    is_of_these_rows = state.rows_fingerprint == encoding.fingerprint
-    return is_of_these_rows and state.refit is not None and state.refit.epochs == epochs
+def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
+    """Occurrences of each id in the training and the validation rows, int64 per table."""
+    plan = encoding.plan
+    both = IdCounts([table.num_ids for table in plan.tables], plan.slot_tables)
+    with EncodedReader(encoding.folders["valid"]) as rows:
+        for batch in rows.read_in_order(_ROWS_COUNTED):
+            both.add(batch.ids_BF)
+    counts = both.per_table()
+    for of_both, of_training in zip(counts, encoding.counts, strict=True):
+        np.add(of_both, of_training, out=of_both)
+    return counts
 
 
 def _tell_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
@@ -534,7 +535,7 @@ def _open(
         )
     state = TrainingState.from_json(checkpoint.state)
     if loaded.config.train.refit:
-        checkpoint = _load_refit(folder, progress)
+        checkpoint = load_refit(folder, checkpoint.state, progress)
         state = replace(state, refit=TrainingState.from_json(checkpoint.state).refit)
     elif checkpoint.step != state.best_step and state.best_step is not None:
         try:
@@ -546,22 +547,6 @@ def _open(
     model = assemble_local(loaded, run, plan, None)
     rows = read(model, checkpoint)
     return model.opened(state) if rows is None else model.opened_with(rows, state)
-
-
-def _load_refit(folder: RunFolder, progress: Progress) -> Checkpoint:
-    """The end of a training with validation rows.
-
-    Raises:
-        CheckpointError: It has not come to its end.
-    """
-    checkpoint = CheckpointFolder(folder.refit.checkpoints).load_newest(progress.say)
-    if checkpoint is None or checkpoint.state["best_step"] is None:
-        raise CheckpointError(
-            "is not trained to its end with the validation rows",
-            place=str(folder.path),
-            remedy="Run 'ctrpipe run' with --resume, or set train.refit to false",
-        )
-    return checkpoint
 
 
 def _join(

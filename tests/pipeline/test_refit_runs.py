@@ -15,6 +15,7 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline import evaluate, export_model, train
 from ctr_pipeline.pipeline.comparison import compare_runs
+from ctr_pipeline.pipeline.refit import discard_refit
 from ctr_pipeline.pipeline.training_stage import open_trained
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
@@ -125,6 +126,8 @@ def test_validation_rows_are_trained_on_and_no_longer_evaluated(rows, undisturbe
     assert f"learned from {NUM_REFITTED:,} rows" in page
     card = json.loads((folder / "export/1/model_card.json").read_text())
     assert card["training_rows"] == NUM_REFITTED
+    clicks = pd.read_csv(rows)["click"][:NUM_REFITTED]
+    assert card["base_rate"] == pytest.approx(clicks.mean(), abs=1e-6)
 
 
 def test_a_comparison_tells_how_many_rows_each_learned_from(undisturbed, chosen):
@@ -225,3 +228,107 @@ def test_a_new_run_begins_from_the_refit(rows, undisturbed):
     refit = undisturbed[1].metrics["training"]["refit"]
     said = f"epoch {refit['epochs']}, step {refit['steps']:,}"
     assert any(text.startswith("Training begins from") and said in text for text in told.said)
+
+
+def test_a_refit_of_another_best_epoch_is_not_opened(rows, undisturbed):
+    folder = rows.with_name("stale")
+    shutil.copytree(undisturbed[0], folder)
+    best = undisturbed[1].metrics["training"]["best_epoch"]
+    more = {"refit": False, "epochs": best + 6}
+    # As a kill between the two trainings leaves it.
+    train(config_of(rows, "stale", **more), resume=True, progress=SilentProgress())
+    with pytest.raises(CheckpointError, match=r"not trained to its end.*--resume"):
+        evaluate(config_of(rows, "stale", epochs=best + 6), progress=SilentProgress())
+    next_run = config_of(rows, "after_stale", refit=False, init_from=str(folder), epochs=1)
+    # The config beside the checkpoints says which model is the run's own.
+    (folder / "config.resolved.yaml").write_text(
+        config_of(rows, "stale", epochs=best + 6).resolved_yaml()
+    )
+    with pytest.raises(CheckpointError, match="not trained to its end"):
+        train(next_run, progress=SilentProgress())
+
+
+def test_a_damaged_refit_is_trained_again(rows, undisturbed):
+    folder = rows.with_name("damaged")
+    shutil.copytree(undisturbed[0], folder)
+    for manifest in (folder / "refit").rglob("manifest.json"):
+        manifest.unlink()
+    loaded = config_of(rows, "damaged")
+    with pytest.raises(CheckpointError, match="not trained to its end"):
+        evaluate(loaded, progress=SilentProgress())
+    told = Told()
+    train(loaded, resume=True, progress=told)
+    assert any(text.startswith("Checkpoint passed over") for text in told.said)
+    evaluate(loaded, progress=SilentProgress())
+    np.testing.assert_allclose(logits_of(folder), logits_of(undisturbed[0]), atol=1e-6)
+
+
+def test_an_old_refit_is_whole_or_gone(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path / "out")
+
+    def crash(path, **_):
+        if path.exists():
+            raise Crash
+
+    with run.locked():
+        (run.refit.checkpoints / "step-1").mkdir(parents=True)
+        with monkeypatch.context() as changed:
+            changed.setattr("ctr_pipeline.pipeline.refit.shutil.rmtree", crash)
+            with pytest.raises(Crash):
+                discard_refit(run)
+        assert not run.refit.path.exists()
+    with run.locked():
+        assert [one.name for one in run.path.iterdir()] == [".lock"]
+        discard_refit(run)
+    assert list(run.refit.path.iterdir()) == []
+
+
+NEW_ITEMS = 300
+
+
+@pytest.fixture(scope="module")
+def shifted(tmp_path_factory):
+    """Validation and test rows with an item that no training row has, which is always clicked."""
+    folder = tmp_path_factory.mktemp("shifted")
+    random = np.random.default_rng(4)
+    for name, size in (("train", 1200), ("valid", 2 * NEW_ITEMS), ("test", 2 * NEW_ITEMS)):
+        frame = pd.DataFrame({"click": random.integers(0, 2, size), "item": "old", "weight": 1.0})
+        if name != "train":
+            frame.loc[frame.index[:NEW_ITEMS], ["click", "item"]] = [1, "new"]
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+def config_of_shifted(folder, name, *, weight=None):
+    data = {split: str(folder / f"{split}.csv") for split in ("train", "valid", "test")}
+    features = [{"columns": "item", "id": {"hash": {"buckets": 1000}}}]
+    settings = settings_of(folder, folder / name, features, report={})
+    settings["data"] = data | {"label": "click", "weight": weight}
+    settings["train"] |= {
+        "epochs": 6,
+        "refit": True,
+        "deterministic": True,
+        "embeddings": {"admit_after": 2},
+    }
+    return config_from_mapping(settings)
+
+
+def mean_of_new(loaded):
+    train(loaded, progress=SilentProgress())
+    evaluate(loaded, progress=SilentProgress())
+    found = pd.read_parquet(loaded.config.run_folder / "predictions.parquet")
+    return found["probability"][:NEW_ITEMS].mean()
+
+
+def test_ids_of_validation_rows_alone_are_learned(shifted):
+    assert mean_of_new(config_of_shifted(shifted, "plain")) > 0.6
+
+
+def test_weights_of_validation_rows_count_as_much_as_they_say(shifted):
+    plain = mean_of_new(config_of_shifted(shifted, "by_weight", weight="weight"))
+    light = shifted.parent / "light"
+    shutil.copytree(shifted, light, ignore=shutil.ignore_patterns("*_*", "plain"))
+    frame = pd.read_csv(light / "valid.csv")
+    frame["weight"] = 0.01
+    frame.to_csv(light / "valid.csv", index=False)
+    assert mean_of_new(config_of_shifted(light, "by_weight", weight="weight")) < plain - 0.1
