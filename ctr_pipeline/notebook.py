@@ -16,7 +16,7 @@ from ctr_pipeline.progress import Progress, SilentProgress
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.pipeline.trained_model import TrainedModel
 
 
 def run(
@@ -79,7 +79,7 @@ class LoadedRun:
     """
 
     def __init__(self, config: LoadedConfig, folder: RunFolder) -> None:
-        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.loading import open_trained
 
         self.config = config.config
         self.folder = folder.path

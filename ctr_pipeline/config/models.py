@@ -668,7 +668,9 @@ class TrainConfig(Section):
         "scores and the export are float32 in any case.",
     )
     deterministic: bool = Field(
-        default=False, description="Same bits on every run of the same machine, at some cost."
+        default=False,
+        description="Same bits on every run of the same machine. In one process it costs nothing "
+        "that can be measured; a worker of several waits for each of its updates.",
     )
     ensemble: int = Field(
         default=1,

@@ -18,7 +18,7 @@ from ctr_pipeline.dataset.data_files import DataFile, size_of
 from ctr_pipeline.dataset.databases.table import DatabaseSource
 from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, find_features, read_examples
 from ctr_pipeline.dataset.inference import is_numeric
-from ctr_pipeline.dataset.maxcompute.table import TableSource
+from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.parquet import ParquetSource, read_batches
 from ctr_pipeline.dataset.recordio_rows import read_record_blocks
 from ctr_pipeline.dataset.rows import read_good_rows

@@ -9,7 +9,7 @@ import pyarrow as pa
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
 from ctr_pipeline.dataset.databases.table import DatabaseSource
-from ctr_pipeline.dataset.maxcompute.table import TableSource
+from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.recordio_rows import (

@@ -27,7 +27,7 @@ from ctr_pipeline.dataset.inference import (
     whole_numbers,
 )
 from ctr_pipeline.dataset.lists import is_list
-from ctr_pipeline.dataset.maxcompute.table import TableSource
+from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.parquet import (
     ParquetSource,
     column_type_of,

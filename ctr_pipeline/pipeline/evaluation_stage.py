@@ -19,7 +19,7 @@ from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
 from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.trained_model import TrainedModel
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.scoring import ScoredRows
 

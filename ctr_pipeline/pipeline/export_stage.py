@@ -19,7 +19,7 @@ from ctr_pipeline.export.servable import discard_export, export_servable, publis
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.rows import TrainedRows
 from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.trained_model import TrainedModel
 from ctr_pipeline.pipeline.unseen import score_table
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.build import build_preprocessing

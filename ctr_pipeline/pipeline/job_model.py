@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.master.manifests import (
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.cut_files import find_cuts, last_of_epoch, open_cut, restore_cut
-from ctr_pipeline.pipeline.training_stage import (
+from ctr_pipeline.pipeline.trained_model import (
     TrainedModel,
     assemble_local,
     require_same_plan,

@@ -29,7 +29,7 @@ from ctr_pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.spec import JobSpec
-    from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.pipeline.trained_model import TrainedModel
     from ctr_pipeline.training.compiled import CompiledModel
     from ctr_pipeline.training.trainer import TrainingState
 
@@ -211,7 +211,7 @@ def _served(
     from ctr_pipeline.pipeline.rows import NoRows, memory_bound_of, row_layout
     from ctr_pipeline.pipeline.score_files import ScoreFiles
     from ctr_pipeline.pipeline.served_rows import ServedDense, ServedRows
-    from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.pipeline.trained_model import TrainedModel
     from ctr_pipeline.training.scoring import Scorer
 
     config = loaded.config

@@ -17,7 +17,7 @@ from ctr_pipeline.pipeline.ensemble import TrainedMember
 from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
-from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.trained_model import TrainedModel
 from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan

@@ -36,7 +36,7 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
 
 if TYPE_CHECKING:
-    from ctr_pipeline.pipeline.training_stage import TrainedModel
+    from ctr_pipeline.pipeline.trained_model import TrainedModel
     from ctr_pipeline.pipeline.tuning_stage import TuneResult
     from ctr_pipeline.pipeline.unseen import FileScorer
     from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
@@ -276,7 +276,7 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
                 times=times,
             )
     else:
-        from ctr_pipeline.pipeline.training_stage import open_trained
+        from ctr_pipeline.pipeline.loading import open_trained
 
         model = open_trained(loaded, run, progress)
         analysis, encoding = _prepare_as_trained(
@@ -336,7 +336,7 @@ def _file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "F
         from ctr_pipeline.pipeline.scoring_job import JobScorer
 
         return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
-    from ctr_pipeline.pipeline.training_stage import open_trained
+    from ctr_pipeline.pipeline.loading import open_trained
     from ctr_pipeline.pipeline.unseen import ModelScorer
 
     return ModelScorer(loaded, run, open_trained(loaded, run, progress))
@@ -346,7 +346,7 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before, however large the model is."""
     progress = LoggedProgress(progress)
     with _opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.training_stage import streamed_trained
+        from ctr_pipeline.pipeline.loading import streamed_trained
 
         with streamed_trained(loaded, run, progress) as model:
             times = StageTimes()
@@ -488,7 +488,7 @@ def _prepare_as_trained(
     times: StageTimes,
 ) -> tuple[Analysis, Encoding]:
     """As `_prepare`, for rows that the model was trained on and for no others."""
-    from ctr_pipeline.pipeline.training_stage import require_same_rows
+    from ctr_pipeline.pipeline.trained_model import require_same_rows
 
     analysis, encoding = _prepare(
         loaded,
@@ -514,7 +514,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
     )
     from ctr_pipeline.pipeline.export_stage import run_export
     from ctr_pipeline.pipeline.report_stage import run_report
-    from ctr_pipeline.pipeline.training_stage import training_figures
+    from ctr_pipeline.pipeline.trained_model import training_figures
 
     run, analysis, encoding = trained.run, trained.analysis, trained.encoding
     model, times = trained.model, trained.times

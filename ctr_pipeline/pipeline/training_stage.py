@@ -2,9 +2,8 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import keras
 import numpy as np
@@ -14,152 +13,39 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.counts import IdCounts
-from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file
-from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.dense_model import compile_model
 from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.earlier_run import Beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding
-from ctr_pipeline.pipeline.ensemble import JoinedRows, TrainedMember, member_configs
-from ctr_pipeline.pipeline.refit import best_epoch, discard_refit, find_refit, load_refit
-from ctr_pipeline.pipeline.resources import num_threads, thread_shares
+from ctr_pipeline.pipeline.ensemble import member_configs
+from ctr_pipeline.pipeline.loading import open_trained
+from ctr_pipeline.pipeline.refit import best_epoch, discard_refit, find_refit
+from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.rows import (
-    TrainedRows,
-    build_store,
     describe_memory,
-    lookup_of,
     memory_limit_of,
-    optimizer_spec,
 )
-from ctr_pipeline.pipeline.score_files import ScoreFiles
 from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes, start_up_sentence
+from ctr_pipeline.pipeline.trained_model import (
+    LocalModel,
+    TrainedModel,
+    assemble_local,
+    require_same_rows,
+    with_initial_parameters,
+)
 from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
+from ctr_pipeline.training.checkpoint import CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.joined import JoinedDense, JoinedNetwork, MeanScorer
-from ctr_pipeline.training.lookup import DenseValues, RowReader, SavedRows
-from ctr_pipeline.training.parameters import load_dense, load_parameters, open_rows
 from ctr_pipeline.training.profile import (
     TrainingProfile,
     TrainingProfiler,
     profile_lines,
     save_profile,
 )
-from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
 
 _ROWS_COUNTED = 65_536
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model with its parameters, ready to score and to export.
-
-    Attributes:
-        plan: Fitted transforms.
-        compiled: The dense part.
-        rows: Embedding rows; None without fields.
-        dense: Dense parameters.
-        scorer: Ids and numbers → logits.
-        state: How training went; of an ensemble, how that of its first model went.
-        row_width: Values of an embedding row.
-        scores: Logits of the splits, where they are known already.
-        runtime: How members of a job fared, for `metrics.json`.
-        members: The models of an ensemble; empty for one model.
-    """
-
-    plan: PreprocessingPlan
-    compiled: CompiledModel | JoinedNetwork
-    rows: TrainedRows | None
-    dense: DenseValues
-    scorer: Scorer | MeanScorer
-    state: TrainingState
-    row_width: int
-    scores: ScoreFiles | None = None
-    runtime: dict[str, Any] | None = None
-    members: tuple[TrainedMember, ...] = ()
-
-
-@dataclass(frozen=True)
-class LocalModel:
-    """A model whose parameters live in this process.
-
-    Attributes:
-        plan: Fitted transforms.
-        compiled: The dense part.
-        store: Embedding rows; None without fields.
-        dense: Dense parameters.
-        lookup: The rows as trainer and scorer see them.
-        row_width: Values of an embedding row: the linear weight and the vector.
-    """
-
-    plan: PreprocessingPlan
-    compiled: CompiledModel
-    store: EmbeddingStore | None
-    dense: DenseParameters
-    lookup: SavedRows
-    row_width: int
-
-    def opened(self, state: TrainingState) -> "OpenedModel":
-        """The model after training."""
-        return OpenedModel(
-            self.plan,
-            self.compiled,
-            self.store,
-            self.lookup,
-            self.dense,
-            state,
-            self.row_width,
-        )
-
-    def opened_with(self, rows: StoredRows, state: TrainingState) -> "OpenedModel":
-        """The model with rows that are on the disk."""
-        return replace(self.opened(state), rows=rows, lookup=rows)
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """One trained model, wherever its rows are.
-
-    Attributes:
-        plan: Fitted transforms.
-        compiled: The dense part.
-        rows: Embedding rows, to export; None without fields.
-        lookup: The same, to score with.
-        dense: Dense parameters.
-        state: How training went.
-        row_width: Values of an embedding row.
-    """
-
-    plan: PreprocessingPlan
-    compiled: CompiledModel
-    rows: TrainedRows | None
-    lookup: RowReader
-    dense: DenseParameters
-    state: TrainingState
-    row_width: int
-
-    @property
-    def scorer(self) -> Scorer:
-        """Ids and numbers → logits."""
-        return Scorer(self.compiled, self.lookup, self.dense)
-
-    def trained(self) -> TrainedModel:
-        """The model as the stages after training take it."""
-        return TrainedModel(
-            self.plan,
-            self.compiled,
-            self.rows,
-            self.dense,
-            self.scorer,
-            self.state,
-            self.row_width,
-        )
 
 
 def run_training(
@@ -367,7 +253,7 @@ def _refit(
     folders = [encoding.folders[split] for split in ("train", "valid")]
     with EncodedReader(*folders) as rows:
         counts = _counts_of_both(encoding)
-        model = _with_initial_parameters(config, run, encoding.plan, counts, compiled)
+        model = with_initial_parameters(config, run, encoding.plan, counts, compiled)
         files = folder.refit
         trainer = Trainer(
             config=config.train.model_copy(update={"epochs": epochs}),
@@ -447,229 +333,3 @@ def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:
         cores=cores,
         lock_waits=(lambda: 0.0) if store is None else store.rows.lock_wait_seconds,
     )
-
-
-def open_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
-    """Loads the best epoch of a training; the newest whole checkpoint if that one is damaged.
-
-    Which checkpoints were passed over is said. All models of an ensemble are in memory then.
-
-    Raises:
-        CheckpointError: Nothing was trained here, or training has not finished an epoch.
-    """
-    if (run.job / "spec.json").exists():
-        # With the words of members of a job, which others need not load.
-        from ctr_pipeline.pipeline.job_model import open_job_model
-
-        return open_job_model(loaded, run, progress)
-    return _open_all(loaded, run, progress, _load)
-
-
-@contextlib.contextmanager
-def streamed_trained(
-    loaded: LoadedConfig, run: RunFolder, progress: Progress
-) -> Iterator[TrainedModel]:
-    """As `open_trained`, but the rows stay on the disk: memory does not depend on their number.
-
-    Raises:
-        CheckpointError: Nothing was trained here, or training has not finished an epoch.
-        RunFolderError: The disk has no room for the rows once more, sorted.
-    """
-    workspace = run.path / "cache"
-    workspace.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-
-        def stream(model: LocalModel, checkpoint: Checkpoint) -> StoredRows | None:
-            load_dense(checkpoint, model.dense)
-            if model.store is None:
-                return None
-            with open_rows(checkpoint) as file:
-                rows = open_row_file(model.store, file, workspace)
-            stack.callback(rows.release)
-            return rows
-
-        if (run.job / "spec.json").exists():
-            from ctr_pipeline.pipeline.job_model import stream_job_model
-
-            yield stream_job_model(loaded, run, progress, workspace, stack)
-        else:
-            yield _open_all(loaded, run, progress, stream)
-
-
-_ReadRows = Callable[[LocalModel, Checkpoint], StoredRows | None]
-"""Gives a model the dense parameters of a checkpoint, and its rows, or leaves them on the disk."""
-
-
-def _load(model: LocalModel, checkpoint: Checkpoint) -> None:
-    load_parameters(checkpoint, model.lookup, model.dense)
-
-
-def _open_all(
-    loaded: LoadedConfig, run: RunFolder, progress: Progress, read: _ReadRows
-) -> TrainedModel:
-    """The model of a config, or those of its ensemble as one."""
-    configs = member_configs(loaded.config)
-    if not configs:
-        return _open(loaded, run, run, progress, read).trained()
-    opened = [
-        _open(replace(loaded, config=config), run, run.member(number), progress, read)
-        for number, config in enumerate(configs)
-    ]
-    return _join(opened, configs, run)
-
-
-def _open(
-    loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress, read: _ReadRows
-) -> OpenedModel:
-    """One model with the parameters of its best epoch, or of its training with validation rows."""
-    checkpoints = CheckpointFolder(folder.checkpoints)
-    checkpoint = checkpoints.load_newest(progress.say)
-    if checkpoint is None or checkpoint.state["best_step"] is None:
-        is_member = folder != run and bool(run.trained_folders())
-        raise CheckpointError(
-            "holds no trained model",
-            place=str(folder.path),
-            remedy="Run 'ctrpipe run' with --resume to train the rest of the ensemble"
-            if is_member
-            else "Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
-        )
-    state = TrainingState.from_json(checkpoint.state)
-    if loaded.config.train.refit:
-        checkpoint = load_refit(folder, checkpoint.state, progress)
-        state = replace(state, refit=TrainingState.from_json(checkpoint.state).refit)
-    elif checkpoint.step != state.best_step and state.best_step is not None:
-        try:
-            checkpoint = checkpoints.load(state.best_step)
-        except CheckpointError as error:
-            progress.say(f"The newest checkpoint is used instead of the best: {error}")
-    plan = load_plan(run.preprocessing)
-    require_same_plan(state, plan, run)
-    model = assemble_local(loaded, run, plan, None)
-    rows = read(model, checkpoint)
-    return model.opened(state) if rows is None else model.opened_with(rows, state)
-
-
-def _join(
-    models: Sequence[OpenedModel],
-    configs: Sequence[Config],
-    run: RunFolder,
-) -> TrainedModel:
-    """The models of an ensemble as one.
-
-    Raises:
-        CheckpointError: They were trained on different rows.
-    """
-    first, state = models[0], models[0].state
-    for other in models[1:]:
-        require_same_rows(other.state, state.rows_fingerprint, run)
-    rows = [model.rows for model in models if model.rows is not None]
-    dim = configs[0].model.embedding_dim
-    return TrainedModel(
-        plan=first.plan,
-        compiled=JoinedNetwork(tuple(model.compiled for model in models), dim),
-        rows=JoinedRows(rows, first.row_width) if rows else None,
-        dense=JoinedDense.of([model.dense for model in models]),
-        scorer=MeanScorer([model.scorer for model in models], configs[0].train.batch_size),
-        state=state,
-        row_width=len(models) * first.row_width,
-        members=tuple(
-            TrainedMember(config.model.name, config.train.seed, model.state)
-            for config, model in zip(configs, models, strict=True)
-        ),
-    )
-
-
-def training_figures(model: TrainedModel) -> dict[str, Any]:
-    """What training took and why it ended, for `metrics.json`; of an ensemble, in all and each."""
-    if not model.members:
-        return _figures(model.state)
-    members = [
-        {"model": one.model, "seed": one.seed, **_figures(one.state)} for one in model.members
-    ]
-    return {
-        "epochs": sum(one["epochs"] for one in members),
-        "best_epoch": None,
-        "steps": sum(one["steps"] for one in members),
-        "stopped_because": f"all {len(members)} models are trained",
-        "members": members,
-    }
-
-
-def _figures(state: TrainingState) -> dict[str, Any]:
-    best = next((record for record in state.history if record.step == state.best_step), None)
-    figures: dict[str, Any] = {
-        "epochs": len(state.history),
-        "best_epoch": None if best is None else best.epoch + 1,
-        "steps": state.history[-1].step if state.history else 0,
-        "stopped_because": state.finished,
-    }
-    if state.refit is not None:
-        figures["refit"] = asdict(state.refit)
-    return figures
-
-
-def require_same_plan(state: TrainingState, plan: PreprocessingPlan, run: RunFolder) -> None:
-    """Refuses parameters that were trained with other transforms.
-
-    Raises:
-        CheckpointError: They were.
-    """
-    if state.plan_fingerprint != plan.fingerprint():
-        raise CheckpointError(
-            "was trained with other transforms than those that lie beside it now",
-            place=str(run.path),
-            remedy="Run 'ctrpipe run' with --overwrite: data or config changed since then",
-        )
-
-
-def require_same_rows(state: TrainingState, fingerprint: str, run: RunFolder) -> None:
-    """Refuses parameters that were trained on other rows or with other transforms.
-
-    Raises:
-        CheckpointError: The data changed since.
-    """
-    if state.rows_fingerprint != fingerprint:
-        raise CheckpointError(
-            "the data changed since the model was trained",
-            place=str(run.path),
-            remedy="Run 'ctrpipe run' with --overwrite to train on it from the start",
-        )
-
-
-def assemble_local(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]] | None,
-) -> LocalModel:
-    """The model of a config with initial parameters.
-
-    Args:
-        loaded: The config.
-        run: The run folder.
-        plan: Fitted transforms.
-        counts: Occurrences of each id in the training rows; None where nothing is trained.
-    """
-    config = loaded.config
-    threads = thread_shares(config.runtime).tensorflow
-    compiled = compile_model(config, run, plan, threads=threads, trains=counts is not None)
-    return _with_initial_parameters(config, run, plan, counts, compiled)
-
-
-def _with_initial_parameters(
-    config: Config,
-    run: RunFolder,
-    plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]] | None,
-    compiled: CompiledModel,
-) -> LocalModel:
-    store = build_store(
-        plan,
-        counts,
-        config=config,
-        threads=thread_shares(config.runtime).rows,
-        memory_limit=memory_limit_of(config, run.path),
-    )
-    dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
-    lookup = lookup_of(store, config.model)
-    return LocalModel(plan, compiled, store, dense, lookup, 1 + config.model.embedding_dim)

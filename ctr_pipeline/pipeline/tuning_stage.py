@@ -353,7 +353,7 @@ class _Search:
     ) -> TrialRecord:
         import keras
 
-        from ctr_pipeline.pipeline.training_stage import assemble_local
+        from ctr_pipeline.pipeline.trained_model import assemble_local
         from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
         values: list[float] = []

@@ -23,7 +23,7 @@ from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import PredictResult
-from ctr_pipeline.pipeline.training_stage import TrainedModel
+from ctr_pipeline.pipeline.trained_model import TrainedModel
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan

@@ -28,13 +28,8 @@ from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.dataset.maxcompute import client as client_module
 from ctr_pipeline.dataset.maxcompute.client import connect
 from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS, render
-from ctr_pipeline.dataset.maxcompute.table import (
-    HashRange,
-    TableAddress,
-    TableFacts,
-    TableRows,
-    TableSource,
-)
+from ctr_pipeline.dataset.maxcompute.source import TableSource
+from ctr_pipeline.dataset.maxcompute.table import HashRange, TableAddress, TableFacts, TableRows
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 

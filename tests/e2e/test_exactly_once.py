@@ -101,7 +101,7 @@ def expected_weights(run: WatchedRun) -> np.ndarray:
 
 def trained_weights(run: WatchedRun) -> np.ndarray:
     """By field and id, as the run's newest cut holds them; never trained ones are zero."""
-    from ctr_pipeline.pipeline.training_stage import open_trained
+    from ctr_pipeline.pipeline.loading import open_trained
     from ctr_pipeline.pipeline.workspace import RunFolder
 
     loaded = load_config(run.config_path)

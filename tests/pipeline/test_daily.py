@@ -17,7 +17,7 @@ from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier, load_ear
 from ctr_pipeline.pipeline.earlier_run import find_beginning
 from ctr_pipeline.pipeline.encoding_stage import run_encoding
 from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.pipeline.training_stage import assemble_local
+from ctr_pipeline.pipeline.trained_model import assemble_local
 from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
 from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, load_plan

@@ -15,8 +15,8 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline import evaluate, export_model, train
 from ctr_pipeline.pipeline.comparison import compare_runs
+from ctr_pipeline.pipeline.loading import open_trained
 from ctr_pipeline.pipeline.refit import discard_refit
-from ctr_pipeline.pipeline.training_stage import open_trained
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
@@ -183,9 +183,13 @@ def test_a_trained_run_is_refitted_and_back(rows, undisturbed, chosen):
     told = Told()
     train(loaded, resume=True, progress=told)
     assert not [text for text in told.said if text.startswith("Epoch 1: ")]
-    evaluate(loaded, progress=SilentProgress())
+    told = Told()
+    evaluate(loaded, progress=told)
+    assert not [text for text in told.said if text.startswith("train.refit is false")]
     np.testing.assert_allclose(logits_of(folder), logits_of(undisturbed[0]), atol=1e-6)
-    evaluate(config_of(rows, "later", refit=False), progress=SilentProgress())
+    told = Told()
+    evaluate(config_of(rows, "later", refit=False), progress=told)
+    assert any(text.startswith("train.refit is false") for text in told.said)
     np.testing.assert_allclose(logits_of(folder), logits_of(chosen[0]), atol=1e-6)
 
 
@@ -259,7 +263,9 @@ def test_a_damaged_refit_is_trained_again(rows, undisturbed):
     told = Told()
     train(loaded, resume=True, progress=told)
     assert any(text.startswith("Checkpoint passed over") for text in told.said)
-    evaluate(loaded, progress=SilentProgress())
+    told = Told()
+    evaluate(loaded, progress=told)
+    assert not [text for text in told.said if text.startswith("train.refit is false")]
     np.testing.assert_allclose(logits_of(folder), logits_of(undisturbed[0]), atol=1e-6)
 
 

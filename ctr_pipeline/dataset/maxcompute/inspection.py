@@ -10,12 +10,12 @@ from ctr_pipeline.dataset.agreement import check_same_names
 from ctr_pipeline.dataset.maxcompute.client import connect
 from ctr_pipeline.dataset.maxcompute.reading import read_head
 from ctr_pipeline.dataset.maxcompute.selection import has_text
+from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.maxcompute.table import (
     HashRange,
     TableAddress,
     TableFacts,
     TableRows,
-    TableSource,
     is_address,
     parse_address,
 )

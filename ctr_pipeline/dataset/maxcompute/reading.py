@@ -16,7 +16,8 @@ from ctr_pipeline.dataset.columns import ColumnPlan
 from ctr_pipeline.dataset.maxcompute.client import RangeReader, ranges
 from ctr_pipeline.dataset.maxcompute.dialect import render
 from ctr_pipeline.dataset.maxcompute.selection import select_rows
-from ctr_pipeline.dataset.maxcompute.table import TableRows, TableSource
+from ctr_pipeline.dataset.maxcompute.source import TableSource
+from ctr_pipeline.dataset.maxcompute.table import TableRows
 from ctr_pipeline.dataset.parquet import RecordBlock, check_type
 
 RANGE_ROWS = 32_768

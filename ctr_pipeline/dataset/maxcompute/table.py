@@ -4,15 +4,11 @@
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ctr_pipeline.errors import DataError
-
-if TYPE_CHECKING:
-    from ctr_pipeline.dataset.maxcompute.client import MaxComputeClient
 
 SCHEME = "odps://"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -87,39 +83,6 @@ class TableFacts:
     is_view: bool
     size_bytes: int
     version: str
-
-
-@dataclass(frozen=True)
-class TableSource:
-    """Rows of one table, as inspection found it.
-
-    Attributes:
-        path: The rows.
-        facts: What the service says of the table.
-        client: Reads them.
-    """
-
-    path: TableRows
-    facts: TableFacts
-    client: "MaxComputeClient" = field(repr=False, compare=False)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the table's columns."""
-        return self.facts.schema
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Of all its columns, in its order."""
-        return tuple(self.facts.schema.names)
-
-    def current_version(self) -> str:
-        """What the service says now; changes when the rows do.
-
-        Raises:
-            DataError: The table is gone, or the service does not answer.
-        """
-        return self.client.describe(self.path.address).version
 
 
 def is_address(text: str) -> bool:
