@@ -6,7 +6,8 @@ there are those that compare with other packages in environments of their own (`
 `train_speed_models`, `whole_job_beside`, `criteo_peers`, parts of `feature_speed`), and
 `whole_job_large`. Numbers to publish come from the full form on a machine that has nothing else to
 do, which takes a night. Left out of both are `elastic_demo.py`, which shows and does not measure,
-and `criteo_quality` and `criteo_peers` where no data is named.
+`criteo_quality` and `criteo_peers` where no data is named, and those of bfloat16 where the
+processor has no instructions for it.
 
     python benchmarks/every.py --quick
     python benchmarks/every.py --results results/ --only train_speed serve_speed
@@ -20,6 +21,8 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from ctr_pipeline.machine import multiplies_bfloat16, processor_flags
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("--sides", "keras", "fuxictr", "deepctr_torch")
@@ -35,6 +38,7 @@ class Benchmark:
         quick: Of the quick form; None: it has none, for it needs packages that are not ours, or is
             the same as another but for its size.
         needs: A variable that has to name data which nobody may pass on.
+        in_bfloat16: Whether the processor has to multiply that.
     """
 
     name: str
@@ -42,6 +46,15 @@ class Benchmark:
     quick: tuple[str, ...] | None = ("--quick",)
     script: str = ""
     needs: str = ""
+    in_bfloat16: bool = False
+
+    def reason_to_leave_out(self) -> str | None:
+        """What this machine lacks for it."""
+        if self.needs and self.needs not in os.environ:
+            return f"{self.needs} names no data"
+        if self.in_bfloat16 and not multiplies_bfloat16(processor_flags()):
+            return "this processor has neither AMX nor AVX512-BF16"
+        return None
 
     def command(self, results: Path, *, quick: bool) -> list[str]:
         """To be run."""
@@ -72,6 +85,13 @@ BENCHMARKS = (
         quick=None,
         script="train_speed",
     ),
+    Benchmark(
+        "train_speed_bfloat16",
+        ("--sides", "bfloat16", "keras"),
+        quick=None,
+        script="train_speed",
+        in_bfloat16=True,
+    ),
     Benchmark("flatness"),
     Benchmark("step_modes"),
     Benchmark("startup"),
@@ -80,6 +100,12 @@ BENCHMARKS = (
     Benchmark("whole_job", ("--rows", "1_000_000", "4_000_000")),
     Benchmark("whole_job_large", ("--rows", "10_000_000"), quick=None, script="whole_job"),
     Benchmark("whole_job_beside", quick=None),
+    Benchmark(
+        "whole_job_beside_large",
+        ("--rows", "10_000_000", "--stop-peer-at", "6.2"),
+        quick=None,
+        script="whole_job_beside",
+    ),
     Benchmark("serve_speed"),
     Benchmark("export_size"),
     Benchmark("cut_pause"),
@@ -92,9 +118,17 @@ BENCHMARKS = (
     ),
     Benchmark(
         "criteo_quality",
-        ("--variants", "auto", "ensemble", "kinds"),
+        ("--variants", "auto", "ensemble", "kinds", "refit", "refit_ensemble"),
         ("--quick", "--models", "deepfm"),
         needs="CTRPIPE_CRITEO_DATA",
+    ),
+    Benchmark(
+        "criteo_quality_bfloat16",
+        ("--models", "deepfm", "--variants", "bfloat16"),
+        quick=None,
+        script="criteo_quality",
+        needs="CTRPIPE_CRITEO_DATA",
+        in_bfloat16=True,
     ),
     Benchmark("generated_quality"),
     Benchmark("criteo_peers", quick=None, needs="CTRPIPE_CRITEO_DATA"),
@@ -122,8 +156,9 @@ def main() -> int:
         if arguments.list:
             print(shlex.join(command))
             continue
-        if one.needs and one.needs not in os.environ:
-            print(f"{one.name}: left out, for {one.needs} names no data", flush=True)
+        lacking = one.reason_to_leave_out()
+        if lacking is not None:
+            print(f"{one.name}: left out, for {lacking}", flush=True)
             continue
         print(f"{one.name}: {shlex.join(command[1:])}", flush=True)
         arguments.results.mkdir(parents=True, exist_ok=True)
