@@ -17,6 +17,7 @@ known.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -86,17 +87,19 @@ def run_side(
                 command, env=environment, stdout=lines, stderr=lines, start_new_session=True
             )
             watch = MemoryWatch(process.pid)
+            code = None
             try:
-                code = process.wait(limit_seconds)
-                ended = True
-            except subprocess.TimeoutExpired:
-                # With the processes that it started: the group is its own.
-                os.killpg(process.pid, signal.SIGKILL)
-                code = process.wait()
-                ended = False
-            watch.close()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(limit_seconds)
+            finally:
+                if code is None:
+                    # With the processes that it started: in a group of their own, they do not hear
+                    # of Ctrl-C either.
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                watch.close()
         seconds = time.perf_counter() - started
-        if not ended:
+        if code is None:
             print(f"  {side}: not at its end after {seconds:.1f} s", file=sys.stderr)
             return {"wall_seconds": seconds, "peak_memory_bytes": watch.peak_bytes, "ended": False}
         if code != 0:
@@ -115,6 +118,22 @@ def run_side(
     figures |= {"wall_seconds": seconds, "peak_memory_bytes": watch.peak_bytes, "ended": True}
     print(f"  {side}: {seconds:.1f} s, logloss {figures['test_logloss']:.4f}", file=sys.stderr)
     return figures
+
+
+def row_of(side: str, jobs: list[dict[str, Any]]) -> list[str]:
+    """A side's line of the table; jobs that were not awaited tell a bound alone."""
+
+    def spread(key: str, places: int, unit: float = 1) -> str:
+        return Spread.of([job[key] / unit for job in jobs]).show(places)
+
+    seconds, memory = spread("wall_seconds", 1), spread("peak_memory_bytes", 2, 1e9)
+    if not all(job["ended"] for job in jobs):
+        return [side, f"more than {seconds}", f"at least {memory}", "-", "-", "-"]
+    stages = ", ".join(
+        f"{stage} {Spread.of([job['seconds'][stage] for job in jobs]).mean:.1f}"
+        for stage in jobs[0]["seconds"]
+    )
+    return [side, seconds, memory, spread("test_auc", 4), spread("test_logloss", 4), stages]
 
 
 def main() -> None:
@@ -153,7 +172,8 @@ def main() -> None:
         for _ in range(repeats):
             ours = run_side("ours", Path(temporary), python, peer_batch)
             jobs["ours"].append(ours)
-            limit = arguments.stop_peer_at and arguments.stop_peer_at * ours["wall_seconds"]
+            times = arguments.stop_peer_at
+            limit = None if times is None else times * ours["wall_seconds"]
             jobs["fuxictr"].append(run_side("fuxictr", Path(temporary), python, peer_batch, limit))
     all_ended = all(job["ended"] for job in jobs["fuxictr"])
     pairs = zip(jobs["fuxictr"], jobs["ours"], strict=True)
@@ -163,27 +183,7 @@ def main() -> None:
         f"{peer_batch}\n"
     )
     print_machine(machine)
-    rows = []
-    for side in SIDES:
-        seconds = Spread.of([job["wall_seconds"] for job in jobs[side]]).show(1)
-        memory = Spread.of([job["peak_memory_bytes"] / 1e9 for job in jobs[side]]).show(2)
-        ended = [job for job in jobs[side] if job["ended"]]
-        if len(ended) < repeats:
-            rows.append([side, f"more than {seconds}", f"at least {memory}", "-", "-", "-"])
-            continue
-        rows.append(
-            [
-                side,
-                seconds,
-                memory,
-                Spread.of([job["test_auc"] for job in ended]).show(4),
-                Spread.of([job["test_logloss"] for job in ended]).show(4),
-                ", ".join(
-                    f"{stage} {Spread.of([job['seconds'][stage] for job in ended]).mean:.1f}"
-                    for stage in ended[0]["seconds"]
-                ),
-            ]
-        )
+    rows = [row_of(side, jobs[side]) for side in SIDES]
     print_table(["side", "s", "peak memory, GB", "test AUC", "test logloss", "of it, s"], rows)
     if all_ended:
         print(f"FuxiCTR's job takes {ratio.show(2)} times as long")
