@@ -28,6 +28,7 @@ from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.batches import Prefetcher
 
 _PROBABILITY = "probability"
 
@@ -91,11 +92,14 @@ class ModelScorer:
         """As `FileScorer.score_file`."""
         plan = self.model.plan
         encoder = ColumnEncoder(plan, self.run.path)
-        for batch in stream_file(
+        batches = stream_file(
             self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
-        ):
-            encoded = encoder.encode(batch)
-            yield ScoredBatch(batch, self.model.scorer.score(encoded.ids, encoded.numbers))
+        )
+        encoded = ((batch, encoder.encode(batch)) for batch in batches)
+        # TensorFlow leaves a part of the cores idle, which the thread that encodes ahead takes.
+        with Prefetcher(encoded, num_ahead=1) as ahead:
+            for batch, rows in ahead:
+                yield ScoredBatch(batch, self.model.scorer.score(rows.ids, rows.numbers))
 
 
 def stream_file(

@@ -1,8 +1,12 @@
 """Logits of rows by trained parameters; makes no rows and changes none.
 
+The rows of a split are read, and the values of their embedding rows gathered, by a thread ahead of
+TensorFlow.
+
 Axes: B rows of a batch, R rows, F fields, N numbers.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +15,11 @@ from numpy.typing import NDArray
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import ProgressTask, SilentTask
-from ctr_pipeline.training.batches import pad
+from ctr_pipeline.training.batches import Prefetcher, pad
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.lookup import DenseValues, RowReader
+
+_BATCHES_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,23 @@ class ScoredRows:
 
     labels: NDArray[np.float32]
     logits: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """A batch with the values of its embedding rows.
+
+    Attributes:
+        rows: Not padded.
+        numbers_BN: Padded to the compiled batch size, as values are.
+        linear_BF1: Linear weight of each field's id.
+        embeddings_BFD: Embedding of each field's id.
+    """
+
+    rows: EncodedRows
+    numbers_BN: NDArray[np.float32]
+    linear_BF1: NDArray[np.float32]
+    embeddings_BFD: NDArray[np.float32]
 
 
 class Scorer:
@@ -46,14 +69,14 @@ class Scorer:
     def score(
         self, ids_RF: NDArray[np.int32], numbers_RN: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Logits, float32 [R]."""
+        """Logits, float32 [R]; in the calling thread alone, which may encode ahead in another."""
         size = self._compiled.batch_size
         logits = np.empty(len(ids_RF), dtype=np.float32)
         for first in range(0, len(ids_RF), size):
             last = min(first + size, len(ids_RF))
             labels = np.zeros(last - first, np.float32)
             rows = EncodedRows(ids_RF[first:last], numbers_RN[first:last], labels)
-            logits[first:last] = self._score_batch(rows)
+            logits[first:last] = self._logits_of(self._gather(rows))
         return logits
 
     def score_split(self, reader: EncodedReader, task: ProgressTask | None = None) -> ScoredRows:
@@ -62,9 +85,9 @@ class Scorer:
         num_rows = reader.meta.num_rows
         scored = ScoredRows(np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
         first = 0
-        for rows in reader.read_in_order(self._compiled.batch_size):
+        for rows, logits in self._score_in_order(reader):
             last = first + rows.num_rows
-            scored.logits[first:last] = self._score_batch(rows)
+            scored.logits[first:last] = logits
             scored.labels[first:last] = rows.labels_B
             task.advance(rows.num_rows)
             first = last
@@ -85,22 +108,34 @@ class Scorer:
         """
         task = task or SilentTask()
         histogram = ScoreHistogram.empty()
-        for rows in reader.read_in_order(self._compiled.batch_size):
+        for rows, logits in self._score_in_order(reader):
             histogram += ScoreHistogram.of(
-                rows.labels_B, self._score_batch(rows), weights=rows.weights_B, place=place
+                rows.labels_B, logits, weights=rows.weights_B, place=place
             )
             task.advance(rows.num_rows)
         return histogram
 
-    def _score_batch(self, rows: EncodedRows) -> NDArray[np.float32]:
+    def _score_in_order(
+        self, reader: EncodedReader
+    ) -> Iterator[tuple[EncodedRows, NDArray[np.float32]]]:
+        """All rows of a split, batch by batch, with their logits."""
+        batches = reader.read_in_order(self._compiled.batch_size)
+        with Prefetcher(map(self._gather, batches), num_ahead=_BATCHES_AHEAD) as ahead:
+            for batch in ahead:
+                yield batch.rows, self._logits_of(batch)
+
+    def _gather(self, rows: EncodedRows) -> _Gathered:
         whole = pad(rows, self._compiled.batch_size)
         prepared = self._embeddings.prepare(whole.ids_BF, rows.num_rows)
         self._embeddings.locate(prepared, create=False)
         linear, embeddings = self._embeddings.gather_parts(prepared, num_leading=1)
+        return _Gathered(rows, whole.numbers_BN, linear, embeddings)
+
+    def _logits_of(self, batch: _Gathered) -> NDArray[np.float32]:
         logits = self._compiled.logits(
             parameters_P=self._dense.values,
-            linear_BF1=linear,
-            embeddings_BFD=embeddings,
-            numbers_BN=whole.numbers_BN,
+            linear_BF1=batch.linear_BF1,
+            embeddings_BFD=batch.embeddings_BFD,
+            numbers_BN=batch.numbers_BN,
         )
-        return logits[: rows.num_rows]
+        return logits[: batch.rows.num_rows]

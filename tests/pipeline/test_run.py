@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import threading
 from itertools import chain
 
 import numpy as np
@@ -398,6 +399,23 @@ def test_predictions_have_the_columns_to_keep(world, loaded, frame, tmp_path, na
         assert list(found[column]) == [str(value) for value in expected[column]], column
     numbers = pd.to_numeric(found["I1"], errors="coerce").to_numpy()
     np.testing.assert_array_equal(numbers, expected["I1"].to_numpy(np.float64))
+
+
+def test_files_that_turn_bad_leave_neither_predictions_nor_threads(world, loaded, tmp_path):
+    good = world[1][:100]
+    (tmp_path / "a.tsv").write_text("\n".join(good) + "\n")
+    (tmp_path / "b.tsv").write_text("\n".join([good[0], *["no row"] * 900]) + "\n")
+    before = set(threading.enumerate())
+    with pytest.raises(DataError, match="max_bad_fraction"):
+        predict(
+            loaded,
+            data=str(tmp_path / "*.tsv"),
+            output=tmp_path / "p.parquet",
+            progress=SilentProgress(),
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsv", "b.tsv"]
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not [name for name in left if name.startswith(("prefetch", "stream"))]
 
 
 def test_prediction_refuses_other_endings(loaded, tmp_path):

@@ -1,8 +1,11 @@
+import threading
+
 import numpy as np
 import pytest
 from training_problem import BATCH_SIZE, NUM_ROWS, RecordingProgress, draw_rows, rows_of
 
 from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.progress import SilentTask
 from ctr_pipeline.training.scoring import Scorer
 
@@ -64,3 +67,15 @@ def test_split_in_the_order_of_its_rows(trained, learnable):
     assert np.array_equal(scored.labels, labels)
     assert np.array_equal(scored.logits, scorer.score(ids, numbers))
     assert sum(done) == NUM_ROWS
+
+
+def test_split_that_cannot_be_scored_leaves_no_thread_behind(trained, learnable):
+    rig, scorer = trained
+    rig.dense.values[:] = np.nan
+    before = set(threading.enumerate())
+    with (
+        EncodedReader(learnable / "train") as reader,
+        pytest.raises(TrainingError, match="of the split"),
+    ):
+        scorer.summarize_split(reader, place="of the split")
+    assert not set(threading.enumerate()) - before
