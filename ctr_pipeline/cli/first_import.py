@@ -116,6 +116,9 @@ class _Stream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
+    def close(self) -> None:
+        """Nothing: the stream is the process's own, and loggers close what they do not know as such."""
+
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:

@@ -28,9 +28,11 @@ def run_process() -> NoReturn:
 
 def _end(codes: list[int]) -> None:
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):
+        for stream in (sys.stdout, sys.stderr):
+            # As Python does, which asks nothing of a stream that is absent or closed.
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except OSError:
         # Nobody takes what is left to say: Python has its own words and exit code for that.
         return
     if codes:

@@ -98,3 +98,10 @@ def test_loggers_that_are_made_meanwhile_keep_their_stream(tmp_path):
     assert done.returncode == 0
     assert "said later" in done.stderr.splitlines()
     assert "Logging error" not in done.stderr
+
+
+def test_a_logger_that_closes_its_stream_does_not_close_the_process_s(tmp_path):
+    code = "import logging\nHANDLER = logging.StreamHandler()\nVALUE = 7\n"
+    after = "noisy.HANDLER.stream.close()\nprint('said later', file=sys.stderr)"
+    done = run(tmp_path, code, after=after)
+    assert done.stderr.splitlines() == ["python", "said later"]

@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import atexit, sys, threading, time
-import ctr_pipeline.cli.main as command_line
+import atexit, sys, threading, time, types
 from ctr_pipeline.cli.process import run_process
 
 class Tearing:
@@ -24,7 +23,8 @@ def main():
     print("command")
     {ending}
 
-command_line.main = main
+# Not patched: the real one would load what a process loads only after it has begun.
+sys.modules["ctr_pipeline.cli.main"] = types.SimpleNamespace(main=main)
 run_process()
 """
 
@@ -59,6 +59,24 @@ def test_what_cannot_be_written_is_not_lost_in_silence():
         done = run("return 0", stdout=full)
     assert "No space left on device" in done.stderr
     assert done.returncode == 120
+
+
+def test_with_a_stream_closed_it_is_over_as_well():
+    done = run("sys.stderr.close()\n    return 7")
+    assert done.stdout.split("\n") == ["command", "thread", "at exit", ""]
+    assert done.returncode == 7
+
+
+def test_with_tensorflow_loaded_it_is_over_as_well():
+    # Its logger closes the stream that it found while it was loaded, if that is no terminal.
+    done = run(
+        "from ctr_pipeline.cli.session import Session\n"
+        "    Session().start_logging()\n"
+        "    import tensorflow\n"
+        "    return 0"
+    )
+    assert done.stdout.split("\n") == ["command", "thread", "at exit", ""]
+    assert done.returncode == 0
 
 
 def test_the_module_is_such_a_process():
