@@ -8,9 +8,11 @@ uses, and goes on without them where they are not installed. Loading them takes 
 time until TensorFlow is there.
 
 A sixth of what remains goes to Python's cyclic collector, which looks through hundreds of thousands
-of new objects, all of them modules' own, again and again.
+of new objects, all of them modules' own, again and again; and later once more whenever a quarter
+has come to them, a tenth to a fifth of a second each time.
 """
 
+import atexit
 import gc
 import importlib.abc
 import importlib.machinery
@@ -96,14 +98,16 @@ def without_extras() -> Iterator[None]:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Python's cyclic collector rests."""
+    """Python's cyclic collector rests, and never looks at what is there afterwards."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        # Not frozen as well: what is never collected, DuckDB reports as leaked when a process ends.
         if was_enabled:
+            gc.freeze()
+            # What is not collected in the end either, DuckDB reports as leaked.
+            atexit.register(gc.unfreeze)
             gc.enable()
 
 

@@ -60,12 +60,25 @@ def test_extras_that_are_loaded_already_stay(tmp_path):
     assert done.stdout.split()[-1] == "True"
 
 
-def test_the_collector_rests_meanwhile_and_works_afterwards(tmp_path):
+COLLECTED = """
+import gc, weakref
+class Cycle:
+    def __init__(self):
+        self.itself = self
+def is_collected():
+    watched = weakref.ref(Cycle())
+    gc.collect()
+    return watched() is None
+print(noisy.WAS_ENABLED, gc.isenabled(), gc.get_freeze_count() > 1000, is_collected())
+print(any(one is noisy.VALUES for one in gc.get_objects()), gc.unfreeze(), gc.get_freeze_count())
+"""
+
+
+def test_the_collector_rests_meanwhile_and_later_looks_at_what_is_new(tmp_path):
     surrounded = PROGRAM.replace("without_extras", "without_collections")
-    code = "import gc\nVALUE = 7\nWAS_ENABLED = gc.isenabled()\n"
-    after = "import gc\nprint(noisy.WAS_ENABLED, gc.isenabled())"
-    done = run(tmp_path, code, program=surrounded, after=after)
-    assert done.stdout.split()[-2:] == ["False", "True"]
+    code = "import gc\nVALUE = 7\nVALUES = [[]]\nWAS_ENABLED = gc.isenabled()\n"
+    done = run(tmp_path, code, program=surrounded, after=COLLECTED)
+    assert done.stdout.splitlines()[-2:] == ["False True True True", "False None 0"]
 
 
 def test_the_command_line_loads_tensorflow_without_extras():
