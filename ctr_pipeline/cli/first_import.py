@@ -3,9 +3,9 @@
 TensorFlow's libraries log about their build while they load, whatever TF_CPP_MIN_LOG_LEVEL says.
 What they write during the import can be kept back, and is shown only if the import fails.
 
-Keras looks for scikit-learn and matplotlib when it loads, for wrappers and plots that nothing here
-uses, and goes on without them where they are not installed. Loading them takes a third of the
-time until TensorFlow is there.
+Keras looks for scikit-learn, matplotlib and pandas when it loads, for wrappers, plots and tables
+that nothing here gives it, and goes on without them where they are not installed. Loading them
+takes more than a third of the time until TensorFlow is there.
 
 A sixth of what remains goes to Python's cyclic collector, which looks through hundreds of thousands
 of new objects, all of them modules' own, again and again; and later once more whenever a quarter
@@ -86,7 +86,7 @@ def without_extras() -> Iterator[None]:
     A package that is loaded already stays.
     """
     # Nothing is imported under these names while None stands for them.
-    absent = [name for name in ("matplotlib", "sklearn") if name not in sys.modules]
+    absent = [name for name in ("matplotlib", "pandas", "sklearn") if name not in sys.modules]
     for name in absent:
         sys.modules[name] = None  # type: ignore[assignment]
     try:
@@ -121,7 +121,7 @@ class _Stream:
         return getattr(self.stream, name)
 
     def close(self) -> None:
-        """Nothing: the stream is the process's own, and loggers close what they do not know as such."""
+        """Nothing: loggers close every stream but the process's own, which this one stands for."""
 
 
 @contextmanager

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
         analyze,
         evaluate,
         export_model,
-        predict,
         prepare_job,
         run_pipeline,
         train,
         tune,
     )
     from ctr_pipeline.pipeline.tables import measure_drift, profile_table
+    from ctr_pipeline.pipeline.trained_run import predict
 
 __all__ = [
     "analyze",
@@ -41,6 +41,7 @@ _MODULES = {
     "check_config": "preview",
     "init_config": "init",
     "measure_drift": "tables",
+    "predict": "trained_run",
     "profile_table": "tables",
 }
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import (
-    CheckpointError,
     ConfigError,
-    CtrPipelineError,
     FolderInUseError,
-    Interrupted,
 )
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
 from ctr_pipeline.pipeline.earlier_run import Beginning, find_beginning
@@ -27,9 +24,15 @@ from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.planted import planted_figures
 from ctr_pipeline.pipeline.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries
-from ctr_pipeline.pipeline.results import PredictResult, RunResult
+from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.pipeline.resumption import same_rows_as_before
 from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes
+from ctr_pipeline.pipeline.trained_run import (
+    file_scorer,
+    logged,
+    opened_trained,
+    scores_by_job,
+)
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import wake_kernels
 from ctr_pipeline.progress import Progress
@@ -38,7 +41,6 @@ from ctr_pipeline.statistics import Statistics
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.trained_model import TrainedModel
     from ctr_pipeline.pipeline.tuning_stage import TuneResult
-    from ctr_pipeline.pipeline.unseen import FileScorer
     from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
     from ctr_pipeline.training.trainer import TrainingState
 
@@ -106,7 +108,7 @@ def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     _check_splits(loaded)
     progress = LoggedProgress(progress)
     run = RunFolder(loaded.config.run_folder)
-    with run.locked(), _logged(run), interruption.handle_signals():
+    with run.locked(), logged(run), interruption.handle_signals():
         bound_libraries(loaded.config.runtime)
         beginning = find_beginning(loaded, run, keep=False, progress=progress)
         return run_analysis(loaded, run, progress, StageTimes(), beginning=beginning).statistics
@@ -195,7 +197,7 @@ def tune(
     _check_splits(loaded)
     progress = LoggedProgress(progress)
     run = RunFolder(loaded.config.run_folder)
-    with run.locked(), _logged(run), interruption.handle_signals():
+    with run.locked(), logged(run), interruption.handle_signals():
         claim_search(loaded, run, resume=resume, overwrite=overwrite)
         check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run)
@@ -216,7 +218,7 @@ def evaluate(
     progress = LoggedProgress(progress)
     with ExitStack() as stack:
         try:
-            opened = _opened_trained(loaded, beside_training=data is not None)
+            opened = opened_trained(loaded, beside_training=data is not None)
             run = stack.enter_context(opened)
         except FolderInUseError:
             run = RunFolder(loaded.config.run_folder)
@@ -226,7 +228,7 @@ def evaluate(
         if data is not None:
             from ctr_pipeline.pipeline.unseen import evaluate_file
 
-            scorer = _file_scorer(loaded, run, progress)
+            scorer = file_scorer(loaded, run, progress)
             return evaluate_file(loaded, scorer, data=data, progress=progress).to_metrics()
         return _evaluate_trained(loaded, run, progress)
 
@@ -241,7 +243,7 @@ def _evaluate_beside(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
     """Without the lock, which the training has."""
     from ctr_pipeline.pipeline.cut_evaluation import evaluate_newest_cut
 
-    with _logged(run), interruption.handle_signals():
+    with logged(run), interruption.handle_signals():
         return evaluate_newest_cut(loaded, run, progress)
 
 
@@ -250,7 +252,7 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
     from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, split_scorer
 
     times = StageTimes()
-    if _scores_by_job(loaded, run):
+    if scores_by_job(loaded, run):
         from ctr_pipeline.pipeline.job_model import find_trained_cut
         from ctr_pipeline.pipeline.scoring_job import scored_in_processes
 
@@ -293,32 +295,6 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
     return results["test" if "test" in results else "valid"].to_metrics()
 
 
-def predict(
-    loaded: LoadedConfig,
-    *,
-    data: str,
-    output: Path,
-    keep: Sequence[str] = (),
-    progress: Progress,
-) -> PredictResult:
-    """Probabilities of the rows of `data`, which need no label.
-
-    They may be computed while the model still trains in several processes. The key columns of the
-    config, and those of `keep`, stand beside them as texts.
-    """
-    progress = LoggedProgress(progress)
-    with _opened_trained(loaded, beside_training=True) as run:
-        from ctr_pipeline.pipeline.unseen import predict_file
-
-        scorer = _file_scorer(loaded, run, progress)
-        return predict_file(loaded, scorer, data=data, output=output, keep=keep, progress=progress)
-
-
-def _scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
-    """Whether members of a job score: the config says so, and the model is one of theirs."""
-    return loaded.config.runtime.mode == "processes" and (run.job / "spec.json").exists()
-
-
 def _held_out(encoding: Encoding) -> list[str]:
     return [name for name in ("valid", "test") if name in encoding.folders]
 
@@ -329,23 +305,10 @@ def _not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]
     return {name: encoding.folders[name] for name in splits}
 
 
-def _file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
-    bound_libraries(loaded.config.runtime)
-    if _scores_by_job(loaded, run):
-        from ctr_pipeline.pipeline.job_model import find_trained_cut
-        from ctr_pipeline.pipeline.scoring_job import JobScorer
-
-        return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
-    from ctr_pipeline.pipeline.loading import open_trained
-    from ctr_pipeline.pipeline.unseen import ModelScorer
-
-    return ModelScorer(loaded, run, open_trained(loaded, run, progress))
-
-
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before, however large the model is."""
     progress = LoggedProgress(progress)
-    with _opened_trained(loaded) as run:
+    with opened_trained(loaded) as run:
         from ctr_pipeline.pipeline.loading import streamed_trained
 
         with streamed_trained(loaded, run, progress) as model:
@@ -372,7 +335,7 @@ def _prepared(
     _check_profile(loaded, profile=profile)
     _check_splits(loaded)
     run = RunFolder(loaded.config.run_folder)
-    with run.locked(), _logged(run), interruption.handle_signals():
+    with run.locked(), logged(run), interruption.handle_signals():
         run.claim(loaded, resume=resume, overwrite=overwrite)
         check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run) if resume else None
@@ -636,56 +599,3 @@ def _check_has_members(loaded: LoadedConfig) -> None:
                 )
             ]
         )
-
-
-@contextmanager
-def _opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> Iterator[RunFolder]:
-    """The folder of an earlier training; one without any is left as it is.
-
-    Args:
-        loaded: The config.
-        beside_training: Where a job scores, nothing of the run is changed, and the run may go on.
-
-    Raises:
-        CheckpointError: Nothing was trained in it.
-        FolderInUseError: Another run holds the lock, and it is needed or nothing is trained yet.
-    """
-    run = RunFolder(loaded.config.run_folder)
-    if not run.trained_folders():
-        run.require_unused()
-        raise CheckpointError(
-            "holds no trained model",
-            place=str(run.path),
-            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
-        )
-    with ExitStack() as stack:
-        if not (beside_training and _scores_by_job(loaded, run)):
-            stack.enter_context(run.locked())
-        stack.enter_context(_logged(run))
-        stack.enter_context(interruption.handle_signals())
-        run.require_same_model(
-            loaded,
-            "was trained with another config",
-            "Use the config it was trained with, or set the keys back",
-        )
-        yield run
-
-
-@contextmanager
-def _logged(run: RunFolder) -> Iterator[None]:
-    """Writes what happens into `run.log`, what ended it included."""
-    handler = logging.FileHandler(run.log, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    previous = _LOGGER.level
-    _LOGGER.addHandler(handler)
-    _LOGGER.setLevel(min(previous or logging.INFO, logging.INFO))
-    try:
-        yield
-    except (CtrPipelineError, Interrupted) as ending:
-        # For the file alone: whoever catches it tells the user.
-        _LOGGER.info("%s", ending)
-        raise
-    finally:
-        _LOGGER.removeHandler(handler)
-        _LOGGER.setLevel(previous)
-        handler.close()

@@ -87,7 +87,7 @@ def test_the_command_line_loads_tensorflow_without_extras():
         "from ctr_pipeline.cli.session import Session\n"
         "Session(verbosity=0).start_logging()\n"
         "import ctr_pipeline.training.compiled\n"
-        "print(sorted({'tensorflow', 'matplotlib', 'sklearn'} & set(sys.modules)))"
+        "print(sorted({'tensorflow', 'matplotlib', 'pandas', 'sklearn'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["['tensorflow']"]

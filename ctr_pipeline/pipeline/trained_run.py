@@ -1,0 +1,117 @@
+"""A trained run folder: how it is opened, and probabilities of new rows.
+
+Apart from `run.py`, so that `ctrpipe predict` does not wait for the libraries of the statistics.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ctr_pipeline import interruption
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError, Interrupted
+from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.resources import bound_libraries
+from ctr_pipeline.pipeline.results import PredictResult
+from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from ctr_pipeline.pipeline.unseen import FileScorer
+
+_LOGGER = logging.getLogger("ctr_pipeline")
+
+
+def predict(
+    loaded: LoadedConfig,
+    *,
+    data: str,
+    output: Path,
+    keep: Sequence[str] = (),
+    progress: Progress,
+) -> PredictResult:
+    """Probabilities of the rows of `data`, which need no label.
+
+    They may be computed while the model still trains in several processes. The key columns of the
+    config, and those of `keep`, stand beside them as texts.
+    """
+    progress = LoggedProgress(progress)
+    with opened_trained(loaded, beside_training=True) as run:
+        from ctr_pipeline.pipeline.unseen import predict_file
+
+        scorer = file_scorer(loaded, run, progress)
+        return predict_file(loaded, scorer, data=data, output=output, keep=keep, progress=progress)
+
+
+def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
+    """Whether members of a job score: the config says so, and the model is one of theirs."""
+    return loaded.config.runtime.mode == "processes" and (run.job / "spec.json").exists()
+
+
+def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
+    """What scores new rows: members of a job, or the model opened in this process."""
+    bound_libraries(loaded.config.runtime)
+    if scores_by_job(loaded, run):
+        from ctr_pipeline.pipeline.job_model import find_trained_cut
+        from ctr_pipeline.pipeline.scoring_job import JobScorer
+
+        return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
+    from ctr_pipeline.pipeline.loading import open_trained
+    from ctr_pipeline.pipeline.unseen import ModelScorer
+
+    return ModelScorer(loaded, run, open_trained(loaded, run, progress))
+
+
+@contextmanager
+def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> Iterator[RunFolder]:
+    """The folder of an earlier training; one without any is left as it is.
+
+    Args:
+        loaded: The config.
+        beside_training: Where a job scores, nothing of the run is changed, and the run may go on.
+
+    Raises:
+        CheckpointError: Nothing was trained in it.
+        FolderInUseError: Another run holds the lock, and it is needed or nothing is trained yet.
+    """
+    run = RunFolder(loaded.config.run_folder)
+    if not run.trained_folders():
+        run.require_unused()
+        raise CheckpointError(
+            "holds no trained model",
+            place=str(run.path),
+            remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
+        )
+    with ExitStack() as stack:
+        if not (beside_training and scores_by_job(loaded, run)):
+            stack.enter_context(run.locked())
+        stack.enter_context(logged(run))
+        stack.enter_context(interruption.handle_signals())
+        run.require_same_model(
+            loaded,
+            "was trained with another config",
+            "Use the config it was trained with, or set the keys back",
+        )
+        yield run
+
+
+@contextmanager
+def logged(run: RunFolder) -> Iterator[None]:
+    """Writes what happens into `run.log`, what ended it included."""
+    handler = logging.FileHandler(run.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    previous = _LOGGER.level
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(min(previous or logging.INFO, logging.INFO))
+    try:
+        yield
+    except (CtrPipelineError, Interrupted) as ending:
+        # For the file alone: whoever catches it tells the user.
+        _LOGGER.info("%s", ending)
+        raise
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(previous)
+        handler.close()
