@@ -17,15 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-# Keras comes along with TensorFlow, looks for these two, and goes on without them; nothing here
-# uses them, and loading them would take a third of the time until TensorFlow is there.
-sys.modules.update(dict.fromkeys(("matplotlib", "sklearn")))  # type: ignore[arg-type]
+# Keras comes along with TensorFlow, looks for these, and goes on without them; nothing here uses
+# them, and loading them would take more than a third of the time until TensorFlow is there.
+sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))  # type: ignore[arg-type]
 # A sixth of the rest would be searches for cycles among modules' own objects.
 gc.disable()
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+gc.freeze()
 gc.enable()
 
 # Rows of one request: more than one and less than all, with another number in the last one.
