@@ -1324,7 +1324,9 @@ class Job:
 
     def _take_in_decision(self, event: EpochDecided) -> None:
         ledger = self._ledger
-        if not self._is_deciding or event.epoch != len(ledger.history):
+        # A job that was stopped, or has failed, while its decision was made does not begin again.
+        is_awaited = self._is_deciding and self._head.phase == "validating"
+        if not is_awaited or event.epoch != len(ledger.history):
             return
         self._is_deciding = False
         ledger.history.append(dict(event.record))

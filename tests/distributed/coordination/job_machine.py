@@ -104,6 +104,16 @@ def job_stops_and_goes_on(world, index, *, either):
         world.live(1 + index)
 
 
+def job_stops_while_its_epoch_is_decided(world, index, *, either):
+    for _ in range(40):
+        if world.pending_decision is not None:
+            break
+        world.live(1, undecided=True)
+    world.stop_and_go_on()
+    if either:
+        world.live(1 + index)
+
+
 STORIES = (
     reports_overtake_each_other,
     task_fails_and_moves,
@@ -113,6 +123,7 @@ STORIES = (
     cut_fails_halfway,
     cut_holds_more_than_it_counts,
     job_stops_and_goes_on,
+    job_stops_while_its_epoch_is_decided,
 )
 """What single steps would tell too rarely; each begins with training under way, if it can."""
 

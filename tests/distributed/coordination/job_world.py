@@ -978,12 +978,13 @@ class World:
         self.now += seconds
         self.tell(Tick())
 
-    def live(self, rounds: int, *, slow_disk: bool = False) -> None:
+    def live(self, rounds: int, *, slow_disk: bool = False, undecided: bool = False) -> None:
         """Everyone does what they should, for so many half seconds.
 
         Args:
             rounds: Half seconds.
             slow_disk: No snapshot is done meanwhile.
+            undecided: No epoch is decided meanwhile.
         """
         for _ in range(rounds):
             self.pass_time(0.5)
@@ -993,7 +994,8 @@ class World:
                 if not slow_disk:
                     self.snapshot(index)
             self.finish_restore()
-            self.decide()
+            if not undecided:
+                self.decide()
             for index in range(NUM_WORKERS):
                 self.register_if_needed("worker", index)
                 self.heartbeat(index)
@@ -1010,6 +1012,10 @@ class World:
                 break
             self.live(1)
         assert self.job.phase == "stopped", "the job does not stop"
+        # What was asked for before the stop is still answered.
+        self.decide()
+        self.finish_restore()
+        assert self.job.phase == "stopped", "a job that was stopped begins again"
         self.processes.clear()
         self.servers = [Server() for _ in range(NUM_SERVERS)]
         self.workers = [Worker() for _ in range(NUM_WORKERS)]

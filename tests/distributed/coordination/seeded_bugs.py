@@ -279,6 +279,17 @@ def rounds_wait_for_workers_without_work(patch: Patch) -> None:
     patch(Job, "_active_workers", everyone)
 
 
+def decisions_count_after_a_stop(patch: Patch) -> None:
+    original = Job._take_in_decision
+
+    def take_in(self, event):
+        if self._is_deciding:
+            self._head.phase = "validating"
+        original(self, event)
+
+    patch(Job, "_take_in_decision", take_in)
+
+
 SEEDED_BUGS: tuple[Callable[[Patch], None], ...] = (
     reports_of_old_attempts_count,
     reports_of_old_generations_count,
@@ -311,4 +322,5 @@ SEEDED_BUGS: tuple[Callable[[Patch], None], ...] = (
     rolled_back_records_not_repeated,
     repeats_counted_with_every_report,
     rounds_wait_for_workers_without_work,
+    decisions_count_after_a_stop,
 )

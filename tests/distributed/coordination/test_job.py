@@ -1080,6 +1080,28 @@ def test_a_stop_where_nothing_is_new_needs_no_cut(phase):
     assert len(bench.all_of(TakeCut)) == cuts
 
 
+@pytest.mark.parametrize(
+    ("event", "end"), [(StopAsked(), "stopped"), (CannotGoOn("disk full"), "failed")]
+)
+def test_a_decision_that_comes_after_the_end_does_not_begin_the_job_again(event, end):
+    bench = Bench()
+    bench.begin_training("w")
+    bench.holds.add(DecideEpoch)
+    bench.train_all()
+    assert bench.job.phase == "validating"
+    bench.tell(event)
+    bench.tell(EpochDecided(0, {"epoch": 0}, False, 0, ""))
+    assert bench.job.phase == end
+    # The one that goes on decides it.
+    again = Bench(records=bench.disk, resume=True)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    again.train_all(0, "v")
+    assert again.all_of(DecideEpoch)[0].totals.epoch == 0
+    assert again.job.phase == "trained"
+
+
 def test_a_server_lost_while_the_job_stops_does_not_hold_it_up():
     bench = Bench()
     bench.begin_training("w")
