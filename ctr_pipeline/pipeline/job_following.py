@@ -10,7 +10,7 @@ from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import Interrupted, TrainingError
-from ctr_pipeline.pipeline.job_control import Job, MasterLine, ask_master
+from ctr_pipeline.pipeline.job_control import Job, MasterLine, ask_master, read_status
 from ctr_pipeline.pipeline.job_progress import JobProgress
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
@@ -38,7 +38,7 @@ def follow_job(
         TrainingError: It failed.
         Interrupted: It was stopped.
     """
-    job, stop_until, view = Job(run.path), None, None
+    job, stop_until = Job(run.path), None
     with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
         while True:
             if interruption.requested() and stop_until is None:
@@ -47,15 +47,16 @@ def follow_job(
                 _tell(job, "Stop")
             if stop_until is not None and time.monotonic() > stop_until:
                 interruption.raise_if_requested()
+            view: JobView | None
             try:
                 view = line.ask("Status", Empty(), JobView)
             except PeerUnavailable:
-                # It may not serve yet, or be on its way back.
+                # It does not serve yet, is on its way back, or has ended between two looks.
                 if failure := launcher.failure():
-                    raise _failed(
-                        "the master cannot go on", failure, run, resumable=resumable
-                    ) from None
-            else:
+                    reason = "the master cannot go on"
+                    raise _failed(reason, failure, run, resumable=resumable) from None
+                view = _last_view(job, launcher)
+            if view is not None:
                 shown.show(view)
                 if view.state == "trained":
                     return view
@@ -67,6 +68,12 @@ def follow_job(
                     # Somebody ran 'ctrpipe stop'.
                     raise Interrupted(signal.SIGTERM)
             time.sleep(_LOOK_SECONDS)
+
+
+def _last_view(job: Job, launcher: LocalLauncher) -> JobView | None:
+    """How a job ended whose master has done its work, from the ledger; None of one that goes on."""
+    (master,) = (one for one in launcher.observe() if one.role == "master")
+    return read_status(job) if master.reason == "completed" else None
 
 
 def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> TrainingError:

@@ -1,0 +1,57 @@
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from job_views import Told, view
+
+from ctr_pipeline.distributed.coordination.launching import ProcessState
+from ctr_pipeline.errors import Interrupted, TrainingError
+from ctr_pipeline.pipeline import job_following
+from ctr_pipeline.pipeline.job_following import follow_job
+
+
+@dataclass
+class Launcher:
+    """A launcher of a master alone, which is seen in one state after the other."""
+
+    reasons: list
+    asked: int = 0
+
+    def failure(self):
+        return ""
+
+    def observe(self):
+        reason = self.reasons[min(self.asked, len(self.reasons) - 1)]
+        self.asked += 1
+        return (
+            ProcessState("ps", 0, "p", 2, False, 0, "completed", "", 0),
+            ProcessState("master", 0, "m", 1, reason is None, None, reason, "", 0),
+        )
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose master serves nowhere; looks follow each other at once."""
+    (tmp_path / "job").mkdir()
+    monkeypatch.setattr(job_following, "_LOOK_SECONDS", 0.0)
+    return SimpleNamespace(path=tmp_path, logs=tmp_path / "logs")
+
+
+def ledger_says(monkeypatch, state, **changes):
+    monkeypatch.setattr(job_following, "read_status", lambda job: view(state, **changes))
+
+
+def test_a_master_that_stopped_between_two_looks_is_known_by_its_ledger(run, monkeypatch):
+    ledger_says(monkeypatch, "stopped")
+    # On its way back, killed and started again, and gone.
+    launcher, told = Launcher([None, "killed", None, "completed"]), Told()
+    with pytest.raises(Interrupted):
+        follow_job(run, launcher, told, resumable=True)
+    assert launcher.asked == 4
+    assert told.said[-1] == "Stopped; --resume goes on from the last checkpoint"
+
+
+def test_so_is_one_whose_job_failed(run, monkeypatch):
+    ledger_says(monkeypatch, "failed", reason="no space left")
+    with pytest.raises(TrainingError, match="no space left"):
+        follow_job(run, Launcher(["completed"]), Told(), resumable=True)
