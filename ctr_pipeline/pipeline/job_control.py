@@ -225,10 +225,8 @@ def stop_job(
         try:
             state = ask_master(job, "Status", Empty(), JobView).state
         except PeerUnavailable:
-            # It may have ended between two questions; its ledger knows.
+            # It may be on its way back, or have ended between two questions; its ledger knows.
             state = read_status(job).state
-            if state not in ENDED_STATES:
-                return "stopped"
     return state
 
 

@@ -196,6 +196,16 @@ class TestStop:
         code, out, _ = call(capsys, "stop", run, "--wait", "0", "--json")
         assert (code, json.loads(out)["state"]) == (0, "stopping")
 
+    def test_a_master_that_is_away_has_not_stopped_before_its_ledger_says_so(
+        self, run, master, monkeypatch
+    ):
+        states = iter(["stopping", "stopping", "stopped"])
+        monkeypatch.setattr(job_control, "read_status", lambda job: a_view(state=next(states)))
+        state = job_control.stop_job(
+            job_control.Job(run), wait_seconds=60.0, on_asked=master.close, pause=lambda _: None
+        )
+        assert (state, next(states, None)) == ("stopped", None)
+
 
 class TestEndedJob:
     @pytest.mark.parametrize("command", [["stop"], ["scale", "--workers", "2"]])

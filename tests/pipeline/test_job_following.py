@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from job_views import Told, view
+from followed_jobs import Told, view
 
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.errors import Interrupted, TrainingError

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from job_views import Told, member, view
+from followed_jobs import Told, member, view
 
 from ctr_pipeline.distributed.master.status import JobEvent
 from ctr_pipeline.pipeline.job_progress import JobProgress
