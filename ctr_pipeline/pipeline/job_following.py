@@ -9,8 +9,8 @@ from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.errors import Interrupted, TrainingError
-from ctr_pipeline.pipeline.job_control import Job, MasterLine, ask_master, read_status
+from ctr_pipeline.errors import CtrPipelineError, Interrupted, TrainingError
+from ctr_pipeline.pipeline.job_control import ENDED_STATES, Job, MasterLine, ask_master, read_status
 from ctr_pipeline.pipeline.job_progress import JobProgress
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
@@ -52,10 +52,11 @@ def follow_job(
                 view = line.ask("Status", Empty(), JobView)
             except PeerUnavailable:
                 # It does not serve yet, is on its way back, or has ended between two looks.
-                if failure := launcher.failure():
+                failure = launcher.failure()
+                view = _last_view(job, launcher, failure)
+                if failure and view is None:
                     reason = "the master cannot go on"
                     raise _failed(reason, failure, run, resumable=resumable) from None
-                view = _last_view(job, launcher)
             if view is not None:
                 shown.show(view)
                 if view.state == "trained":
@@ -70,10 +71,27 @@ def follow_job(
             time.sleep(_LOOK_SECONDS)
 
 
-def _last_view(job: Job, launcher: LocalLauncher) -> JobView | None:
-    """How a job ended whose master has done its work, from the ledger; None of one that goes on."""
+def _last_view(job: Job, launcher: LocalLauncher, failure: str) -> JobView | None:
+    """How a job ended, from its ledger; None where its master goes on, or ended without an end.
+
+    Args:
+        job: Which.
+        launcher: Of its master.
+        failure: Why the master is not started again; empty while all is well.
+
+    Raises:
+        CtrPipelineError: The master has done its work and its ledger cannot be read.
+    """
     (master,) = (one for one in launcher.observe() if one.role == "master")
-    return read_status(job) if master.reason == "completed" else None
+    if not failure and master.reason != "completed":
+        return None
+    try:
+        view = read_status(job)
+    except CtrPipelineError:
+        if failure:
+            return None
+        raise
+    return view if view.state in ENDED_STATES else None
 
 
 def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> TrainingError:

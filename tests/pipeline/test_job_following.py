@@ -15,10 +15,11 @@ class Launcher:
     """A launcher of a master alone, which is seen in one state after the other."""
 
     reasons: list
+    said: str = ""
     asked: int = 0
 
     def failure(self):
-        return ""
+        return self.said
 
     def observe(self):
         reason = self.reasons[min(self.asked, len(self.reasons) - 1)]
@@ -53,5 +54,16 @@ def test_a_master_that_stopped_between_two_looks_is_known_by_its_ledger(run, mon
 
 def test_so_is_one_whose_job_failed(run, monkeypatch):
     ledger_says(monkeypatch, "failed", reason="no space left")
+    # A master whose job has failed ends with an error, of which the launcher knows the last lines.
+    launcher = Launcher(["error"], said="master-0 ended with an error")
     with pytest.raises(TrainingError, match="no space left"):
-        follow_job(run, Launcher(["completed"]), Told(), resumable=True)
+        follow_job(run, launcher, Told(), resumable=True)
+
+
+@pytest.mark.parametrize("state", ["training", None])
+def test_a_master_that_ended_before_its_job_cannot_go_on(run, monkeypatch, state):
+    if state is not None:
+        ledger_says(monkeypatch, state)
+    launcher = Launcher(["error"], said="master-0 crashed 5 times in a row")
+    with pytest.raises(TrainingError, match="the master cannot go on"):
+        follow_job(run, launcher, Told(), resumable=True)
