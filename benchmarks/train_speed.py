@@ -255,6 +255,7 @@ def compare_case(
     speeds = {side: [one["samples_per_second"] for one in figures[side]] for side in ran}
     losses = {side: Spread.of([one["held_out_logloss"] for one in figures[side]]) for side in ran}
     return {
+        "name": case.name,
         "model": case.model,
         "embedding_rows": case.rows_per_table * NUM_TABLES,
         "samples_per_second": {side: Spread.of(speeds[side]).as_dict() for side in ran},
@@ -270,7 +271,7 @@ def compare_case(
 
 def show_case(figures: dict[str, Any], side: str) -> list[str]:
     """A line of the table."""
-    name = f"{figures['model']}, {figures['embedding_rows']:,} rows"
+    name = figures["name"]
     if side in figures["failed"]:
         return [name, side, "did not run", "", "", ""]
     speed = Spread(**figures["samples_per_second"][side])
@@ -291,7 +292,9 @@ def show_roofline(figures: dict[str, Any]) -> None:
         ("GFLOPS bfloat16", "bfloat16_gflops"),
         ("GB/s", "bandwidth_gb_per_second"),
     ):
-        print(f"Roofline, {unit}: {Spread.of([bound[name] for bound in bounds]).show(0)}")
+        print(
+            f"Roofline of {figures['name']}, {unit}: {Spread.of([bound[name] for bound in bounds]).show(0)}"
+        )
     for side, share in figures["share_of_roofline"].items():
         if side in ("ours", "bfloat16"):
             print(f"Of it, {side}: {Spread(**share).show(3)}")
@@ -356,8 +359,8 @@ def main() -> None:
     )
     for figures in results:
         show_roofline(figures)
-        print(f"Logloss of the click rate alone, {figures['model']}, "
-              f"{figures['embedding_rows']:,} rows: {figures['constant_logloss']:.5f}")  # fmt: skip
+        unlearned = f"{figures['constant_logloss']:.5f}"
+        print(f"Logloss of the click rate alone, {figures['name']}: {unlearned}")
     write_results(
         arguments.json,
         benchmark="train_speed",
