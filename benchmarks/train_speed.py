@@ -292,9 +292,8 @@ def show_roofline(figures: dict[str, Any]) -> None:
         ("GFLOPS bfloat16", "bfloat16_gflops"),
         ("GB/s", "bandwidth_gb_per_second"),
     ):
-        print(
-            f"Roofline of {figures['name']}, {unit}: {Spread.of([bound[name] for bound in bounds]).show(0)}"
-        )
+        measured = Spread.of([bound[name] for bound in bounds])
+        print(f"Roofline of {figures['name']}, {unit}: {measured.show(0)}")
     for side, share in figures["share_of_roofline"].items():
         if side in ("ours", "bfloat16"):
             print(f"Of it, {side}: {Spread(**share).show(3)}")
