@@ -53,6 +53,8 @@ SIDES = {
     "vowpal_wabbit": "Vowpal Wabbit",
 }
 
+LINES = ("published", "searched")
+
 
 class SideError(RuntimeError):
     """A training of a peer failed."""
@@ -189,9 +191,16 @@ def make_environments(sides: list[str], kept_in: Path) -> dict[str, Path]:
 
 
 def run_peer(
-    trainer: Trainer, side: str, model: str, folds: list[Fold], *, seeds: int, quick: bool
+    trainer: Trainer,
+    side: str,
+    model: str,
+    folds: list[Fold],
+    kinds: list[str],
+    *,
+    seeds: int,
+    quick: bool,
 ) -> tuple[list[Line], list[dict[str, Any]]]:
-    """The two lines of a peer's model, and what its search found."""
+    """The lines of a peer's model, and what its search found."""
     choices = candidates(side, model)
     published = choices.published[:1] if quick else choices.published
     search = [] if quick else choices.search
@@ -200,9 +209,10 @@ def run_peer(
         facts = [trainer.predict(side, model, one, seed=0, fold=folds[0]).facts for one in settings]
         return min(facts, key=lambda one: one["valid_logloss"])["settings"]
 
-    chosen_by_line = {"published": best(published), "searched": best([*published, *search])}
+    choices_by_kind = {"published": published, "searched": [*published, *search]}
     lines = []
-    for kind, chosen in chosen_by_line.items():
+    for kind in kinds:
+        chosen = best(choices_by_kind[kind])
         title = SIDES[side] if side in OWN_MODEL else f"{SIDES[side]} {model}"
         outcome = Outcome(f"{title}, {kind}", [])
         for seed in range(1 if side in SEEDLESS else seeds):
@@ -296,6 +306,9 @@ def main() -> int:
         help="Of the peers with a choice.",
     )
     parser.add_argument(
+        "--lines", nargs="+", choices=LINES, default=list(LINES), help="Of each peer's model."
+    )
+    parser.add_argument(
         "--ours", type=Path, metavar="FOLDER", help="Kept by criteo_quality.py: set beside."
     )
     parser.add_argument(
@@ -349,6 +362,7 @@ def main() -> int:
                         side,
                         model,
                         folds,
+                        arguments.lines,
                         seeds=1 if arguments.quick else arguments.seeds,
                         quick=arguments.quick,
                     )
