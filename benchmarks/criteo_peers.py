@@ -10,6 +10,7 @@ at all origins. `peer_inputs.py` says what they are given.
 With `--ours FOLDER`, filled by `criteo_quality.py --keep FOLDER`, each line says how far ours is
 ahead of it, by a paired bootstrap over the test rows. All predictions are kept in `--keep`, and
 those that are there are not computed again, so an interrupted run goes on where it ended.
+`--settings` takes what an earlier run chose: more seeds without another search.
 
     python benchmarks/criteo_peers.py --data train.txt --seeds 3 --ours runs/criteo
 """
@@ -190,43 +191,81 @@ def make_environments(sides: list[str], kept_in: Path) -> dict[str, Path]:
     return pythons
 
 
-def run_peer(
+def line_title(side: str, model: str, kind: str) -> str:
+    """Of a person's table and of the results."""
+    name = SIDES[side] if side in OWN_MODEL else f"{SIDES[side]} {model}"
+    return f"{name}, {kind}"
+
+
+def search(
+    trainer: Trainer, side: str, model: str, kinds: list[str], fold: Fold, *, quick: bool
+) -> tuple[dict[str, Settings], list[dict[str, Any]]]:
+    """The settings of each line of a peer's model, and all that was tried on the fold."""
+    choices = candidates(side, model)
+    published = choices.published[:1] if quick else choices.published
+    tried = [] if quick else choices.search
+    of_kind = {"published": published, "searched": [*published, *tried]}
+    found = [
+        trainer.predict(side, model, settings, seed=0, fold=fold).facts
+        for settings in max((of_kind[kind] for kind in kinds), key=len)
+    ]
+    chosen = {
+        kind: min(found[: len(of_kind[kind])], key=lambda one: one["valid_logloss"])["settings"]
+        for kind in kinds
+    }
+    return chosen, found
+
+
+def load_settings(path: Path) -> dict[str, Settings]:
+    """Those of an earlier run's lines, by title.
+
+    Raises:
+        ValueError: If the file is not a result of this script.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        lines = document["results"]["lines"]
+        return {title: line["settings"] for title, line in lines.items() if "settings" in line}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"--settings: {path} is no result of this script ({error!r})") from error
+
+
+def earlier_settings(
+    earlier: dict[str, Settings], side: str, model: str, kinds: list[str]
+) -> dict[str, Settings]:
+    """The settings that an earlier run chose for each line of a peer's model.
+
+    Raises:
+        SideError: If it has none of a line.
+    """
+    titles = {kind: line_title(side, model, kind) for kind in kinds}
+    missing = [title for title in titles.values() if title not in earlier]
+    if missing:
+        raise SideError(f"the earlier results have no line '{missing[0]}'")
+    return {kind: earlier[title] for kind, title in titles.items()}
+
+
+def run_lines(
     trainer: Trainer,
     side: str,
     model: str,
+    chosen: dict[str, Settings],
     folds: list[Fold],
-    kinds: list[str],
     *,
     seeds: int,
-    quick: bool,
-) -> tuple[list[Line], list[dict[str, Any]]]:
-    """The lines of a peer's model, and what its search found."""
-    choices = candidates(side, model)
-    published = choices.published[:1] if quick else choices.published
-    search = [] if quick else choices.search
-
-    def best(settings: list[Settings]) -> Settings:
-        facts = [trainer.predict(side, model, one, seed=0, fold=folds[0]).facts for one in settings]
-        return min(facts, key=lambda one: one["valid_logloss"])["settings"]
-
-    choices_by_kind = {"published": published, "searched": [*published, *search]}
+) -> list[Line]:
+    """Trains and predicts the lines of a peer's model."""
     lines = []
-    for kind in kinds:
-        chosen = best(choices_by_kind[kind])
-        title = SIDES[side] if side in OWN_MODEL else f"{SIDES[side]} {model}"
-        outcome = Outcome(f"{title}, {kind}", [])
+    for kind, settings in chosen.items():
+        outcome = Outcome(line_title(side, model, kind), [])
         for seed in range(1 if side in SEEDLESS else seeds):
             whole = pool(
-                [trainer.predict(side, model, chosen, seed=seed, fold=fold) for fold in folds]
+                [trainer.predict(side, model, settings, seed=seed, fold=fold) for fold in folds]
             )
             outcome.probabilities.append(whole.probabilities)
             outcome.seconds.append(whole.facts["seconds"])
-        lines.append(Line(outcome.name, side, model, chosen, outcome))
-    found = [
-        trainer.predict(side, model, one, seed=0, fold=folds[0]).facts
-        for one in [*published, *search]
-    ]
-    return lines, found
+        lines.append(Line(outcome.name, side, model, settings, outcome))
+    return lines
 
 
 def load_ours(
@@ -309,6 +348,12 @@ def main() -> int:
         "--lines", nargs="+", choices=LINES, default=list(LINES), help="Of each peer's model."
     )
     parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="RESULTS",
+        help="Written by an earlier run's --json: take what it chose instead of searching again.",
+    )
+    parser.add_argument(
         "--ours", type=Path, metavar="FOLDER", help="Kept by criteo_quality.py: set beside."
     )
     parser.add_argument(
@@ -339,6 +384,11 @@ def main() -> int:
     rows = read_rows(Path(arguments.data), needed)
     if len(rows) < needed:
         parser.error(f"the protocol needs {needed} rows, {arguments.data} has {len(rows)}")
+    try:
+        earlier = load_settings(arguments.settings) if arguments.settings else None
+    except ValueError as error:
+        parser.error(str(error))
+    seeds = 1 if arguments.quick else arguments.seeds
     machine = describe_machine()
     folds = cut_folds(rows, origins, test_rows)
     by_origin = labels_by_origin(folds)
@@ -356,35 +406,31 @@ def main() -> int:
         trainer = Trainer(kept, Path(temporary), pythons, arguments.threads)
         for side in pythons:
             for model in [OWN_MODEL[side]] if side in OWN_MODEL else arguments.models:
+                kinds = arguments.lines
                 try:
-                    more, found = run_peer(
-                        trainer,
-                        side,
-                        model,
-                        folds,
-                        arguments.lines,
-                        seeds=1 if arguments.quick else arguments.seeds,
-                        quick=arguments.quick,
-                    )
+                    if earlier is not None:
+                        chosen = earlier_settings(earlier, side, model, kinds)
+                    else:
+                        chosen, searches[f"{side} {model}"] = search(
+                            trainer, side, model, kinds, folds[0], quick=arguments.quick
+                        )
+                    lines += run_lines(trainer, side, model, chosen, folds, seeds=seeds)
                 except SideError as error:
                     # The others are worth having; a later run takes up what is missing.
                     print(f"  {error}", file=sys.stderr, flush=True)
                     failed.append(f"{side} {model}")
-                    continue
-                lines += more
-                searches[f"{side} {model}"] = found
     our_scores = {
-        model: [Scored.of(labels, one.probabilities) for one in seeds]
-        for model, seeds in ours.items()
+        model: [Scored.of(labels, one.probabilities) for one in predictions]
+        for model, predictions in ours.items()
     }
     results: dict[str, Any] = {}
     table = []
-    for model, seeds in ours.items():
+    for model, predictions in ours.items():
         name = f"**ours, {model}**"
         outcome = Outcome(
             name,
-            [one.probabilities for one in seeds],
-            [float(one.facts["seconds"]) for one in seeds],
+            [one.probabilities for one in predictions],
+            [float(one.facts["seconds"]) for one in predictions],
         )
         figures = summarize(outcome, labels, None)
         table.append(cells(name, figures))
@@ -402,14 +448,20 @@ def main() -> int:
          "seconds for all origins"],
         table,
     )  # fmt: skip
-    print_table(
-        ["search at the first origin", "validation logloss", "epochs", "settings"],
-        [
-            [name, f"{one['valid_logloss']:.4f}", str(one["epochs"]), json.dumps(one["settings"])]
-            for name, found in searches.items()
-            for one in found
-        ],
-    )
+    if searches:
+        print_table(
+            ["search at the first origin", "validation logloss", "epochs", "settings"],
+            [
+                [
+                    name,
+                    f"{one['valid_logloss']:.4f}",
+                    str(one["epochs"]),
+                    json.dumps(one["settings"]),
+                ]
+                for name, found in searches.items()
+                for one in found
+            ],
+        )
     write_results(
         arguments.json,
         benchmark="criteo_peers",
