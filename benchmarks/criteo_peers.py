@@ -216,33 +216,21 @@ def search(
     return chosen, found
 
 
-def load_settings(path: Path) -> dict[str, Settings]:
+def load_settings(path: Path, titles: list[str]) -> dict[str, Settings]:
     """Those of an earlier run's lines, by title.
 
     Raises:
-        ValueError: If the file is not a result of this script.
+        ValueError: If the file is not a result of this script, or lacks lines.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        lines = document["results"]["lines"]
-        return {title: line["settings"] for title, line in lines.items() if "settings" in line}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        lines = json.loads(path.read_text(encoding="utf-8"))["results"]["lines"]
+        settings = {title: lines[title]["settings"] for title in titles if title in lines}
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"--settings: {path} is no result of this script ({error!r})") from error
-
-
-def earlier_settings(
-    earlier: dict[str, Settings], side: str, model: str, kinds: list[str]
-) -> dict[str, Settings]:
-    """The settings that an earlier run chose for each line of a peer's model.
-
-    Raises:
-        SideError: If it has none of a line.
-    """
-    titles = {kind: line_title(side, model, kind) for kind in kinds}
-    missing = [title for title in titles.values() if title not in earlier]
+    missing = [title for title in titles if title not in settings]
     if missing:
-        raise SideError(f"the earlier results have no line '{missing[0]}'")
-    return {kind: earlier[title] for kind, title in titles.items()}
+        raise ValueError(f"--settings: {path} lacks the lines: {'; '.join(missing)}")
+    return settings
 
 
 def run_lines(
@@ -384,8 +372,15 @@ def main() -> int:
     rows = read_rows(Path(arguments.data), needed)
     if len(rows) < needed:
         parser.error(f"the protocol needs {needed} rows, {arguments.data} has {len(rows)}")
+    kinds = arguments.lines
+    pairs = [
+        (side, model)
+        for side in arguments.peers
+        for model in ([OWN_MODEL[side]] if side in OWN_MODEL else arguments.models)
+    ]
+    titles = [line_title(side, model, kind) for side, model in pairs for kind in kinds]
     try:
-        earlier = load_settings(arguments.settings) if arguments.settings else None
+        earlier = load_settings(arguments.settings, titles) if arguments.settings else None
     except ValueError as error:
         parser.error(str(error))
     seeds = 1 if arguments.quick else arguments.seeds
@@ -404,21 +399,21 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="criteo-peers-") as temporary:
         trainer = Trainer(kept, Path(temporary), pythons, arguments.threads)
-        for side in pythons:
-            for model in [OWN_MODEL[side]] if side in OWN_MODEL else arguments.models:
-                kinds = arguments.lines
-                try:
-                    if earlier is not None:
-                        chosen = earlier_settings(earlier, side, model, kinds)
-                    else:
-                        chosen, searches[f"{side} {model}"] = search(
-                            trainer, side, model, kinds, folds[0], quick=arguments.quick
-                        )
-                    lines += run_lines(trainer, side, model, chosen, folds, seeds=seeds)
-                except SideError as error:
-                    # The others are worth having; a later run takes up what is missing.
-                    print(f"  {error}", file=sys.stderr, flush=True)
-                    failed.append(f"{side} {model}")
+        for side, model in pairs:
+            if side not in pythons:
+                continue
+            try:
+                if earlier is None:
+                    chosen, searches[f"{side} {model}"] = search(
+                        trainer, side, model, kinds, folds[0], quick=arguments.quick
+                    )
+                else:
+                    chosen = {kind: earlier[line_title(side, model, kind)] for kind in kinds}
+                lines += run_lines(trainer, side, model, chosen, folds, seeds=seeds)
+            except SideError as error:
+                # The others are worth having; a later run takes up what is missing.
+                print(f"  {error}", file=sys.stderr, flush=True)
+                failed.append(f"{side} {model}")
     our_scores = {
         model: [Scored.of(labels, one.probabilities) for one in predictions]
         for model, predictions in ours.items()
