@@ -111,6 +111,7 @@ BENCHMARKS = (
     Benchmark("cut_pause"),
     Benchmark("cut_pause_job", ("--job",), ("--quick", "--job"), script="cut_pause"),
     Benchmark("ps_speed"),
+    Benchmark("master_load"),
     Benchmark("runtime_speed", ("--rows", "1_000_000"), ("--quick", "--only", "sides")),
     Benchmark("scaling_simulator"),
     Benchmark(

@@ -7,8 +7,9 @@ memory bounded by one task, and reads the disk in runs of whole blocks. Batches 
 so the last batch of a task may be short.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,41 +76,53 @@ class EpochOrder:
     @property
     def num_batches(self) -> int:
         """Batches of the epoch, short ones included."""
-        return sum(self.batches_of(task) for task in range(self.num_tasks))
+        return self.batches_before(self.num_tasks)
 
     def batches_of(self, task: int) -> int:
         """Batches of one task."""
-        return -(-self._rows_of(task) // self.batch_size)
+        rows = dict(self.uneven_tasks).get(task, self.rows_per_task)
+        return -(-rows // self.batch_size)
 
+    def batches_before(self, task: int) -> int:
+        """Batches of all tasks before one, in time that does not depend on their number."""
+        even = -(-self.rows_per_task // self.batch_size)
+        more = (-(-rows // self.batch_size) - even for one, rows in self.uneven_tasks if one < task)
+        return even * task + sum(more)
+
+    @cached_property
     def uneven_tasks(self) -> tuple[tuple[int, int], ...]:
         """(task, rows) of the tasks with other than `rows_per_task` rows, ascending.
 
         There are two at most: the last one, and the one that holds the end of the data.
         """
-        num_blocks = -(-self.num_rows // BLOCK_ROWS)
-        last_task = self.num_tasks - 1
-        tasks = {last_task}
-        if self.num_rows % BLOCK_ROWS:
-            tasks.add(
-                next(
-                    task for task in range(last_task + 1) if num_blocks - 1 in self._blocks_of(task)
-                )
-            )
-        found = ((task, self._rows_of(task)) for task in sorted(tasks))
+        if not self.num_rows:
+            return ()
+        last_task, blocks_per_task = self.num_tasks - 1, self.rows_per_task // BLOCK_ROWS
+        sizes = {last_task: (self._num_blocks - last_task * blocks_per_task) * BLOCK_ROWS}
+        short_task = self._position_of(self._num_blocks - 1) // blocks_per_task
+        missing = self._num_blocks * BLOCK_ROWS - self.num_rows
+        sizes[short_task] = sizes.get(short_task, self.rows_per_task) - missing
+        found = sorted(sizes.items())
         return tuple((task, rows) for task, rows in found if rows != self.rows_per_task)
+
+    @property
+    def _num_blocks(self) -> int:
+        return -(-self.num_rows // BLOCK_ROWS)
+
+    def _position_of(self, block: int) -> int:
+        """Where in the order of the epoch a block stands."""
+        if not self.shuffle:
+            return block
+        blocks = np.array([block], dtype=np.int64)
+        return int(unpermute(blocks, size=self._num_blocks, key=mix(self.seed, self.epoch))[0])
 
     def _blocks_of(self, task: int) -> NDArray[np.int64]:
         blocks_per_task = self.rows_per_task // BLOCK_ROWS
-        num_blocks = -(-self.num_rows // BLOCK_ROWS)
-        positions = np.arange(
-            task * blocks_per_task, min((task + 1) * blocks_per_task, num_blocks), dtype=np.int64
-        )
+        end = min((task + 1) * blocks_per_task, self._num_blocks)
+        positions = np.arange(task * blocks_per_task, end, dtype=np.int64)
         if not self.shuffle:
             return positions
-        return permute(positions, size=num_blocks, key=mix(self.seed, self.epoch))
-
-    def _rows_of(self, task: int) -> int:
-        return int(self._ranges_of(task)[:, 1].sum())
+        return permute(positions, size=self._num_blocks, key=mix(self.seed, self.epoch))
 
     def _ranges_of(self, task: int) -> NDArray[np.int64]:
         # Sorted, so that the disk is read forwards; the permutation below undoes any order.
@@ -157,10 +170,8 @@ def permute(positions: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.
     A Feistel network over the next even power of two, walked until it falls inside [0, size)
     (Black and Rogaway 2002, "Ciphers with arbitrary finite domains").
     """
-    half_bits = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
-    mask = np.uint64((1 << half_bits) - 1)
-    shift = np.uint64(half_bits)
-    round_keys = [np.uint64(mix(key, number)) for number in range(_FEISTEL_ROUNDS)]
+    half_bits, round_keys = _feistel(size, key)
+    mask, shift = np.uint64((1 << half_bits) - 1), np.uint64(half_bits)
 
     def encrypt(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = values >> shift, values & mask
@@ -168,9 +179,37 @@ def permute(positions: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.
             left, right = right, left ^ (_scramble(right ^ round_key) & mask)
         return (left << shift) | right
 
-    result = encrypt(positions.astype(np.uint64))
+    return _walk(positions, encrypt, size)
+
+
+def unpermute(values: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.int64]:
+    """The positions that `permute` maps to these values."""
+    half_bits, round_keys = _feistel(size, key)
+    mask, shift = np.uint64((1 << half_bits) - 1), np.uint64(half_bits)
+
+    def decrypt(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left, right = values >> shift, values & mask
+        for round_key in reversed(round_keys):
+            left, right = right ^ (_scramble(left ^ round_key) & mask), left
+        return (left << shift) | right
+
+    return _walk(values, decrypt, size)
+
+
+def _feistel(size: int, key: int) -> tuple[int, list[np.uint64]]:
+    """Bits of each half, and the keys of the rounds."""
+    half_bits = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    return half_bits, [np.uint64(mix(key, number)) for number in range(_FEISTEL_ROUNDS)]
+
+
+def _walk(
+    values: NDArray[np.int64],
+    step: Callable[[NDArray[np.uint64]], NDArray[np.uint64]],
+    size: int,
+) -> NDArray[np.int64]:
+    result = step(values.astype(np.uint64))
     while (outside := result >= size).any():
-        result[outside] = encrypt(result[outside])
+        result[outside] = step(result[outside])
     return result.astype(np.int64)
 
 

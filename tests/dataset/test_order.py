@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset.order import EpochOrder, permute
+from ctr_pipeline.dataset.order import EpochOrder, permute, unpermute
 
 
 def rows_in_order(order: EpochOrder) -> np.ndarray:
@@ -19,6 +19,7 @@ def rows_in_order(order: EpochOrder) -> np.ndarray:
 def test_permute_is_one_to_one(size, key):
     result = permute(np.arange(size), size=size, key=key)
     assert np.array_equal(np.sort(result), np.arange(size))
+    assert np.array_equal(unpermute(result, size=size, key=key), np.arange(size))
 
 
 @given(
@@ -81,5 +82,39 @@ def test_uneven_tasks_are_those_that_hold_the_end_of_the_data(num_rows, batch_si
     order = EpochOrder(num_rows, batch_size, seed, 3, shuffle, batches_per_task=4)
     sizes = {task.task: task.num_rows for task in order.tasks()}
     uneven = {task: rows for task, rows in sizes.items() if rows != order.rows_per_task}
-    assert dict(order.uneven_tasks()) == uneven
+    assert dict(order.uneven_tasks) == uneven
     assert len(uneven) <= 2
+
+
+@given(
+    num_rows=st.integers(1, 20_000),
+    batch_size=st.integers(1, 300),
+    batches_per_task=st.integers(1, 8),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+)
+@settings(max_examples=50, deadline=None)
+def test_batches_before_a_task_are_the_sum_over_those_before_it(
+    num_rows, batch_size, batches_per_task, shuffle, seed
+):
+    order = EpochOrder(num_rows, batch_size, seed, 3, shuffle, batches_per_task)
+    counted = 0
+    for task in order.tasks():
+        assert order.batches_before(task.task) == counted
+        batches = len(range(0, task.num_rows, batch_size))
+        assert order.batches_of(task.task) == batches
+        counted += batches
+    assert order.num_batches == counted
+
+
+def test_an_epoch_of_a_million_million_rows_is_counted_without_looking_at_each_task():
+    order = EpochOrder(10**12 + 77, 1024, 5, 3)
+    (short, short_rows), (last, last_rows) = order.uneven_tasks
+    assert last == order.num_tasks - 1
+    for task, rows in ((short, short_rows), (last, last_rows), (short - 1, order.rows_per_task)):
+        assert order.rows_of(task).num_rows == rows
+    even = (order.num_tasks - 2) * order.rows_per_task
+    assert even + short_rows + last_rows == order.num_rows
+    assert order.num_batches == (order.num_tasks - 2) * 64 + -(-short_rows // 1024) + -(
+        -last_rows // 1024
+    )

@@ -26,16 +26,13 @@ def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
         spec: Of the job; it has training rows.
         epoch: From 0.
     """
-    train = _require_train(spec)
-    order = EpochOrder(
-        train.num_rows, spec.batch_size, spec.seed, epoch, spec.shuffle, BATCHES_PER_TASK
-    )
+    order = _order_of(spec, epoch)
     return EpochPlan(
         epoch=epoch,
         num_tasks=order.num_tasks,
         rows_per_task=order.rows_per_task,
         batch_size=spec.batch_size,
-        other_rows=order.uneven_tasks(),
+        other_rows=order.uneven_tasks,
     )
 
 
@@ -44,13 +41,12 @@ def steps_through(spec: JobSpec, epoch: int) -> int:
 
     Epochs need not have equally many: the block of rows that is short may stand in any task.
     """
-    steps = 0
-    for number in range(epoch + 1):
-        plan = plan_epoch(spec, number)
-        uneven = sum(plan.batches_of(task) for task, _ in plan.other_rows)
-        even = -(-plan.rows_per_task // plan.batch_size)
-        steps += even * (plan.num_tasks - len(plan.other_rows)) + uneven
-    return steps
+    return sum(_order_of(spec, number).num_batches for number in range(epoch + 1))
+
+
+def _order_of(spec: JobSpec, epoch: int) -> EpochOrder:
+    rows = _require_train(spec).num_rows
+    return EpochOrder(rows, spec.batch_size, spec.seed, epoch, spec.shuffle, BATCHES_PER_TASK)
 
 
 def plan_job(

@@ -23,7 +23,8 @@ class StepNumbers:
     batch_size: int
     seed: int
     shuffle: bool
-    _first_steps: list[list[int]] = field(default_factory=list, init=False, repr=False)
+    _epochs: list[tuple[int, EpochOrder]] = field(default_factory=list, init=False, repr=False)
+    """Of each epoch: steps before it, and its tasks."""
 
     def order_of(self, epoch: int) -> EpochOrder:
         """The tasks of an epoch."""
@@ -31,15 +32,10 @@ class StepNumbers:
 
     def step_of(self, position: Position) -> int:
         """Number of the step that trains a batch, from 1."""
-        return self._of_epoch(position.epoch)[position.task] + position.batch + 1
-
-    def _of_epoch(self, epoch: int) -> list[int]:
-        """Steps before each task of an epoch, and after its last."""
-        for earlier in range(len(self._first_steps), epoch + 1):
+        for earlier in range(len(self._epochs), position.epoch + 1):
             # Epochs need not have equally many batches: the short block may stand in any task.
-            steps = [self._first_steps[-1][-1] if earlier else 0]
-            order = self.order_of(earlier)
-            for task in range(order.num_tasks):
-                steps.append(steps[-1] + order.batches_of(task))
-            self._first_steps.append(steps)
-        return self._first_steps[epoch]
+            before, last = self._epochs[-1] if earlier else (0, None)
+            steps = before + (last.num_batches if last is not None else 0)
+            self._epochs.append((steps, self.order_of(earlier)))
+        before, order = self._epochs[position.epoch]
+        return before + order.batches_before(position.task) + position.batch + 1

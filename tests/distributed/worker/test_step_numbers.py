@@ -26,3 +26,10 @@ def test_steps_are_known_without_those_before():
         asked_early.step_of(Position(epoch, 0, 0))
     last = Position(4, 4, 3)
     assert asked_late.step_of(last) == asked_early.step_of(last)
+
+
+def test_a_joiner_of_a_vast_epoch_numbers_its_steps_at_once():
+    # 15 million tasks an epoch: counting them one by one would take hours.
+    numbers = StepNumbers(10**12 + 77, 1024, seed=1, shuffle=True)
+    earlier = sum(EpochOrder(10**12 + 77, 1024, 1, epoch).num_batches for epoch in range(3))
+    assert numbers.step_of(Position(3, 0, 5)) == earlier + 6

@@ -1,0 +1,468 @@
+"""What the master of a large job spends, and how soon it answers: agents that train nothing.
+
+Workers are the sessions of real ones over gRPC with TLS on the loopback device, and "train" by
+waiting; servers register, restore at once and send heartbeats. The master is `run_master` in a
+process of its own with its ledger in SQLite, and its processor time alone is counted. Bounded in
+time; nothing is left behind.
+
+    python benchmarks/master_load.py [--workers 10 100 200 500] [--servers 50] [--seconds 20]
+
+A worker of the default trains a task of 64 batches in 3.2 s. Agents share the machine with the
+master, so milliseconds are upper bounds wherever the processor is busy.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from machine import describe_machine, print_machine, print_table, write_results
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.distributed.coordination.messages import (
+    Empty,
+    HeartbeatReply,
+    HeartbeatRequest,
+    LeasedTask,
+    Member,
+    MemberStats,
+    RegisterReply,
+    RegisterRequest,
+    RestoreReply,
+    RestoreRequest,
+)
+from ctr_pipeline.distributed.coordination.spec import (
+    BATCHES_PER_TASK,
+    PROTOCOL_VERSION,
+    JobSpec,
+    OptimizerShape,
+    SplitShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger
+from ctr_pipeline.distributed.master.program import run_master
+from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+from ctr_pipeline.distributed.rpc.spec_file import save_spec
+from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.embeddings.specs import OptimizerSpec
+
+T = TypeVar("T")
+
+MASTER = "MasterService"
+BATCH_SIZE = 1024
+_DEADLINE_SECONDS = 10.0
+_PATIENCE_SECONDS = 120.0
+"""For all members to register and for the first task to be leased."""
+
+
+def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> None:
+    """Everything that a master finds when it starts."""
+    config = Config.model_validate(
+        {
+            "data": {"train": "rows.csv", "label": "click"},
+            "output": str(run_folder),
+            "train": {"epochs": 1, "batch_size": BATCH_SIZE},
+            "runtime": {
+                "mode": "processes",
+                "parameter_servers": servers,
+                "workers": {"min": 1, "max": workers},
+                # A loaded machine is late with heartbeats; their rate stays that of the default.
+                "lease_seconds": 30.0,
+            },
+        }
+    )
+    run_folder.mkdir(parents=True)
+    (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
+    spec = JobSpec(
+        job="benchmark",
+        protocol=PROTOCOL_VERSION,
+        config_fingerprint="config",
+        rows_fingerprint="rows",
+        plan_fingerprint="plan",
+        seed=1,
+        tables=(),
+        segments=(),
+        counts_file="",
+        num_dense=10,
+        dense_optimizer=OptimizerShape(**vars(OptimizerSpec("adam", 1e-3))),
+        num_partitions=64,
+        num_parameter_servers=servers,
+        update=UpdateRule("async", 1, 0, scale_by_staleness=False),
+        splits=(SplitShape("train", "", tasks * BATCH_SIZE * BATCHES_PER_TASK),),
+        batch_size=BATCH_SIZE,
+        epochs=1,
+        shuffle=True,
+        checkpoint_seconds=3600.0,
+        keep_checkpoints=1,
+        checkpoints_folder="checkpoints",
+    )
+    Access.create(run_folder / "job", tls=True)
+    save_spec(run_folder / "job", spec)
+
+
+# The master, in a process of its own.
+
+
+class CountedLedger:
+    """Counts what goes to a ledger; in the master's process."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.records = 0
+        write = SqliteLedger._write_waiting
+
+        def counted(ledger: SqliteLedger, *arguments: Any, **options: Any) -> None:
+            self.records += len(ledger._waiting)
+            self.commits += bool(ledger._waiting)
+            write(ledger, *arguments, **options)
+
+        SqliteLedger._write_waiting = counted  # type: ignore[method-assign]
+
+
+def be_master(run_folder: Path, channel: Connection) -> None:
+    """Is the master, and answers what it has used so far whenever the channel asks."""
+    counted = CountedLedger()
+
+    def answer() -> None:
+        while channel.recv() == "used":
+            channel.send((time.process_time(), counted.commits, counted.records))
+
+    threading.Thread(target=answer, daemon=True).start()
+    run_master(run_folder, "127.0.0.1:0")
+
+
+def connect(run_folder: Path) -> RpcClient:
+    """To the master, once it serves."""
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while (endpoint := load_endpoint(run_folder / "job")) is None:
+        if time.monotonic() > give_up:
+            raise RuntimeError("the master does not come up")
+        time.sleep(0.05)
+    return RpcClient(MASTER, endpoint.address, Access.load(run_folder / "job"))
+
+
+# Servers, all in one process.
+
+
+def be_servers(run_folder: Path, number: int, channel: Connection) -> None:
+    """Registers so many servers and sends their heartbeats until the channel says stop."""
+    access = Access.load(run_folder / "job")
+    server = RpcServer(
+        "PsService",
+        [Method("Restore", RestoreRequest, RestoreReply, lambda _: RestoreReply("", 0))],
+        address="127.0.0.1:0",
+        access=access,
+    )
+    address, stop, calls = server.start(), threading.Event(), Tally()
+    threads = [
+        threading.Thread(target=_be_server, args=(run_folder, index, address, stop, calls))
+        for index in range(number)
+    ]
+    for thread in threads:
+        thread.start()
+    while channel.recv() != "stop":
+        channel.send((calls.total, []))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    server.stop(0)
+
+
+def _be_server(
+    run_folder: Path, index: int, address: str, stop: threading.Event, calls: "Tally"
+) -> None:
+    member = Member("ps", index, f"server{index:010d}")
+    client = connect(run_folder)
+    reply = client.call(
+        "Register",
+        _registration(member, address),
+        RegisterReply,
+        deadline_seconds=_DEADLINE_SECONDS,
+    )
+    pause = reply.heartbeat_seconds
+    while not stop.wait(pause):
+        answer = client.call(
+            "Heartbeat",
+            HeartbeatRequest(member, reply.generation, (), _stats()),
+            HeartbeatReply,
+            deadline_seconds=_DEADLINE_SECONDS,
+        )
+        calls.add(1)
+        if answer.directive != "go_on":
+            raise RuntimeError(f"server {index} was told to {answer.directive}")
+    client.close()
+
+
+def _registration(member: Member, address: str) -> RegisterRequest:
+    return RegisterRequest(member, os.getpid(), "host", address, "", PROTOCOL_VERSION, "config")
+
+
+def _stats() -> MemberStats:
+    return MemberStats(rss_bytes=10**9, cpu_seconds=time.process_time())
+
+
+# Workers, many in a process.
+
+
+class Tally:
+    """A sum that many threads add to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.total = 0
+
+    def add(self, number: int) -> None:
+        """Adds."""
+        with self._lock:
+            self.total += number
+
+
+class TimedLink:
+    """A worker's connection that notes what each lease took."""
+
+    def __init__(self, client: RpcClient, calls: Tally, leases: list[float]) -> None:
+        self._client, self._calls, self._leases = client, calls, leases
+
+    def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
+        """Sends a message and waits for the answer."""
+        begun = time.perf_counter()
+        answer = self._client.call(method, message, reply, deadline_seconds=deadline_seconds)
+        self._calls.add(1)
+        # One that had to wait for work says nothing of how soon the master answers.
+        if method == "Lease" and getattr(answer, "tasks", ()):
+            self._leases.append(time.perf_counter() - begun)
+        return answer
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
+
+
+class Worker:
+    """A session and the task that it pretends to train."""
+
+    def __init__(self, index: int, connect_to: Callable[[], TimedLink]) -> None:
+        self.session = Session(
+            member=Member("worker", index, f"worker{index:010d}"),
+            config_fingerprint="config",
+            metrics_address="",
+            connect=connect_to,
+            stats=_stats,
+        )
+        self._task: LeasedTask | None = None
+        self._batch = 0
+
+    def step(self, seconds: float) -> None:
+        """Another batch is trained."""
+        if self._task is None or not self.session.holds(self._task):
+            self._task, self._batch = self.session.wait_task(0.0), 0
+            return
+        batch, last = self._batch, self._batch + 1 == BATCHES_PER_TASK
+        self.session.mark_batch(
+            self._task, batch, loss_sum=0.45 + batch, repeated=False, finished=last, seconds=seconds
+        )
+        self._batch += 1
+        if last:
+            self._task = None
+
+
+def be_workers(run_folder: Path, indices: range, batch_seconds: float, channel: Connection) -> None:
+    """Is some of the workers, until the channel says stop; answers calls and times of leases."""
+    calls, leases = Tally(), list[float]()
+    workers = [
+        Worker(index, lambda: TimedLink(connect(run_folder), calls, leases)) for index in indices
+    ]
+    for worker in workers:
+        worker.session.__enter__()
+    stop = threading.Event()
+
+    def train() -> None:
+        due = time.monotonic()
+        while not stop.is_set():
+            # One after another, so that not all of them report at the same moment.
+            for worker in workers:
+                due += batch_seconds / len(workers)
+                stop.wait(max(0.0, due - time.monotonic()))
+                worker.step(batch_seconds)
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    while (word := channel.recv()) != "stop":
+        told = leases[:]
+        del leases[: len(told)]
+        channel.send((calls.total, told if word == "calls" else []))
+    stop.set()
+    trainer.join()
+    for worker in workers:
+        worker.session.__exit__(None, None, None)
+
+
+# The measurement.
+
+
+def measure(
+    *, servers: int, workers: int, tasks: int, batch_seconds: float, seconds: float, processes: int
+) -> dict[str, float]:
+    """Figures of one job."""
+    context = multiprocessing.get_context("spawn")
+    started = []
+
+    def start(target: Callable[..., None], *arguments: object) -> Connection:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+        process.start()
+        started.append((process, ours))
+        return ours
+
+    with tempfile.TemporaryDirectory(prefix="master-load-") as folder:
+        run_folder = Path(folder) / "run"
+        prepare_job(run_folder, servers=servers, workers=workers, tasks=tasks)
+        try:
+            master = start(be_master, run_folder)
+            client = connect(run_folder)
+            agents = [start(be_servers, run_folder, servers)]
+            share = -(-workers // min(processes, workers))
+            for first in range(0, workers, share):
+                some = range(first, min(first + share, workers))
+                agents.append(start(be_workers, run_folder, some, batch_seconds))
+            _await(client, servers + workers)
+            time.sleep(2.0)
+            figures = _measure(master, agents, client, seconds)
+            client.close()
+        finally:
+            for process, channel in started[1:]:
+                if process.is_alive():
+                    channel.send("stop")
+            for process, _ in started[1:]:
+                process.join(20)
+            for process, _ in started:
+                process.kill()
+                process.join()
+    return figures
+
+
+def _await(client: RpcClient, num_members: int) -> None:
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        view = client.call("Status", Empty(), JobView, deadline_seconds=_DEADLINE_SECONDS)
+        there = sum(member.state in {"running", "silent"} for member in view.members)
+        if view.state == "training" and there > num_members and view.records.trained:
+            return
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"{there} members of {num_members} are there, it is {view.state}")
+        time.sleep(0.5)
+
+
+def _measure(
+    master: Connection, agents: list[Connection], client: RpcClient, seconds: float
+) -> dict[str, float]:
+    used_before, calls_before = _used(master), _calls(agents, "reset")[0]
+    begun, statuses = time.monotonic(), list[float]()
+    while time.monotonic() < begun + seconds:
+        asked = time.perf_counter()
+        view = client.call("Status", Empty(), JobView, deadline_seconds=_DEADLINE_SECONDS)
+        statuses.append(time.perf_counter() - asked)
+        time.sleep(1.0)
+    took = time.monotonic() - begun
+    used, (calls, leases) = _used(master), _calls(agents, "calls")
+    percentiles = statistics.quantiles(leases, n=100) if len(leases) > 1 else [0.0] * 99
+    cores, commits, records = (
+        (after - before) / took for after, before in zip(used, used_before, strict=True)
+    )
+    return {
+        "cores": cores,
+        "calls": (calls - calls_before) / took,
+        "commits": commits,
+        "records": records,
+        "leases": len(leases) / took,
+        "lease_p50_ms": percentiles[49] * 1e3,
+        "lease_p99_ms": percentiles[98] * 1e3,
+        "status_ms": statistics.median(statuses) * 1e3,
+        "rows": view.records.trained,
+        "load": psutil.getloadavg()[0],
+    }
+
+
+def _used(master: Connection) -> tuple[float, int, int]:
+    master.send("used")
+    return master.recv()
+
+
+def _calls(agents: list[Connection], word: str) -> tuple[int, list[float]]:
+    for agent in agents:
+        agent.send(word)
+    answers = [agent.recv() for agent in agents]
+    return sum(calls for calls, _ in answers), [one for _, some in answers for one in some]
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 200, 500])
+    parser.add_argument("--servers", type=int, default=50)
+    parser.add_argument("--tasks", type=int, default=15_000, help="of the epoch")
+    parser.add_argument("--batch-seconds", type=float, default=0.05)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--processes", type=int, default=4, help="that hold the workers")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    machine = describe_machine()
+    print_machine(machine)
+    numbers, servers, seconds = options.workers, options.servers, options.seconds
+    if options.quick:
+        numbers, servers, seconds = [4], 2, 3.0
+    results = {
+        str(number): measure(
+            servers=servers,
+            workers=number,
+            tasks=options.tasks,
+            batch_seconds=options.batch_seconds,
+            seconds=seconds,
+            processes=options.processes,
+        )
+        for number in numbers
+    }
+    print_table(
+        [
+            "workers",
+            "master's cores",
+            "calls/s",
+            "commits/s",
+            "records/s",
+            "lease p50, ms",
+            "lease p99, ms",
+            "status, ms",
+        ],
+        [
+            [
+                number,
+                f"{figures['cores']:.2f}",
+                f"{figures['calls']:.0f}",
+                f"{figures['commits']:.0f}",
+                f"{figures['records']:.0f}",
+                f"{figures['lease_p50_ms']:.1f}",
+                f"{figures['lease_p99_ms']:.1f}",
+                f"{figures['status_ms']:.0f}",
+            ]
+            for number, figures in results.items()
+        ],
+    )
+    write_results(options.json, benchmark="master_load", machine=machine, results=results)
+
+
+if __name__ == "__main__":
+    main()
