@@ -865,7 +865,7 @@ class RuntimeConfig(Section):
         description="Bounds of the number of workers; auto: as many as make training faster.",
     )
     partitions: int = Field(
-        default=64,
+        default=512,
         ge=1,
         le=65_536,
         description="Parts that embedding rows are divided into; a resumed run keeps the number, "

@@ -424,7 +424,7 @@ class Job:
             directive = "leave" if self._is_void(request.member) else "register_again"
         else:
             member.hear(self._clock.seconds)
-            member.stats = request.stats
+            member.take_in_stats(request.stats)
             for report in request.reports:
                 self._take_in_report(member, report, request.generation)
             self._advance()

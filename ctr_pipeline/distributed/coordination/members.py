@@ -1,6 +1,6 @@
 """Members of a job: who they are, when they were heard, what is asked of their launcher."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import ProcessState
@@ -133,6 +133,10 @@ class MemberState:
         self.stop_asked_at = self.coming_since = self.behind_since = None
         self.told_to_leave = self.is_slow = False
         self.stats, self.speeds = MemberStats(), {}
+
+    def take_in_stats(self, stats: MemberStats) -> None:
+        """What it says of itself; loads that it leaves out are as they were."""
+        self.stats = replace(stats, loads=stats.loads or self.stats.loads)
 
     def give_up(self, incarnation: str) -> None:
         """A process no longer counts, whatever it may still say."""

@@ -100,26 +100,50 @@ class TaskReport:
 
 
 @dataclass(frozen=True)
+class PartitionLoads:
+    """What each partition of a parameter server holds and serves, in the same order.
+
+    Attributes:
+        partitions: Their numbers.
+        rows: Held now.
+        row_bytes: Of the records, keys and marks of these rows.
+        pulled_keys: Asked for so far, in calls that were not refused as another server's.
+        pushed_keys: With gradients, so far.
+    """
+
+    partitions: tuple[int, ...]
+    rows: tuple[int, ...]
+    row_bytes: tuple[int, ...]
+    pulled_keys: tuple[int, ...]
+    pushed_keys: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class MemberStats:
     """What a member says of itself.
 
     Attributes:
         rss_bytes: Resident memory.
         cpu_seconds: User and system time so far.
+        cores: That its threads may keep busy.
         samples_per_second: Of a worker, over the last seconds.
         rows_held: Of a parameter server.
         bytes_received: Payload so far.
         bytes_sent: Payload so far.
         version: Updates applied, of a parameter server.
+        loads: Of a parameter server's partitions; None in most heartbeats, which leaves what was
+            said last.
     """
 
     rss_bytes: int = 0
     cpu_seconds: float = 0.0
+    cores: float = 1.0
     samples_per_second: float = 0.0
     rows_held: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
     version: int = 0
+    loads: PartitionLoads | None = None
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ class SpeedLog:
         workers: int,
         worker_speeds: Mapping[int, float],
         server_cpu_seconds: Sequence[float],
-        server_cores: float = 1.0,
+        server_cores: Sequence[float],
     ) -> None:
         """Takes in counters; makes a sample when it is time.
 
@@ -296,7 +296,7 @@ class SpeedLog:
             workers: Workers that train.
             worker_speeds: Records per second, by index, of those that are measured.
             server_cpu_seconds: CPU time of each parameter server so far.
-            server_cores: Cores that a parameter server may use.
+            server_cores: Cores that each parameter server may use.
         """
         last = self._last
         current = _Counters(now, trained, workers, tuple(server_cpu_seconds))
@@ -316,8 +316,10 @@ class SpeedLog:
         if seconds < self._every_seconds:
             return
         shares = (
-            (new - old) / seconds / server_cores
-            for new, old in zip(server_cpu_seconds, last.server_cpu_seconds, strict=True)
+            (new - old) / seconds / cores
+            for new, old, cores in zip(
+                server_cpu_seconds, last.server_cpu_seconds, server_cores, strict=True
+            )
         )
         self._samples.append(
             SpeedSample(

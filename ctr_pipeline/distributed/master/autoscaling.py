@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked
 from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.messages import PartitionLoads
+from ctr_pipeline.distributed.coordination.moves import BusyPartition, rank_partitions
 from ctr_pipeline.distributed.coordination.scaling import (
     ScalingRules,
     SpeedLog,
@@ -20,13 +22,14 @@ class ScalingStep:
     Attributes:
         scale: Another number of workers; None leaves it.
         reason: Of that number.
-        hot_servers: Parameter servers that are newly near their limit.
+        hot_servers: Parameter servers that are newly near their limit, and what is busiest there;
+            None: nobody knows.
         stragglers: Workers to be replaced.
     """
 
     scale: ScaleAsked | None
     reason: str
-    hot_servers: tuple[int, ...]
+    hot_servers: tuple[tuple[int, BusyPartition | None], ...]
     stragglers: tuple[int, ...]
 
 
@@ -56,6 +59,8 @@ class Autoscaler:
         self._generation = -1
         self._replaced_at: dict[int, float] = {}
         self._hot_at: dict[int, float] = {}
+        # The last two reports of each server.
+        self._loads: dict[int, tuple[PartitionLoads | None, PartitionLoads]] = {}
 
     def look(self, status: JobStatus) -> ScalingStep | None:
         """Takes in how the job is; None: nothing is to be changed."""
@@ -88,7 +93,10 @@ class Autoscaler:
                 if one.stats.samples_per_second > 0
             },
             server_cpu_seconds=[one.stats.cpu_seconds for one in servers],
+            server_cores=[one.stats.cores for one in servers],
         )
+        for one in servers:
+            self._note_loads(one)
         decision = decide_workers(
             self._log.samples,
             self._bounds or WorkerBounds(status.target_workers, status.target_workers),
@@ -96,7 +104,11 @@ class Autoscaler:
             rules=self._rules,
             replaced_at=self._replaced_at,
         )
-        hot = tuple(server for server in decision.hot_servers if self._is_news(server, now))
+        hot = tuple(
+            (server, self._busiest(server))
+            for server in decision.hot_servers
+            if self._is_news(server, now)
+        )
         if self._bounds is None:
             return self._step(None, decision.reason, hot, ()) if hot else None
         self._replaced_at.update(dict.fromkeys(decision.stragglers, now))
@@ -106,13 +118,29 @@ class Autoscaler:
         return self._step(wanted, decision.reason, hot, decision.stragglers)
 
     def _step(
-        self, wanted: int | None, reason: str, hot: tuple[int, ...], stragglers: tuple[int, ...]
+        self,
+        wanted: int | None,
+        reason: str,
+        hot: tuple[tuple[int, BusyPartition | None], ...],
+        stragglers: tuple[int, ...],
     ) -> ScalingStep:
         scale = None
         if wanted is not None:
             self._asked = wanted
             scale = ScaleAsked(target_workers=wanted)
         return ScalingStep(scale, reason, hot, stragglers)
+
+    def _note_loads(self, server: MemberStatus) -> None:
+        loads = server.stats.loads
+        _, last = self._loads.get(server.index, (None, None))
+        if loads is not None and loads is not last:
+            self._loads[server.index] = (last, loads)
+
+    def _busiest(self, server: int) -> BusyPartition | None:
+        if server not in self._loads:
+            return None
+        earlier, loads = self._loads[server]
+        return next(iter(rank_partitions(loads, earlier)), None)
 
     def _is_news(self, server: int, now: float) -> bool:
         last = self._hot_at.get(server)

@@ -181,9 +181,15 @@ class JobExecutor:
         if step.scale is not None:
             _LOGGER.info("%s workers are wanted: %s", step.scale.target_workers, step.reason)
             self.submit(step.scale)
-        for server in step.hot_servers:
+        for server, busiest in step.hot_servers:
+            served = ""
+            if busiest is not None:
+                served = (
+                    f"; its busiest partition is {busiest.partition}, with {busiest.share:.0%} "
+                    "of its keys"
+                )
             self.announce(
-                f"parameter server {server} works near its limit",
+                f"parameter server {server} works near its limit{served}",
                 "more parameter servers would help (runtime.parameter_servers)",
             )
         for worker in step.stragglers:

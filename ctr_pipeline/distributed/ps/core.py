@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import (
+    PartitionLoads,
     ReadRowsRequest,
     RestoreReply,
     RestoreRequest,
@@ -45,7 +46,7 @@ from ctr_pipeline.distributed.rpc.packed import (
     RowsPart,
     Status,
 )
-from ctr_pipeline.embeddings.arrays import Float32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.snapshot import RowSnapshot, SnapshotAbandonedError
 from ctr_pipeline.errors import CtrPipelineError
 
@@ -158,6 +159,10 @@ class PsCore:
         """Rows removed by this process because nothing had updated them for long."""
         return self._holdings.num_evicted
 
+    def partition_loads(self) -> PartitionLoads:
+        """What each partition holds and serves; needs no lock."""
+        return self._holdings.partition_loads()
+
     @property
     def num_waiting(self) -> int:
         """Pushes in the open round."""
@@ -176,7 +181,7 @@ class PsCore:
         Raises:
             Refusal: The keys are not of this server.
         """
-        keys = self._checked_keys(request.keys)
+        keys = self._checked_keys(request.keys, self._holdings.counts.count_pull)
         with self._lock:
             status = self._gate(request.generation)
             if status is None and request.batch is not None:
@@ -204,7 +209,7 @@ class PsCore:
         Raises:
             Refusal: The gradients do not fit what this server holds.
         """
-        keys = self._checked_keys(request.keys)
+        keys = self._checked_keys(request.keys, self._holdings.counts.count_push)
         first, last = self._holdings.range
         if len(keys) and request.sums.shape[1] != self._holdings.width:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
@@ -367,11 +372,13 @@ class PsCore:
         self.last_pause_seconds = pause_seconds
         return SnapshotReply("", files, cut.marks, version, pause_seconds)
 
-    def _checked_keys(self, keys: Int64Array) -> Int64Array:
+    def _checked_keys(self, keys: Int64Array, count: Callable[[Int32Array], None]) -> Int64Array:
         # A copy, because the kernels are compiled for arrays that may be written.
         keys = keys.copy()
-        if not self._holdings.owns(keys):
+        partitions_U = self._holdings.partitions_of(keys)
+        if not self._holdings.owns(keys, partitions_U):
             raise Refusal("mismatch", f"a key is not one of server {self.index}")
+        count(partitions_U)
         return keys
 
     def _no_values(self) -> Float32Array:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
+    PartitionLoads,
     RestoreRequest,
     SnapshotRequest,
     TaskMarks,
@@ -39,6 +40,7 @@ from ctr_pipeline.distributed.ps.merging import (
     without_repeats,
 )
 from ctr_pipeline.distributed.ps.ownership import are_owned
+from ctr_pipeline.distributed.ps.partition_counts import PartitionCounts
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
@@ -110,6 +112,7 @@ class Holdings:
         range: First place of the dense range and the one after its last.
         applied: Marks.
         num_evicted: Rows removed because nothing has updated them for long.
+        counts: What its partitions serve.
     """
 
     def __init__(self, spec: JobSpec, index: int, *, threads: int) -> None:
@@ -126,6 +129,7 @@ class Holdings:
         self.range = dense_ranges(spec, spec.num_parameter_servers)[index]
         self.applied = AppliedBatches(Units(self._partitions, (self.range,)))
         self.num_evicted = 0
+        self.counts = PartitionCounts(spec.num_partitions)
 
     @property
     def num_rows(self) -> int:
@@ -147,15 +151,24 @@ class Holdings:
         """Whether dense values were given or restored."""
         return self._dense is not None
 
-    def owns(self, keys: Int64Array) -> bool:
+    def owns(self, keys: Int64Array, partitions_U: Int32Array) -> bool:
         """Whether all keys are ids of their tables, in partitions of this server."""
         return are_owned(
             keys,
-            self._partitions_of(keys),
+            partitions_U,
             self._table_sizes,
             num_servers=self._spec.num_parameter_servers,
             server=self._index,
         )
+
+    def partitions_of(self, keys: Int64Array) -> Int32Array:
+        """Partition of each key, int32 [U]."""
+        return partitions_of(keys, self._spec.num_partitions)
+
+    def partition_loads(self) -> PartitionLoads:
+        """What each partition holds and serves; needs no lock."""
+        rows = None if self._store is None else self._store.rows
+        return self.counts.loads(rows, self._partitions)
 
     def read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
         """Values by key, float32 [U, W]; zeros for a key without a row.
@@ -210,7 +223,7 @@ class Holdings:
                     item.rows
                     if flags.all()
                     else item.rows.only(
-                        self.applied.missing_keys(flags, self._partitions_of(item.rows.keys))
+                        self.applied.missing_keys(flags, self.partitions_of(item.rows.keys))
                     )
                     for item, flags in zip(batches, missing, strict=True)
                 ]
@@ -249,7 +262,10 @@ class Holdings:
     def begin_cut(self, request: SnapshotRequest, snapshot: RowSnapshot | None) -> Cut:
         """The instant of a cut, after rows were removed that nothing has updated for long."""
         if snapshot is not None and self._store is not None:
-            self.num_evicted += self._store.evict(request.oldest_step)
+            num_evicted = self._store.evict(request.oldest_step)
+            if num_evicted:
+                self.num_evicted += num_evicted
+                self.counts.rows_moved()
             knows_changes = request.parent > 0 and self._store.rows.delta_after == request.parent
             snapshot.begin(full=request.full or not knows_changes)
         return Cut(snapshot, self._given_dense().copy(), self.applied.copy())
@@ -299,6 +315,7 @@ class Holdings:
                 num_partitions=self._spec.num_partitions,
                 cut=request.cut,
             )
+        self.counts.rows_moved()
         self._dense = self._initial_crc = None
         if request.cut > 0:
             self._dense = DenseRange.restored(
@@ -324,9 +341,6 @@ class Holdings:
             learning_rate_factor=latest.learning_rate_factor,
             num_examples=num_examples,
         )
-
-    def _partitions_of(self, keys: Int64Array) -> Int32Array:
-        return partitions_of(keys, self._spec.num_partitions)
 
     def _given_dense(self) -> DenseRange:
         if self._dense is None:

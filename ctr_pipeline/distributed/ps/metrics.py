@@ -1,15 +1,20 @@
 """What a parameter server tells Prometheus, and the master."""
 
+import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.server import RpcServer
+
+_LOADS_EVERY_SECONDS = 2.0
 
 
 class PsFigures:
@@ -18,19 +23,40 @@ class PsFigures:
     Args:
         core: What it holds.
         server: What it serves with.
+        cores: That it may keep busy.
+        clock: Seconds, monotonic.
     """
 
-    def __init__(self, core: PsCore, server: RpcServer) -> None:
+    def __init__(
+        self,
+        core: PsCore,
+        server: RpcServer,
+        *,
+        cores: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.core = core
         self._server = server
+        self._cores = cores
+        self._clock = clock
+        self._loads_due = -math.inf
         self._process = psutil.Process()
 
     def __call__(self) -> MemberStats:
-        """For the master."""
+        """For the master; with the loads of partitions every few seconds, as they are long."""
+        loads, now = None, self._clock()
+        if now >= self._loads_due:
+            self._loads_due = now + _LOADS_EVERY_SECONDS
+            loads = self.core.partition_loads()
+        return replace(self.of_process(), loads=loads)
+
+    def of_process(self) -> MemberStats:
+        """Without the loads of partitions."""
         times = os.times()
         return MemberStats(
             rss_bytes=self._process.memory_info().rss,
             cpu_seconds=times.user + times.system,
+            cores=self._cores,
             rows_held=self.core.num_rows,
             bytes_received=self._server.bytes_received,
             bytes_sent=self._server.bytes_sent,
@@ -50,7 +76,7 @@ class PsMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
-        stats, core = self._figures(), self._figures.core
+        stats, core = self._figures.of_process(), self._figures.core
         counts = core.counts
         pushes = CounterMetricFamily(
             "ctrpipe_ps_pushes", "Pushes by what became of them.", labels=["outcome"]
@@ -69,6 +95,7 @@ class PsMetrics(Collector):
             "Rows removed because nothing had updated them for long.",
             value=core.num_evicted,
         )
+        yield from _partition_metrics(core.partition_loads())
         yield _gauge("ctrpipe_ps_rows", "Embedding rows held.", stats.rows_held)
         yield _gauge("ctrpipe_ps_row_bytes", "Memory of the rows.", core.memory_bytes)
         yield _gauge(
@@ -88,12 +115,36 @@ class PsMetrics(Collector):
         yield CounterMetricFamily(
             "ctrpipe_ps_cpu_seconds", "User and system time.", value=stats.cpu_seconds
         )
+        yield _gauge("ctrpipe_ps_cores", "That its threads may keep busy.", stats.cores)
         yield CounterMetricFamily(
             "ctrpipe_ps_received_bytes", "Payload of requests.", value=stats.bytes_received
         )
         yield CounterMetricFamily(
             "ctrpipe_ps_sent_bytes", "Payload of answers.", value=stats.bytes_sent
         )
+
+
+def _partition_metrics(loads: PartitionLoads) -> Iterator[Metric]:
+    label = ["partition"]
+    rows = GaugeMetricFamily("ctrpipe_ps_partition_rows", "Rows of each partition.", labels=label)
+    row_bytes = GaugeMetricFamily(
+        "ctrpipe_ps_partition_row_bytes", "Bytes of the rows of each partition.", labels=label
+    )
+    pulled = CounterMetricFamily(
+        "ctrpipe_ps_partition_pulled_keys", "Keys asked for, by partition.", labels=label
+    )
+    pushed = CounterMetricFamily(
+        "ctrpipe_ps_partition_pushed_keys", "Keys with gradients, by partition.", labels=label
+    )
+    for family, values in (
+        (rows, loads.rows),
+        (row_bytes, loads.row_bytes),
+        (pulled, loads.pulled_keys),
+        (pushed, loads.pushed_keys),
+    ):
+        for partition, value in zip(loads.partitions, values, strict=True):
+            family.add_metric([str(partition)], value)
+        yield family
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:

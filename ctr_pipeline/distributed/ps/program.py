@@ -95,7 +95,7 @@ def run_ps(
     )
     address = server.start()
     host = address.rpartition(":")[0].strip("[]")
-    figures = PsFigures(core, server)
+    figures = PsFigures(core, server, cores=row_threads(spec))
 
     def connect() -> RpcClient:
         return RpcClient(_MASTER, master_address or _announced(job_folder), access)

@@ -26,6 +26,7 @@ from ctr_pipeline.distributed.worker.metrics import WorkerMetrics
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.distributed.worker.session import Session
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.machine import available_cores
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.step import TrainingStep
 
@@ -64,6 +65,7 @@ class _Figures:
         return MemberStats(
             rss_bytes=self._process.memory_info().rss,
             cpu_seconds=times.user + times.system,
+            cores=available_cores(),
             samples_per_second=self.loop.samples_per_second if self.loop else 0.0,
             bytes_received=self.client.bytes_received if self.client else 0,
             bytes_sent=self.client.bytes_sent if self.client else 0,

@@ -283,16 +283,15 @@ def test_whatever_was_measured_the_answer_is_within_bounds(samples, wanted, leas
 
 
 def noted(log: SpeedLog, now: float, trained: int, **changes: object) -> None:
-    log.note(
-        now,
-        **{
-            "trained": trained,
-            "workers": 2,
-            "worker_speeds": {0: 5.0},
-            "server_cpu_seconds": (now / 2,),
-            **changes,
-        },
-    )
+    counters = {
+        "trained": trained,
+        "workers": 2,
+        "worker_speeds": {0: 5.0},
+        "server_cpu_seconds": (now / 2,),
+        **changes,
+    }
+    one_each = (1,) * len(counters["server_cpu_seconds"])
+    log.note(now, **{"server_cores": one_each, **counters})
 
 
 def test_counters_become_samples():
@@ -308,8 +307,8 @@ def test_counters_become_samples():
 def test_cores_that_a_server_may_use_divide_its_share():
     log = SpeedLog(every_seconds=1.0)
     for now in (0.0, 1.0):
-        noted(log, now, 0, server_cpu_seconds=(2 * now, now), server_cores=2.0)
-    assert log.samples[0].server_cpu == (1.0, 0.5)
+        noted(log, now, 0, server_cpu_seconds=(2 * now, now), server_cores=(2, 4))
+    assert log.samples[0].server_cpu == (1.0, 0.25)
 
 
 @pytest.mark.parametrize(

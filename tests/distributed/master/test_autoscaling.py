@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
-from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
+from ctr_pipeline.distributed.coordination.moves import BusyPartition
 from ctr_pipeline.distributed.coordination.scaling import ScalingRules, WorkerBounds
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 
@@ -21,6 +22,8 @@ class Simulated:
     now: float = 0.0
     trained: int = 0
     ps_cpu: float = 0.0
+    ps_cores: float = 1.0
+    loads: PartitionLoads | None = None
     generation: int = 1
     phase: str = "training"
     speeds: object = None
@@ -42,7 +45,9 @@ class Simulated:
             )
             for index in range(self.target)
         ]
-        server = member("ps", 0, 0, MemberStats(cpu_seconds=self.ps_cpu))
+        server = member(
+            "ps", 0, 0, MemberStats(cpu_seconds=self.ps_cpu, cores=self.ps_cores, loads=self.loads)
+        )
         return JobStatus(
             phase=self.phase,
             reason="",
@@ -133,7 +138,27 @@ def test_a_hot_server_is_told_once(bounds):
     for _ in range(120):
         told += [step.hot_servers for step in job.run(scaler, 1)]
         job.ps_cpu += 0.97
-    assert told == [(0,)]
+    assert told == [((0, None),)]
+
+
+def test_a_server_of_four_cores_is_not_hot_with_two_busy():
+    job = Simulated(lambda workers: 100.0, target=1, trained=1, ps_cores=4.0)
+    scaler = Autoscaler(None, lambda: job.now, RULES)
+    for _ in range(60):
+        assert job.run(scaler, 1) == []
+        job.ps_cpu += 2.0
+
+
+def test_the_busiest_partition_of_a_hot_server_is_named():
+    job = Simulated(lambda workers: 100.0, target=1, trained=1)
+    scaler = Autoscaler(None, lambda: job.now, RULES)
+    told = []
+    for second in range(60):
+        # Partition 8 was asked for most in all, partition 4 of late.
+        job.loads = PartitionLoads((4, 8), (1, 1), (50, 50), (30 * second, 9000), (30 * second, 0))
+        told += [step.hot_servers for step in job.run(scaler, 1)]
+        job.ps_cpu += 0.97
+    assert told == [((0, BusyPartition(4, 1.0)),)]
 
 
 def test_a_worker_far_behind_is_replaced_once():
