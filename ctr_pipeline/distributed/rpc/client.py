@@ -31,6 +31,9 @@ _REFUSED = {
 }
 """Answers of gRPC itself that trying again does not change."""
 
+_BUSY = "Concurrent RPC limit exceeded!"
+"""gRPC's words for a server that has as many calls as it takes; the status means other things."""
+
 _REMEDIES = {
     "token": "It belongs to another job, or the job was started again meanwhile",
     "version": "Start all members of the job with the same version of ctrpipe",
@@ -165,6 +168,8 @@ def _explain(error: Any, address: str) -> PeerUnavailable | CallRefused:
         return PeerUnavailable("the call was cancelled", place=address)
     status = error.code()
     details = str(error.details() or status.name.lower().replace("_", " "))
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details == _BUSY:
+        return PeerUnavailable("is busy with other calls", place=address)
     trailing = dict(error.trailing_metadata() or ())
     code = trailing.get(wire.REFUSAL_KEY) or _REFUSED.get(status)
     if code is None:

@@ -1,8 +1,15 @@
-"""The serving side of a member: gRPC without generated code."""
+"""The serving side of a member: gRPC without generated code.
 
+A handler that cannot answer yet returns a `LaterReply` and its thread is free: calls that wait for
+something occupy nothing but their connection's stream.
+"""
+
+import contextlib
+import itertools
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +29,66 @@ _MAX_PORT = 65_535
 _LONGEST_MESSAGE = 1000
 """Characters; the reason of a refusal travels as a header, and headers are bounded to 8 KiB."""
 
+_MOST_CALLS = 2048
+"""That run or wait for a thread; further ones are told that the server is busy."""
+
+_MOST_CALLS_A_CONNECTION = 64
+"""Further ones wait at the caller. Not all threads belong to one connection."""
+
+_MESSAGE_SECONDS = 10.0
+"""A call whose message has not come by then is given up once others want its thread."""
+
+_SECONDS_BETWEEN_WARNINGS = 10.0
+
+
+class LaterReply:
+    """The answer to a call, given later, in any thread, by whoever has it.
+
+    The first answer counts; one to a call that is over, because of its deadline or because its
+    caller is gone, goes nowhere.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcome: tuple[object, Exception | None] | None = None
+        self._send: Callable[[object, Exception | None], None] | None = None
+        self._over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for an answer any more: it was given, or the call has ended."""
+        return self._over
+
+    def give(self, reply: object) -> None:
+        """Answers, with what the handler would have returned; returns at once."""
+        self._settle(reply, None)
+
+    def refuse(self, error: Exception) -> None:
+        """Answers no, with what the handler would have raised; returns at once."""
+        self._settle(None, error)
+
+    def send_with(self, send: Callable[[object, Exception | None], None]) -> None:
+        """Names what sends the answer, once; it may be there already."""
+        with self._lock:
+            self._send = send
+            outcome = self._outcome
+        if outcome is not None:
+            send(*outcome)
+
+    def abandon(self) -> None:
+        """The call has ended."""
+        self._over = True
+
+    def _settle(self, reply: object, error: Exception | None) -> None:
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+            self._outcome = (reply, error)
+            send = self._send
+        if send is not None:
+            send(reply, error)
+
 
 @dataclass(frozen=True)
 class Method:
@@ -31,7 +98,8 @@ class Method:
         name: Unique in its service.
         request: Type of its control message; None: raw bytes.
         reply: Type of its answer; None: raw bytes.
-        call: The handler; runs in any thread, several at once.
+        call: The handler; runs in any thread, several at once. Returns the answer or, where
+            somebody else will have it, a `LaterReply`.
         streams: `call` returns an iterator of answers.
     """
 
@@ -68,7 +136,10 @@ class RpcServer:
         methods: What it offers.
         address: `host:port` to bind; port 0 takes a free one.
         access: Secrets of the job.
-        num_threads: Calls that are handled at once; others wait.
+        num_threads: Calls that are handled at once; others wait, but for those that are to be
+            answered later.
+        most_calls: That are handled or wait for a thread; others are told that the server is busy.
+        clock: Seconds, monotonic.
     """
 
     def __init__(
@@ -78,17 +149,26 @@ class RpcServer:
         *,
         address: str,
         access: Access,
-        num_threads: int = 32,
+        num_threads: int = 128,
+        most_calls: int = _MOST_CALLS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
         self._access = access
         self._received = ByteCount()
         self._sent = ByteCount()
+        self._unread = _UnreadCalls(clock)
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=service)
         self._server = grpc.server(
-            ThreadPoolExecutor(num_threads, thread_name_prefix=service),
-            interceptors=[_Gate(access)],
-            # With shared ports a second server would take half of the calls of the first.
-            options=(("grpc.so_reuseport", 0), *wire.CONNECTION_OPTIONS),
+            self._threads,
+            interceptors=[_Gate(access, self._unread, clock)],
+            options=(
+                # With shared ports a second server would take half of the calls of the first.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", _MOST_CALLS_A_CONNECTION),
+                *wire.CONNECTION_OPTIONS,
+            ),
+            maximum_concurrent_rpcs=most_calls,
         )
         handlers = {method.name: self._handler(method) for method in methods}
         generic = grpc.method_handlers_generic_handler(f"ctrpipe.{service}", handlers)
@@ -142,85 +222,186 @@ class RpcServer:
         return self._server.add_secure_port(self._address, credentials)
 
     def _handler(self, method: Method) -> Any:
-        def answer(data: bytes, context: grpc.ServicerContext) -> bytes:
-            with _Explained(method, context):
-                self._received.add(len(data))
+        if method.streams:
+            return grpc.unary_stream_rpc_method_handler(self._streaming(method))
+
+        def answer(
+            requests: Iterator[bytes],
+            context: grpc.ServicerContext,
+            send: Callable[[bytes | None], None],
+        ) -> None:
+            data = self._unread.read(requests, context)
+            if data is None:
+                return
+            self._received.add(len(data))
+            try:
                 request = data if method.request is None else decode(method.request, data)
                 reply = method.call(request)
-                sent = bytes(reply) if method.reply is None else encode(reply)
-                self._sent.add(len(sent))
-                return sent
+            except Exception as error:  # noqa: BLE001  the caller is told
+                self._finish(method, context, send, None, error)
+                return
+            if not isinstance(reply, LaterReply):
+                self._finish(method, context, send, reply, None)
+                return
 
+            def send_later(reply: object, error: Exception | None) -> None:
+                # Not in the thread of whoever has the answer: the receiver may be slow.
+                with contextlib.suppress(RuntimeError):
+                    self._threads.submit(self._finish, method, context, send, reply, error)
+
+            if not context.add_callback(reply.abandon):
+                reply.abandon()
+            reply.send_with(send_later)
+
+        # What makes gRPC hand over `send` instead of waiting for what is returned.
+        answer.experimental_non_blocking = True  # type: ignore[attr-defined]
+        return grpc.stream_stream_rpc_method_handler(answer)
+
+    def _finish(
+        self,
+        method: Method,
+        context: grpc.ServicerContext,
+        send: Callable[[bytes | None], None],
+        reply: Any,
+        error: Exception | None,
+    ) -> None:
+        """Sends what a handler returned or raised."""
+        if error is None:
+            try:
+                sent = bytes(reply) if method.reply is None else encode(reply)
+            except Exception as unsent:  # noqa: BLE001  the caller is told
+                error = unsent
+            else:
+                self._sent.add(len(sent))
+                send(sent)
+        if error is not None:
+            status, code, message = _explain(method, context, error)
+            context.set_trailing_metadata(((wire.REFUSAL_KEY, code),))
+            context.set_code(status)
+            context.set_details(message[:_LONGEST_MESSAGE])
+        send(None)
+
+    def _streaming(self, method: Method) -> Any:
         def answer_each(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-            with _Explained(method, context):
-                self._received.add(len(data))
+            self._received.add(len(data))
+            try:
                 request = data if method.request is None else decode(method.request, data)
                 for reply in method.call(request):
                     sent = bytes(reply) if method.reply is None else encode(reply)
                     self._sent.add(len(sent))
                     yield sent
+            except Exception as error:  # noqa: BLE001  the caller is told
+                _refuse(context, *_explain(method, context, error))
 
-        if method.streams:
-            return grpc.unary_stream_rpc_method_handler(answer_each)
-        return grpc.unary_unary_rpc_method_handler(answer)
+        return answer_each
 
 
-class _Explained:
-    """Turns what a handler raises into an answer that the caller's program understands."""
+def _explain(
+    method: Method, context: grpc.ServicerContext, error: Exception
+) -> tuple[grpc.StatusCode, str, str]:
+    """What a handler raised, as the caller's program understands it."""
+    if isinstance(error, Refusal):
+        return grpc.StatusCode.FAILED_PRECONDITION, error.code, error.message
+    if isinstance(error, MalformedMessage):
+        _LOGGER.warning("%s from %s is malformed: %s", method.name, context.peer(), error)
+        return grpc.StatusCode.INVALID_ARGUMENT, "malformed", str(error)
+    if isinstance(error, CtrPipelineError):
+        _LOGGER.error("%s failed: %s", method.name, error)
+        return grpc.StatusCode.FAILED_PRECONDITION, "failed", str(error)
+    _LOGGER.error("%s failed", method.name, exc_info=error)
+    summary = f"{method.name} failed: {type(error).__name__}: {error}"
+    return grpc.StatusCode.INTERNAL, "bug", summary
 
-    def __init__(self, method: Method, context: grpc.ServicerContext) -> None:
-        self._method = method
-        self._context = context
 
-    def __enter__(self) -> None:
-        return None
+class _UnreadCalls:
+    """Calls whose headers have come and whose message has not; each occupies a thread.
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if kind is None or kind is GeneratorExit:
-            return
-        if isinstance(error, Refusal):
-            _refuse(self._context, grpc.StatusCode.FAILED_PRECONDITION, error.code, error.message)
-        if isinstance(error, MalformedMessage):
-            _LOGGER.warning(
-                "%s from %s is malformed: %s", self._method.name, self._context.peer(), error
-            )
-            _refuse(self._context, grpc.StatusCode.INVALID_ARGUMENT, "malformed", str(error))
-        if isinstance(error, CtrPipelineError):
-            _LOGGER.error("%s failed: %s", self._method.name, error)
-            _refuse(self._context, grpc.StatusCode.FAILED_PRECONDITION, "failed", str(error))
-        if isinstance(error, Exception):
-            _LOGGER.error("%s failed", self._method.name, exc_info=error)
-            summary = f"{self._method.name} failed: {type(error).__name__}: {error}"
-            _refuse(self._context, grpc.StatusCode.INTERNAL, "bug", summary)
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        # In the order of their arrival.
+        self._since: dict[grpc.ServicerContext, float] = {}
+
+    def read(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes | None:
+        """The message of a call, empty if the caller sends none; None if the call ended."""
+        with self._lock:
+            self._since[context] = self._clock()
+        try:
+            return next(requests, b"")
+        except grpc.RpcError:
+            return None
+        finally:
+            with self._lock:
+                del self._since[context]
+
+    def end_overdue(self) -> None:
+        """Ends the calls that have waited for too long."""
+        limit = self._clock() - _MESSAGE_SECONDS
+        with self._lock:
+            overdue = list(itertools.takewhile(lambda call: self._since[call] < limit, self._since))
+        for context in overdue:
+            context.cancel()
 
 
 class _Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]
     """Lets in callers that carry the token and speak our protocol, before reading their message."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, unread: _UnreadCalls, clock: Callable[[], float]) -> None:
         self._access = access
+        self._unread = unread
+        self._warnings = _RareWarnings(clock)
 
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Answers callers that are not let in; passes the others on."""
+        self._unread.end_overdue()
         given = dict(handler_call_details.invocation_metadata)
         if not self._access.admits(str(given.get(wire.TOKEN_KEY, ""))):
-            return _refusing(
+            return self._refusing(
                 grpc.StatusCode.UNAUTHENTICATED, "token", "the token is not the one of this job"
             )
         spoken = str(given.get(wire.PROTOCOL_KEY, "none"))[:20]
         if spoken != str(PROTOCOL_VERSION):
             message = f"it speaks protocol {PROTOCOL_VERSION} and the caller protocol {spoken}"
-            return _refusing(grpc.StatusCode.FAILED_PRECONDITION, "version", message)
+            return self._refusing(grpc.StatusCode.FAILED_PRECONDITION, "version", message)
         return continuation(handler_call_details)
 
+    def _refusing(self, status: grpc.StatusCode, code: str, message: str) -> Any:
+        def refuse(_: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
+            self._warnings.warn(f"refused a call from {context.peer()}: {message}")
+            _refuse(context, status, code, message)
 
-def _refusing(status: grpc.StatusCode, code: str, message: str) -> Any:
-    def refuse(_: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
-        _LOGGER.warning("refused a call from %s: %s", context.peer(), message)
-        _refuse(context, status, code, message)
+        # As a stream, so that the message of a stranger is never read into memory.
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
-    # As a stream, so that the message of a stranger is never read into memory.
-    return grpc.stream_unary_rpc_method_handler(refuse)
+
+class _RareWarnings:
+    """Logs a warning now and then, and how many there were meanwhile.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next = clock()
+        self._num_kept_back = 0
+
+    def warn(self, message: str) -> None:
+        """Logs the message, or counts it."""
+        with self._lock:
+            now = self._clock()
+            if now < self._next:
+                self._num_kept_back += 1
+                return
+            self._next = now + _SECONDS_BETWEEN_WARNINGS
+            num_kept_back, self._num_kept_back = self._num_kept_back, 0
+        others = f" (and {num_kept_back} others since the last such line)" if num_kept_back else ""
+        _LOGGER.warning("%s%s", message, others)
 
 
 def _refuse(

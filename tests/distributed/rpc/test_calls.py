@@ -11,14 +11,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import grpc
 import pytest
 
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.rpc import client as client_module
+from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
-from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+from ctr_pipeline.distributed.rpc.server import LaterReply, Method, RpcServer
 from ctr_pipeline.errors import CtrPipelineError
 
 
@@ -38,6 +40,7 @@ class Service:
     def __init__(self):
         self.calls = 0
         self.gate = threading.Event()
+        self.later = []
 
     def double(self, ask):
         self.calls += 1
@@ -56,6 +59,16 @@ class Service:
         self.gate.wait(10)
         return b"done"
 
+    def ask_later(self, _):
+        self.later.append(LaterReply())
+        return self.later[-1]
+
+    def know_already(self, ask):
+        later = LaterReply()
+        later.give(Answer(str(ask.number)))
+        later.refuse(Refusal("second", "the first answer counts"))
+        return later
+
     def count(self, ask):
         return (str(number).encode() for number in range(ask.number))
 
@@ -72,6 +85,8 @@ class Service:
             Method("Stumble", Empty, Empty, self.stumble),
             Method("UserError", Empty, Empty, self.user_error),
             Method("Wait", None, None, self.wait),
+            Method("AskLater", Empty, Answer, self.ask_later),
+            Method("KnowAlready", Ask, Answer, self.know_already),
             Method("Count", Ask, None, self.count, streams=True),
             Method("CountAnswers", Ask, Answer, lambda ask: iter([Answer("a")]), streams=True),
             Method("BreakOff", Ask, None, self.break_off, streams=True),
@@ -81,11 +96,15 @@ class Service:
 class Pair:
     """A served `Service` and a client of it."""
 
-    def __init__(self, access):
+    def __init__(self, access, **options):
         self.access = access
         self.service = Service()
         self.server = RpcServer(
-            "Test", self.service.methods, address="127.0.0.1:0", access=access, num_threads=4
+            "Test",
+            self.service.methods,
+            address="127.0.0.1:0",
+            access=access,
+            **{"num_threads": 4, **options},
         )
         self.address = self.server.start()
         self.clients = []
@@ -166,6 +185,166 @@ class TestCalls:
         data = bytes(1 << 20) * 64
         found = open_pair.client.call_bytes("Reverse", data, deadline_seconds=60)
         assert len(found) == len(data)
+
+
+class TestLaterReplies:
+    def test_many_more_calls_wait_than_there_are_threads(self, pair):
+        calls = [pair.client.start_bytes("AskLater", b"{}", deadline_seconds=60) for _ in range(40)]
+        wait_until(lambda: len(pair.service.later) == 40)
+        # There are four threads.
+        assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=20) == b"ba"
+        for number, later in enumerate(pair.service.later):
+            later.give(Answer(str(number)))
+        found = {call.result() for call in calls}
+        assert found == {f'{{"text":"{number}"}}'.encode() for number in range(40)}
+        assert all(later.is_over for later in pair.service.later)
+
+    def test_an_answer_that_is_there_already(self, open_pair):
+        found = open_pair.client.call("KnowAlready", Ask(7), Answer, deadline_seconds=5)
+        assert found == Answer("7")
+
+    def test_a_refusal(self, open_pair, caplog):
+        for error, code, said in (
+            (Refusal("gone", "no such thing"), "gone", "no such thing"),
+            (CtrPipelineError("the disk is full"), "failed", "the disk is full"),
+            (KeyError("x"), "bug", "AskLater failed: KeyError"),
+        ):
+            call = open_pair.client.start_bytes("AskLater", b"{}", deadline_seconds=20)
+            wait_until(lambda: open_pair.service.later)
+            open_pair.service.later.pop().refuse(error)
+            with pytest.raises(CallRefused, match=said) as caught:
+                call.result()
+            assert caught.value.code == code
+        assert "KeyError: 'x'" in caplog.text
+
+    def test_an_answer_of_another_type_is_a_bug(self, open_pair):
+        call = open_pair.client.start_bytes("AskLater", b"{}", deadline_seconds=20)
+        wait_until(lambda: open_pair.service.later)
+        open_pair.service.later[0].give(object())
+        with pytest.raises(CallRefused) as caught:
+            call.result()
+        assert caught.value.code == "bug"
+
+    def test_the_deadline_ends_the_call(self, open_pair):
+        with pytest.raises(PeerUnavailable):
+            open_pair.client.call_bytes("AskLater", b"{}", deadline_seconds=0.2)
+        (later,) = open_pair.service.later
+        wait_until(lambda: later.is_over)
+        later.give(Answer("too late"))
+        assert open_pair.client.call_bytes("Reverse", b"ab", deadline_seconds=5) == b"ba"
+
+    def test_a_caller_that_leaves_ends_the_call(self, open_pair):
+        call = open_pair.client.start_bytes("AskLater", b"{}", deadline_seconds=60)
+        wait_until(lambda: open_pair.service.later)
+        call.cancel()
+        wait_until(lambda: open_pair.service.later[0].is_over)
+
+    def test_the_server_stops_meanwhile(self, open_pair):
+        call = open_pair.client.start_bytes("AskLater", b"{}", deadline_seconds=60)
+        wait_until(lambda: open_pair.service.later)
+        open_pair.server.stop(0)
+        with pytest.raises(PeerUnavailable):
+            call.result()
+        open_pair.service.later[0].give(Answer("too late"))
+
+
+def wait_until(is_so, seconds=20.0):
+    """Returns once it is so, which another thread brings about."""
+    ends = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.005)
+
+
+class HeadersOnly:
+    """Calls of a member whose messages never come.
+
+    Args:
+        pair: Whose server is called.
+        connections: To it.
+        calls: On each connection.
+    """
+
+    def __init__(self, pair, connections, calls):
+        metadata = ((wire.TOKEN_KEY, pair.access.token), (wire.PROTOCOL_KEY, "1"))
+        self.over = threading.Event()
+        # Each with a pool of its own: subchannels would be shared otherwise.
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        self.channels = [
+            grpc.insecure_channel(pair.address, options=options) for _ in range(connections)
+        ]
+        self.calls = [
+            channel.stream_unary("/ctrpipe.Test/Reverse").future(
+                self.nothing(), metadata=metadata, timeout=60
+            )
+            for channel in self.channels
+            for _ in range(calls)
+        ]
+
+    def nothing(self):
+        self.over.wait(60)
+        yield from ()
+
+    def close(self):
+        self.over.set()
+        for channel in self.channels:
+            channel.close()
+
+
+class TestCrowds:
+    def test_a_connection_does_not_get_all_threads(self, tmp_path):
+        pair = Pair(Access.create(tmp_path, False), num_threads=80)
+        crowd = HeadersOnly(pair, connections=1, calls=100)
+        try:
+            for _ in range(20):
+                assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=10) == b"ba"
+        finally:
+            crowd.close()
+            pair.close()
+
+    def test_calls_whose_message_never_comes_are_ended(self, tmp_path):
+        now = [0.0]
+        pair = Pair(Access.create(tmp_path, False), num_threads=4, clock=lambda: now[0])
+        crowd = HeadersOnly(pair, connections=1, calls=4)
+        try:
+            with pytest.raises(PeerUnavailable):
+                # All four threads are taken.
+                pair.client.call_bytes("Reverse", b"ab", deadline_seconds=0.5)
+            now[0] = 11.0
+            assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=10) == b"ba"
+            assert all(call.exception(timeout=10) is not None for call in crowd.calls)
+        finally:
+            crowd.close()
+            pair.close()
+
+    def test_a_server_with_too_many_calls_is_busy(self, tmp_path):
+        pair = Pair(Access.create(tmp_path, False), num_threads=1, most_calls=2)
+        try:
+            held = [pair.client.start_bytes("Wait", b"x", deadline_seconds=30) for _ in range(2)]
+            wait_until(lambda: pair.server.bytes_received)
+            with pytest.raises(PeerUnavailable, match="busy"):
+                pair.client.call_bytes("Reverse", b"ab", deadline_seconds=10)
+            pair.service.gate.set()
+            assert [call.result() for call in held] == [b"done"] * 2
+            assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=10) == b"ba"
+        finally:
+            pair.close()
+
+    def test_refusals_are_logged_now_and_then(self, tmp_path, caplog):
+        now = [0.0]
+        pair = Pair(Access.create(tmp_path, False), clock=lambda: now[0])
+        stranger = pair.connect(Access.create(tmp_path / "other", False))
+        try:
+            for _ in range(50):
+                with pytest.raises(CallRefused):
+                    stranger.call_bytes("Reverse", b"", deadline_seconds=10)
+            assert caplog.text.count("refused a call") == 1
+            now[0] = 11.0
+            with pytest.raises(CallRefused):
+                stranger.call_bytes("Reverse", b"", deadline_seconds=10)
+            assert "(and 49 others since the last such line)" in caplog.text
+        finally:
+            pair.close()
 
 
 class TestRefusals:
@@ -375,7 +554,8 @@ class TestPorts:
 STOPPED_SERVER = """
 import sys, time
 from ctr_pipeline.distributed.rpc.access import Access
-from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+from ctr_pipeline.distributed.rpc import wire
+from ctr_pipeline.distributed.rpc.server import LaterReply, Method, RpcServer
 
 server = RpcServer(
     "Test",
