@@ -67,6 +67,7 @@ def a_view(**changes):
         events=(JobEvent(1_700_000_000.0, "worker-1 was killed", "it is started again", 1.25),),
         dropped_tasks=(),
         refused_reports=0,
+        master_errors=0,
         final_metrics=(SplitMetrics("test", 9_000, 0.4444, 0.7777, 1e-5, 1.01),),
     )
     return dataclasses.replace(view, **changes)

@@ -82,6 +82,7 @@ def view(state="training", *, epoch=0, trained=0, history=(), events=(), members
         events=events,
         dropped_tasks=(),
         refused_reports=0,
+        master_errors=0,
         final_metrics=(),
     )
     return replace(shown, **changes)

@@ -43,6 +43,23 @@ class ProcessesSeen:
 
 
 @dataclass(frozen=True)
+class StartRefused:
+    """The launcher did not start a member that it was asked for.
+
+    Attributes:
+        role: Of the member.
+        index: Of the member.
+        reason: In the launcher's words.
+        is_final: Asking again does not help.
+    """
+
+    role: Role
+    index: int
+    reason: str
+    is_final: bool
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed; sent several times a second."""
 
@@ -160,6 +177,7 @@ class FinishAsked:
 
 Event = (
     ProcessesSeen
+    | StartRefused
     | Tick
     | CutTaken
     | CutFailed
@@ -199,10 +217,11 @@ class StartMember:
 
 @dataclass(frozen=True)
 class StopMember:
-    """End a member; with 0 seconds of grace, kill it at once."""
+    """End one process, and no other of its place; with 0 seconds of grace, kill it at once."""
 
     role: Role
     index: int
+    incarnation: str
     grace_seconds: float
 
 

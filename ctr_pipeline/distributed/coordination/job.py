@@ -45,6 +45,7 @@ from ctr_pipeline.distributed.coordination.events import (
     ScaleAsked,
     SplitTotals,
     StartMember,
+    StartRefused,
     StopAsked,
     StopMember,
     TakeCut,
@@ -378,6 +379,8 @@ class Job:
                 self._check_tasks()
             case ProcessesSeen():
                 self._see_processes(event.processes)
+            case StartRefused():
+                self._take_in_refused_start(event)
             case CutTaken():
                 self._take_in_cut(event)
             case CutFailed():
@@ -800,6 +803,19 @@ class Job:
         if relaunch.blames_program:
             self._count_error(member, why, process.traceback)
 
+    def _take_in_refused_start(self, event: StartRefused) -> None:
+        member = self._member(event.role, event.index)
+        if not self._is_wanted(member) or member.incarnation or member.is_running:
+            return
+        what = f"{member.name} cannot be started: {event.reason}"
+        if event.is_final:
+            self._fail(what)
+            return
+        is_first = not any(one.refusals_in_row for one in self._members.values())
+        member.refuse_start(self._clock.seconds)
+        if is_first:
+            self._actions.append(Announce(what, "it is tried again"))
+
     def _release_leases_of(self, member: MemberState) -> int:
         num_leases = 0
         for board in self._boards():
@@ -849,14 +865,17 @@ class Job:
 
     def _kill(self, member: MemberState, why: str) -> None:
         """A process that hangs is ended at once; its place is filled when it is gone."""
-        if member.incarnation:
+        incarnation = member.incarnation
+        if incarnation:
             self._lose(member, why)
+        elif member.process is not None:
+            incarnation = member.process.incarnation
         member.ends_in_row += 1
         member.start_asked_at = None
         relaunch = decide_relaunch("killed", registered=True, ends_in_row=member.ends_in_row)
         member.not_before = self._clock.seconds + relaunch.delay_seconds
         member.stop_asked_at = self._clock.seconds
-        self._actions.append(StopMember(member.role, member.index, 0.0))
+        self._actions.append(StopMember(member.role, member.index, incarnation, 0.0))
 
     def _start_and_stop_members(self) -> None:
         now, settings = self._clock.seconds, self._settings
@@ -870,9 +889,12 @@ class Job:
             is_in_the_way = member.is_condemned or (
                 member.is_running and not self._is_wanted(member)
             )
-            if is_in_the_way and member.may_stop(now, grace):
+            process = member.process
+            if process is not None and is_in_the_way and member.may_stop(now, grace):
                 member.stop_asked_at = now
-                self._actions.append(StopMember(member.role, member.index, grace))
+                self._actions.append(
+                    StopMember(member.role, member.index, process.incarnation, grace)
+                )
 
     def _start_workers(self, number: int) -> None:
         """Starts those that are missing, a few at a time: each costs seconds of several cores."""

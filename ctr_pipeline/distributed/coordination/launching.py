@@ -4,8 +4,19 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.errors import CtrPipelineError
 
-ExitReason = Literal["completed", "error", "out_of_memory", "killed", "evicted", "node_lost"]
+ExitReason = Literal[
+    "completed", "error", "out_of_memory", "killed", "evicted", "node_lost", "not_started"
+]
+
+
+class LauncherBusyError(CtrPipelineError):
+    """The launcher cannot do it now; asked again later it may."""
+
+
+class CannotLaunchError(CtrPipelineError):
+    """The launcher can never do it, however often it is asked."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +50,18 @@ class Launcher(Protocol):
     """Starts, stops and watches members; level-triggered: asking twice changes nothing."""
 
     def start(self, role: Role, index: int) -> None:
-        """Starts a member unless it runs."""
+        """Starts a member unless it runs.
 
-    def stop(self, role: Role, index: int, *, grace_seconds: float) -> None:
-        """Asks it to end, kills it after the grace; 0 kills at once."""
+        Raises:
+            LauncherBusyError: It could not be started now.
+            CannotLaunchError: It can never be started.
+        """
+
+    def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
+        """Asks one process to end, kills it after the grace; 0 kills at once.
+
+        Another process that fills the place by now is left alone.
+        """
 
     def observe(self) -> tuple[ProcessState, ...]:
         """The newest process of every member that was ever started."""

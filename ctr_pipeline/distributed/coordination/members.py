@@ -10,6 +10,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     Role,
     TaskKind,
 )
+from ctr_pipeline.distributed.coordination.relaunch import start_again_seconds
 from ctr_pipeline.distributed.coordination.timeouts import MovingAverage
 
 _GIVEN_UP_KEPT = 16
@@ -38,6 +39,7 @@ class MemberState:
         idle_since: Of a worker: when it finished a task last, on the job's clock.
         not_before: It is not started earlier, on the job's clock.
         start_asked_at: When its start was asked for last; None: not since its end.
+        refusals_in_row: Starts that the launcher refused since it started one.
         stop_asked_at: When its end was asked for last; None: not yet.
         told_to_leave: A heartbeat reply said so.
         process: As the launcher saw it last.
@@ -66,6 +68,7 @@ class MemberState:
     idle_since: float = 0.0
     not_before: float = 0.0
     start_asked_at: float | None = None
+    refusals_in_row: int = 0
     stop_asked_at: float | None = None
     told_to_leave: bool = False
     process: ProcessState | None = None
@@ -97,6 +100,8 @@ class MemberState:
         is_same = self.process is not None and self.process.incarnation == process.incarnation
         self.process = process
         self.restarts = process.restarts
+        if not is_same:
+            self.refusals_in_row = 0
         if self.incarnation or not self.is_running:
             self.coming_since = None
         elif self.coming_since is None or not is_same:
@@ -145,6 +150,12 @@ class MemberState:
         if incarnation == self.incarnation:
             self.incarnation = self.address = self.metrics_address = ""
             self.is_active = self.is_heard = False
+
+    def refuse_start(self, now: float) -> None:
+        """Its launcher did not start it; it is asked again later, and ever more seldom."""
+        self.refusals_in_row += 1
+        self.start_asked_at = None
+        self.not_before = now + start_again_seconds(self.refusals_in_row)
 
     def may_start(self, now: float) -> bool:
         """Whether to ask for its start, again if nothing came of it."""

@@ -7,6 +7,7 @@ from ctr_pipeline.distributed.coordination.launching import ExitReason
 
 _FIRST_DELAY_SECONDS = 0.5
 _MOST_DELAY_SECONDS = 60.0
+_MOST_REFUSED_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class Relaunch:
 def decide_relaunch(reason: ExitReason, *, registered: bool, ends_in_row: int) -> Relaunch:
     """Decides by the reason of the end.
 
-    A process that was killed, evicted, deleted or lost with its node did nothing wrong and comes
-    back at once; only one that keeps being killed waits. One that failed, or ran out of memory,
-    would do so again: it waits from the first time, and is counted. One that ended well without
-    being asked to was probably told to by a person (`kill`, a deleted pod), and comes back like a
-    killed one, unless it had not even registered.
+    A process that was killed, evicted, deleted, lost with its node or never begun did nothing
+    wrong and comes back at once; only one that keeps being killed waits. One that failed, or ran
+    out of memory, would do so again: it waits from the first time, and is counted. One that ended
+    well without being asked to was probably told to by a person (`kill`, a deleted pod), and comes
+    back like a killed one, unless it had not even registered.
 
     Args:
         reason: As the launcher names it.
@@ -48,6 +49,12 @@ def decide_relaunch(reason: ExitReason, *, registered: bool, ends_in_row: int) -
     return Relaunch(delay, blames_program)
 
 
+def start_again_seconds(refusals_in_row: int) -> float:
+    """How long a start that a launcher refused waits before it is asked for again."""
+    doublings = min(refusals_in_row - 1, 7)
+    return min(_MOST_REFUSED_SECONDS, _FIRST_DELAY_SECONDS * 2.0**doublings)
+
+
 def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_bytes: int) -> str:
     """One sentence on the end of a member, with a remedy where there is one.
 
@@ -63,6 +70,8 @@ def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_b
     if reason == "completed":
         return f"{member} ended without being asked to"
     spoken = "" if exit_code is None else spoken_exit(exit_code)
+    if reason == "not_started":
+        return f"{member} could not be started"
     by_signal = exit_code is not None and signal_of(exit_code) is not None
     if reason == "killed" and by_signal:
         return f"{member} was {spoken}"

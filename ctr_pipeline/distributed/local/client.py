@@ -1,10 +1,22 @@
 """The launcher as the master sees it."""
 
-from ctr_pipeline.distributed.coordination.launching import ProcessState
+from ctr_pipeline.distributed.coordination.launching import (
+    CannotLaunchError,
+    LauncherBusyError,
+    ProcessState,
+)
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
-from ctr_pipeline.distributed.local.messages import SERVICE, Observed, StartMember, StopMember
+from ctr_pipeline.distributed.local.messages import (
+    BUSY,
+    CANNOT_LAUNCH,
+    SERVICE,
+    Observed,
+    StartMember,
+    StopMember,
+)
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.failures import CallRefused
 
 _DEADLINE_SECONDS = 5.0
 
@@ -24,13 +36,19 @@ class RemoteLauncher:
 
     def start(self, role: Role, index: int) -> None:
         """Starts a member unless it runs."""
-        self._client.call(
-            "Start", StartMember(role, index), Empty, deadline_seconds=_DEADLINE_SECONDS
-        )
+        message = StartMember(role, index)
+        try:
+            self._client.call("Start", message, Empty, deadline_seconds=_DEADLINE_SECONDS)
+        except CallRefused as error:
+            if error.code == BUSY:
+                raise LauncherBusyError(error.message) from error
+            if error.code == CANNOT_LAUNCH:
+                raise CannotLaunchError(error.message) from error
+            raise
 
-    def stop(self, role: Role, index: int, *, grace_seconds: float) -> None:
-        """Asks it to end, kills it after the grace; returns at once."""
-        message = StopMember(role, index, grace_seconds)
+    def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
+        """Asks one process to end, kills it after the grace; returns at once."""
+        message = StopMember(role, index, incarnation, grace_seconds)
         self._client.call("Stop", message, Empty, deadline_seconds=_DEADLINE_SECONDS)
 
     def observe(self) -> tuple[ProcessState, ...]:

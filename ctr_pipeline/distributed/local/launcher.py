@@ -4,6 +4,7 @@ One thread owns all processes: it starts them, so that they die when it does; it
 write, notices their ends, and restarts the master. Everybody else puts questions to it.
 """
 
+import errno
 import logging
 import os
 import queue
@@ -23,7 +24,12 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from ctr_pipeline.distributed.coordination.endings import spoken_exit
-from ctr_pipeline.distributed.coordination.launching import ExitReason, ProcessState
+from ctr_pipeline.distributed.coordination.launching import (
+    CannotLaunchError,
+    ExitReason,
+    LauncherBusyError,
+    ProcessState,
+)
 from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.distributed.local import lifeline
 from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills
@@ -49,6 +55,7 @@ _FORK_SECONDS = 5.0
 _ROOM_SECONDS = 1.0
 """Between attempts to restart a process while the system allows no more of them."""
 _EXIT_NOT_STARTED = 70
+_WANT_OF_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _LAST_WORDS_SECONDS = 1.0
 """For what an ended member wrote; whoever holds its output open longer is not waited for."""
 
@@ -175,13 +182,29 @@ class LocalLauncher:
         """Starts a member unless it runs; a master is kept running from then on.
 
         Raises:
-            OSError: The system allows no more processes, or no more open files.
+            LauncherBusyError: The system allows no more processes, memory or open files.
+            CannotLaunchError: The interpreter is not there, or may not be run.
         """
-        self._ask(lambda: self._start((role, index)))
+        try:
+            self._ask(lambda: self._start((role, index)))
+        except OSError as error:
+            words = error.strerror or str(error)
+            if _is_final(error):
+                raise CannotLaunchError(words, place=sys.executable) from error
+            raise LauncherBusyError(words) from error
 
-    def stop(self, role: Role, index: int, *, grace_seconds: float) -> None:
-        """Asks it to end, kills it after the grace, 0 at once; returns before it has ended."""
-        self._ask(lambda: self._stop((role, index), grace_seconds))
+    def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
+        """Asks one process to end, kills it after the grace, 0 at once.
+
+        Returns before it has ended. Another process that fills the place by now is left alone.
+        """
+
+        def stop() -> None:
+            process = self._processes.get((role, index))
+            if process is not None and process.start.incarnation == incarnation:
+                self._stop((role, index), grace_seconds)
+
+        self._ask(stop)
 
     def observe(self) -> tuple[ProcessState, ...]:
         """The newest process of every member that was ever started."""
@@ -363,7 +386,8 @@ class LocalLauncher:
             self._spawn(process, self._commands.member(process.start))
         except OSError as error:
             process.log.write(f"cannot be started: {error.strerror or error}\n".encode())
-            self._ended(process, _EXIT_NOT_STARTED)
+            reason: ExitReason = "error" if _is_final(error) else "not_started"
+            self._ended(process, _EXIT_NOT_STARTED, reason)
 
     def _open_output(self, process: _Process) -> int:
         """A pipe whose far end the process writes to; returns that end."""
@@ -420,11 +444,12 @@ class LocalLauncher:
         self._drain_output(process)
         self._ended(process, exit_code)
 
-    def _ended(self, process: _Process, exit_code: int) -> None:
+    def _ended(self, process: _Process, exit_code: int, reason: ExitReason | None = None) -> None:
+        """Takes note of an end; without a reason, the exit code tells it."""
         process.exit_code = exit_code
         process.kill_at = None
         process.tail = process.log.tail()
-        process.reason = classify_exit(
+        process.reason = reason or classify_exit(
             exit_code, asked=process.asked, oom_kills=count_oom_kills() - process.oom_kills
         )
         level = logging.INFO if process.asked or exit_code == 0 else logging.WARNING
@@ -609,8 +634,15 @@ class LocalLauncher:
             self._spawn_instead(process)
 
 
+def _is_final(error: OSError) -> bool:
+    """Whether the program itself cannot be run, rather than nothing now for want of room."""
+    return error.filename == sys.executable and error.errno not in _WANT_OF_ROOM
+
+
 def _spoken_end(reason: ExitReason, exit_code: int) -> str:
     if reason == "completed":
         return "completed"
+    if reason == "not_started":
+        return "not started"
     spoken = spoken_exit(exit_code)
     return f"out of memory, {spoken}" if reason == "out_of_memory" else spoken

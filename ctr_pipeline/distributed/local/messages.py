@@ -7,6 +7,12 @@ from ctr_pipeline.distributed.coordination.messages import Role
 
 SERVICE = "LauncherService"
 
+BUSY = "busy"
+"""Code of a refusal: `LauncherBusyError`."""
+
+CANNOT_LAUNCH = "cannot_launch"
+"""Code of a refusal: `CannotLaunchError`."""
+
 
 @dataclass(frozen=True)
 class StartMember:
@@ -18,10 +24,11 @@ class StartMember:
 
 @dataclass(frozen=True)
 class StopMember:
-    """Ask it to end, kill it after the grace; 0 kills at once."""
+    """Ask that process to end, kill it after the grace; 0 kills at once."""
 
     role: Role
     index: int
+    incarnation: str
     grace_seconds: float
 
 

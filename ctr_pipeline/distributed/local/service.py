@@ -1,8 +1,19 @@
 """The launcher's service, for the master."""
 
-from ctr_pipeline.distributed.coordination.launching import Launcher
+from ctr_pipeline.distributed.coordination.launching import (
+    CannotLaunchError,
+    Launcher,
+    LauncherBusyError,
+)
 from ctr_pipeline.distributed.coordination.messages import Empty
-from ctr_pipeline.distributed.local.messages import SERVICE, Observed, StartMember, StopMember
+from ctr_pipeline.distributed.local.messages import (
+    BUSY,
+    CANNOT_LAUNCH,
+    SERVICE,
+    Observed,
+    StartMember,
+    StopMember,
+)
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
@@ -15,13 +26,20 @@ def serve_launcher(launcher: Launcher, access: Access) -> RpcServer:
         _check(request)
         try:
             launcher.start(request.role, request.index)
-        except OSError as error:
-            raise Refusal("not_started", f"{error.strerror or error}") from error
+        except LauncherBusyError as error:
+            raise Refusal(BUSY, str(error)) from error
+        except CannotLaunchError as error:
+            raise Refusal(CANNOT_LAUNCH, str(error)) from error
         return Empty()
 
     def stop(request: StopMember) -> Empty:
         _check(request)
-        launcher.stop(request.role, request.index, grace_seconds=request.grace_seconds)
+        launcher.stop(
+            request.role,
+            request.index,
+            request.incarnation,
+            grace_seconds=request.grace_seconds,
+        )
         return Empty()
 
     def observe(_: Empty) -> Observed:

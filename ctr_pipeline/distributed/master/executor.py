@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
@@ -19,6 +20,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
     CannotGoOn,
+    CutFailed,
     CutTaken,
     DecideEpoch,
     DropCuts,
@@ -31,13 +33,19 @@ from ctr_pipeline.distributed.coordination.events import (
     Phase,
     ProcessesSeen,
     RestoreCut,
+    RestoreFailed,
     StartMember,
+    StartRefused,
     StopMember,
     TakeCut,
     Tick,
 )
 from ctr_pipeline.distributed.coordination.job import Job, JobStatus
-from ctr_pipeline.distributed.coordination.launching import Launcher
+from ctr_pipeline.distributed.coordination.launching import (
+    CannotLaunchError,
+    Launcher,
+    LauncherBusyError,
+)
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -49,7 +57,11 @@ from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD, FENCE_RECORD
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.lanes import Lane
-from ctr_pipeline.distributed.master.ledger.store import LedgerStore, LedgerUnavailableError
+from ctr_pipeline.distributed.master.ledger.store import (
+    LedgerLostError,
+    LedgerStore,
+    LedgerUnavailableError,
+)
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.speed import SpeedMeter
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
@@ -68,6 +80,8 @@ _NOTE_PROGRESS_EVERY_SECONDS = 2.0
 _SCALE_EVERY_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 _REPLACE_GRACE_SECONDS = 10.0
+_MAX_DECISIONS = 5
+"""An epoch whose end cannot be decided on so often fails the job."""
 
 
 class MasterGoneError(Refusal):
@@ -127,9 +141,11 @@ class JobExecutor:
         self._events: deque[JobEvent] = deque(events, maxlen=_EVENTS_KEPT)
         self._newest_cut = newest_cut
         self._speed = SpeedMeter()
+        self._num_errors = 0
+        self._told_errors: set[str] = set()
         self._progress_due = self._scaling_due = clock()
-        self._member_lane = Lane("members", self._die)
-        self._cut_lane = Lane("cuts", self._die)
+        self._member_lane = Lane("members", partial(self._stumble, "starting or stopping members"))
+        self._cut_lane = Lane("cuts", partial(self._stumble, "its checkpoints"))
         self._observer: threading.Thread | None = None
         if launcher is not None:
             self._observer = threading.Thread(
@@ -194,8 +210,14 @@ class JobExecutor:
             )
         for worker in step.stragglers:
             self.announce(f"worker {worker} stays far behind the others", "it is replaced")
-            stop = StopMember("worker", worker, _REPLACE_GRACE_SECONDS)
-            self._member_lane.put(partial(self._change_member, stop))
+            self._member_lane.put(partial(self._replace, worker))
+
+    def _replace(self, worker: int) -> None:
+        members = self.status().members
+        name = next(
+            (one.incarnation for one in members if (one.role, one.index) == ("worker", worker)), ""
+        )
+        self._change_member(StopMember("worker", worker, name, _REPLACE_GRACE_SECONDS))
 
     # What is told.
 
@@ -217,6 +239,11 @@ class JobExecutor:
         """The last ones, oldest first."""
         with self._lock:
             return tuple(self._events)
+
+    @property
+    def num_errors(self) -> int:
+        """Errors of this master's own that it went on after."""
+        return self._num_errors
 
     @property
     def newest_cut(self) -> NewestCut:
@@ -297,6 +324,22 @@ class JobExecutor:
                     return answer
         raise MasterGoneError
 
+    def _stumble(self, where: str, error: Exception) -> None:
+        """Takes in an error of a thread of its own: only one that lost the ledger ends a master."""
+        if isinstance(error, LedgerLostError):
+            self._die(error)
+        if isinstance(error, MasterGoneError) or self._closing.is_set():
+            return
+        _LOGGER.error("the master goes on after an error in %s", where, exc_info=error)
+        what = f"the master had an error in {where}: {type(error).__name__}: {error}"
+        with self._lock:
+            self._num_errors += 1
+            is_new = what not in self._told_errors and len(self._told_errors) < _EVENTS_KEPT
+            self._told_errors.add(what)
+        if is_new:
+            with suppress(MasterGoneError):
+                self.announce(what, "it goes on and tries again")
+
     def _die(self, error: Exception) -> None:
         if self._death is None:
             self._death = error
@@ -375,10 +418,28 @@ class JobExecutor:
                 if isinstance(action, StartMember):
                     launcher.start(action.role, action.index)
                 else:
-                    launcher.stop(action.role, action.index, grace_seconds=action.grace_seconds)
+                    launcher.stop(
+                        action.role,
+                        action.index,
+                        action.incarnation,
+                        grace_seconds=action.grace_seconds,
+                    )
             except PeerUnavailable as error:
                 _LOGGER.warning("the launcher does not answer: %s", error)
                 self._closing.wait(next(pauses))
+            except (LauncherBusyError, CannotLaunchError) as error:
+                is_final = isinstance(error, CannotLaunchError)
+                _LOGGER.warning("%s %d cannot be started: %s", action.role, action.index, error)
+                self._submit_from_lane(
+                    StartRefused(action.role, action.index, str(error), is_final)
+                )
+                return
+            except Exception as error:
+                if isinstance(action, StartMember):
+                    self._submit_from_lane(
+                        StartRefused(action.role, action.index, str(error), is_final=False)
+                    )
+                raise
             else:
                 return
 
@@ -387,22 +448,33 @@ class JobExecutor:
         _LOGGER.warning("there is no launcher: please %s %s %d", verb, action.role, action.index)
 
     def _take_cut(self, action: TakeCut, history: tuple[Json, ...]) -> None:
-        outcome = self._cuts.take(
-            action,
-            self.ps_addresses,
-            history,
-            abandoned=lambda: self._is_void(action.generation),
-            # A real record: a store may think nothing of an empty commit.
-            fence=lambda: self._store.commit({FENCE_RECORD: {"cut": action.cut}}, durable=True),
-        )
+        try:
+            outcome = self._cuts.take(
+                action,
+                self.ps_addresses,
+                history,
+                abandoned=lambda: self._is_void(action.generation),
+                # A real record: a store may think nothing of an empty commit.
+                fence=lambda: self._store.commit({FENCE_RECORD: {"cut": action.cut}}, durable=True),
+            )
+        except Exception as error:
+            self._submit_from_lane(CutFailed(action.cut, f"{type(error).__name__}: {error}"))
+            raise
         if isinstance(outcome, CutTaken):
             self._newest_cut = NewestCut(action.cut, action.step, self._wall_clock())
         self._submit_from_lane(outcome)
 
     def _restore_cut(self, action: RestoreCut) -> None:
-        outcome, restored = self._cuts.restore(
-            action, self.ps_addresses, abandoned=lambda: self._is_void(action.generation)
-        )
+        try:
+            outcome, restored = self._cuts.restore(
+                action, self.ps_addresses, abandoned=lambda: self._is_void(action.generation)
+            )
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            self._submit_from_lane(
+                RestoreFailed(action.generation, action.cut, reason, damaged=False)
+            )
+            raise
         self._submit_from_lane(outcome)
         if restored is None:
             return
@@ -413,14 +485,25 @@ class JobExecutor:
         self._recorder.roll_back(status.step, [read_record(line) for line in status.history])
 
     def _end_epoch(self, action: DecideEpoch) -> None:
-        outcome: Event
-        try:
-            outcome = self._decide_epoch(action)
-            history = [read_record(line) for line in (*action.history, outcome.record)]
-            self._recorder.end_epoch(history)
-        except CtrPipelineError as error:
-            outcome = CannotGoOn(str(error))
-        self._submit_from_lane(outcome)
+        self._submit_from_lane(self._decide(action))
+
+    def _decide(self, action: DecideEpoch) -> EpochDecided | CannotGoOn:
+        pauses = delays(0.1, 4.0, 10.0, seed=0)
+        attempts = 0
+        while True:
+            try:
+                outcome = self._decide_epoch(action)
+                history = [read_record(line) for line in (*action.history, outcome.record)]
+                self._recorder.end_epoch(history)
+            except CtrPipelineError as error:
+                return CannotGoOn(str(error))
+            except Exception as error:  # noqa: BLE001  of a disk that is away, for example
+                attempts += 1
+                self._stumble("the end of an epoch", error)
+                if attempts >= _MAX_DECISIONS or self._closing.wait(next(pauses)):
+                    return CannotGoOn(f"the end of an epoch cannot be noted: {error}")
+            else:
+                return outcome
 
     def _submit_from_lane(self, event: Event) -> None:
         try:
@@ -432,17 +515,20 @@ class JobExecutor:
         return self._closing.is_set() or self.generation != generation
 
     def _observe(self, launcher: Launcher) -> None:
-        is_silent = False
-        while not self._closing.wait(_OBSERVE_EVERY_SECONDS):
+        is_silent, pauses, pause = False, self._observe_pauses(), _OBSERVE_EVERY_SECONDS
+        while not self._closing.wait(pause):
             try:
                 processes = launcher.observe()
             except PeerUnavailable as error:
                 if not is_silent:
                     _LOGGER.warning("the launcher does not answer: %s", error)
                 is_silent = True
-            except Exception as error:  # noqa: BLE001  the main thread has to know of it
-                self._die(error)
-                return
+            except Exception as error:  # noqa: BLE001  its next answer may be a better one
+                self._stumble("watching processes", error)
+                pause = next(pauses)
             else:
-                is_silent = False
+                is_silent, pauses, pause = False, self._observe_pauses(), _OBSERVE_EVERY_SECONDS
                 self._submit_from_lane(ProcessesSeen(processes))
+
+    def _observe_pauses(self) -> Iterator[float]:
+        return delays(_OBSERVE_EVERY_SECONDS, 2.0, 5.0, seed=0)

@@ -10,7 +10,7 @@ class Lane:
 
     Args:
         name: Of the thread.
-        on_error: Given what escapes a piece of work; none is begun after it.
+        on_error: Given what escapes a piece of work; the lane goes on with the next one.
     """
 
     def __init__(self, name: str, on_error: Callable[[Exception], None]) -> None:
@@ -34,4 +34,3 @@ class Lane:
                 work()
             except Exception as error:  # noqa: BLE001  whoever owns the lane has to know of it
                 self._on_error(error)
-                return

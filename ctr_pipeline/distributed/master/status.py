@@ -167,6 +167,7 @@ class JobView:
         events: The last ones, oldest first.
         dropped_tasks: Names of tasks that were given up, with why.
         refused_reports: Of older attempts or generations, not counted.
+        master_errors: Of the master itself, which it went on after.
         final_metrics: Of the splits scored under the best cut, once they are.
     """
 
@@ -193,6 +194,7 @@ class JobView:
     events: tuple[JobEvent, ...]
     dropped_tasks: tuple[str, ...]
     refused_reports: int
+    master_errors: int
     final_metrics: tuple[SplitMetrics, ...]
 
 
@@ -207,6 +209,7 @@ def view_job(
     samples_per_second: float,
     events: Sequence[JobEvent],
     master: MemberView | None,
+    master_errors: int = 0,
 ) -> JobView:
     """What is known of a job as it is told.
 
@@ -220,6 +223,7 @@ def view_job(
         samples_per_second: Counted over the last seconds.
         events: The last ones.
         master: The one that tells; None: the ledger does.
+        master_errors: That it went on after.
     """
     history = tuple(EpochRecord(**record) for record in status.history)
     current = status.epochs[-1] if status.epochs else None
@@ -264,6 +268,7 @@ def view_job(
         events=tuple(events),
         dropped_tasks=status.dropped_tasks,
         refused_reports=status.refused_reports,
+        master_errors=master_errors,
         final_metrics=tuple(measure_split(totals) for totals in status.final_scores),
     )
 

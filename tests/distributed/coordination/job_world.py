@@ -467,6 +467,9 @@ class World:
                 case StartMember():
                     self.start(action.role, action.index)
                 case StopMember():
+                    state = self.processes.get((action.role, action.index))
+                    if state is None or state.incarnation != action.incarnation:
+                        continue
                     if action.grace_seconds == 0:
                         self.end_process(action.role, action.index, "killed")
                     else:

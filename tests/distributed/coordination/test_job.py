@@ -22,6 +22,7 @@ from ctr_pipeline.distributed.coordination.events import (
     RestoreFailed,
     ScaleAsked,
     StartMember,
+    StartRefused,
     StopAsked,
     StopMember,
     TakeCut,
@@ -402,7 +403,7 @@ def test_a_silent_worker_is_ended_and_started_again_and_its_work_goes_to_others(
     bench.heartbeat("worker", 1, "b")
     assert not bench.all_of(StopMember)
     bench.tell(Tick(), after=0.5)
-    assert bench.all_of(StopMember) == [StopMember("worker", 0, 0.0)]
+    assert bench.all_of(StopMember) == [StopMember("worker", 0, "a", 0.0)]
     assert bench.lease(1, "b").tasks[0].key == task.key
     # It wakes before it dies: it has no place here any more.
     assert bench.heartbeat("worker", 0, "a", bench.report(task, 15)).directive == "leave"
@@ -426,7 +427,7 @@ def test_a_silent_server_is_ended_and_the_job_goes_back():
     bench.begin_training("a")
     generation = bench.job.generation
     bench.tell(Tick(), after=10.5)
-    assert StopMember("ps", 0, 0.0) in bench.all_of(StopMember)
+    assert StopMember("ps", 0, "p", 0.0) in bench.all_of(StopMember)
     assert bench.job.phase == "restoring"
     assert bench.job.generation > generation
     assert bench.heartbeat("ps", 0, "p").directive == "leave"
@@ -442,6 +443,64 @@ def test_a_start_that_never_registers_is_ended_and_counts_as_an_error():
     assert "worker 0 did not register within 60 s" in bench.all_of(Fail)[0].reason
 
 
+def test_a_refused_start_is_told_once_and_asked_for_again_ever_more_seldom():
+    bench = Bench()
+    bench.tell(Tick())
+    asked = []
+    for _ in range(6):
+        bench.log.clear()
+        bench.tell(StartRefused("worker", 0, "no room", is_final=False))
+        bench.tell(StartRefused("worker", 1, "no room", is_final=False))
+        begun = bench.now
+        while StartMember("worker", 0) not in bench.log:
+            bench.tell(Tick(), after=0.5)
+        asked.append(bench.now - begun)
+        assert bench.told().count("cannot be started: no room") == (1 if len(asked) == 1 else 0)
+    assert asked == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+    assert bench.job.phase == "waiting"
+    # Once one was started, the next refusal is another trouble.
+    for index, name in enumerate("ab"):
+        bench.see("worker", index, name)
+        bench.see("worker", index, name, "killed")
+    bench.log.clear()
+    bench.tell(StartRefused("worker", 0, "no room", is_final=False))
+    assert "worker 0 cannot be started: no room" in bench.told()
+
+
+def test_a_start_that_can_never_be_fails_the_job_in_the_launchers_words():
+    bench = Bench()
+    bench.tell(Tick())
+    bench.tell(StartRefused("ps", 0, "/usr/bin/python: No such file", is_final=True))
+    (failure,) = bench.all_of(Fail)
+    assert failure.reason == ("parameter server 0 cannot be started: /usr/bin/python: No such file")
+
+
+def test_a_refusal_that_comes_after_the_member_did_changes_nothing():
+    bench = Bench()
+    bench.begin_training("a")
+    bench.log.clear()
+    bench.tell(StartRefused("worker", 0, "no room", is_final=True))
+    assert bench.job.phase == "training"
+    assert bench.log == []
+
+
+def test_starts_that_the_system_refuses_are_no_errors_of_the_program():
+    bench = Bench(max_start_failures=2)
+    bench.begin_training("a")
+    for number in range(5):
+        bench.see("worker", 1, f"b{number}", "not_started", code=70)
+    assert bench.job.phase == "training"
+    assert "worker 1 could not be started" in bench.told()
+
+
+def test_what_is_stopped_is_a_process_and_not_a_place():
+    bench = Bench(worker_silence_seconds=10.0, server_silence_seconds=100.0)
+    bench.begin_training("registered-by-hand")
+    bench.see("worker", 1, "other")
+    bench.tell(Tick(), after=10.5)
+    assert bench.all_of(StopMember) == [StopMember("worker", 0, "registered-by-hand", 0.0)]
+
+
 def test_a_task_that_stands_still_counts_as_failed_and_its_worker_is_ended():
     bench = Bench(task_timeout_floor_seconds=60.0, max_task_failures=2)
     bench.begin_training("a")
@@ -449,7 +508,7 @@ def test_a_task_that_stands_still_counts_as_failed_and_its_worker_is_ended():
     keep_alive(bench, 60, "a")
     assert not bench.all_of(StopMember)
     keep_alive(bench, 2, "a")
-    assert bench.all_of(StopMember) == [StopMember("worker", 0, 0.0)]
+    assert bench.all_of(StopMember) == [StopMember("worker", 0, "a", 0.0)]
     assert "no batch of it was done within 60 s" in bench.told()
 
 
@@ -990,7 +1049,7 @@ def test_members_that_do_not_leave_are_waited_for_only_so_long():
     bench.see("ps", 0, "p")
     bench.tell(CannotGoOn("validation rows are of one class"))
     assert bench.all_of(Fail) == [Fail("validation rows are of one class", "")]
-    assert StopMember("ps", 0, 10.0) in bench.all_of(StopMember)
+    assert StopMember("ps", 0, "p", 10.0) in bench.all_of(StopMember)
     bench.tell(Tick(), after=19.0)
     assert not bench.all_of(End)
     bench.tell(Tick(), after=2.0)

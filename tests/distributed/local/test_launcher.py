@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from launched import SLEEP, Scripts, is_alive, wait_until
 
+from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
 from ctr_pipeline.distributed.local.client import RemoteLauncher
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.local.processes import spawn
@@ -35,6 +36,12 @@ def launch(tmp_path):
 
 def state_of(launcher, role, index=0):
     return next(one for one in launcher.observe() if (one.role, one.index) == (role, index))
+
+
+def stop(launcher, role, *, grace_seconds):
+    """Stops the process that fills the place now."""
+    incarnation = state_of(launcher, role).incarnation
+    launcher.stop(role, 0, incarnation, grace_seconds=grace_seconds)
 
 
 def ended(launcher, role, index=0):
@@ -165,7 +172,7 @@ time.sleep(600)
         launcher = launch(Scripts(ps=text))
         launcher.start("ps", 0)
         wait_until(lambda: "ready" in read_log(launcher))
-        launcher.stop("ps", 0, grace_seconds=60)
+        stop(launcher, "ps", grace_seconds=60)
         assert ended(launcher, "ps").exit_code == 0
 
     def test_kills_after_the_grace(self, launch):
@@ -178,7 +185,7 @@ time.sleep(600)
         launcher = launch(Scripts(ps=text))
         launcher.start("ps", 0)
         wait_until(lambda: "ready" in read_log(launcher))
-        launcher.stop("ps", 0, grace_seconds=0.05)
+        stop(launcher, "ps", grace_seconds=0.05)
         state = ended(launcher, "ps")
         assert (state.exit_code, state.reason) == (-9, "killed")
 
@@ -188,22 +195,34 @@ time.sleep(600)
         launcher.start("ps", 0)
         wait_until(lambda: "ready" in read_log(launcher))
         os.kill(state_of(launcher, "ps").pid, signal.SIGSTOP)
-        launcher.stop("ps", 0, grace_seconds=0.05)
+        stop(launcher, "ps", grace_seconds=0.05)
         assert ended(launcher, "ps").exit_code == -9
 
     def test_zero_grace_kills_at_once(self, launch):
         launcher = launch(Scripts(ps=SLEEP))
         launcher.start("ps", 0)
-        launcher.stop("ps", 0, grace_seconds=0)
+        stop(launcher, "ps", grace_seconds=0)
         assert ended(launcher, "ps").exit_code == -9
+
+    def test_another_process_of_the_place_is_left_alone(self, launch):
+        launcher = launch(Scripts(ps=SLEEP))
+        launcher.start("ps", 0)
+        stop(launcher, "ps", grace_seconds=0)
+        first = ended(launcher, "ps")
+        launcher.start("ps", 0)
+        second = state_of(launcher, "ps")
+        # Told to end the first one, but late.
+        launcher.stop("ps", 0, first.incarnation, grace_seconds=0)
+        assert is_alive(second.pid)
+        assert state_of(launcher, "ps") == second
 
     def test_of_what_does_not_run_changes_nothing(self, launch):
         launcher = launch(Scripts(ps="pass"))
-        launcher.stop("ps", 0, grace_seconds=1)
+        launcher.stop("ps", 0, "nobody", grace_seconds=1)
         assert launcher.observe() == ()
         launcher.start("ps", 0)
         first = ended(launcher, "ps")
-        launcher.stop("ps", 0, grace_seconds=1)
+        stop(launcher, "ps", grace_seconds=1)
         assert launcher.observe() == (first,)
 
 
@@ -255,7 +274,7 @@ class TestMaster:
         scripts = Scripts(master=SLEEP)
         launcher = launch(scripts)
         launcher.start("master", 0)
-        launcher.stop("master", 0, grace_seconds=5)
+        stop(launcher, "master", grace_seconds=5)
         ended(launcher, "master")
         assert launcher._ask(lambda: launcher._kept[("master", 0)].restart_at) is None
 
@@ -282,9 +301,8 @@ class TestNoRoom:
         launcher = launch(Scripts(ps=SLEEP))
         remote = RemoteLauncher(launcher.address, ACCESS)
         room.is_there = False
-        with pytest.raises(CallRefused, match="Resource temporarily unavailable") as caught:
+        with pytest.raises(LauncherBusyError, match="Resource temporarily unavailable"):
             remote.start("ps", 0)
-        assert caught.value.code == "not_started"
         assert launcher.observe() == ()
         room.is_there = True
         remote.start("ps", 0)
@@ -301,6 +319,16 @@ class TestNoRoom:
         wait_until(lambda: state_of(launcher, "master").running)
 
 
+class TestNoProgram:
+    def test_is_told_as_what_asking_again_does_not_help(self, launch, monkeypatch):
+        launcher = launch(Scripts(ps=SLEEP))
+        remote = RemoteLauncher(launcher.address, ACCESS)
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        with pytest.raises(CannotLaunchError, match="/nowhere/python: No such file or directory"):
+            remote.start("ps", 0)
+        remote.close()
+
+
 class TestService:
     def test_the_master_uses_it_from_afar(self, launch):
         launcher = launch(Scripts(ps=SLEEP, worker=SLEEP))
@@ -309,7 +337,7 @@ class TestService:
         remote.start("worker", 0)
         assert remote.observe() == launcher.observe()
         assert {one.role for one in remote.observe()} == {"ps", "worker"}
-        remote.stop("ps", 1, grace_seconds=0)
+        remote.stop("ps", 1, state_of(launcher, "ps", 1).incarnation, grace_seconds=0)
         assert ended(launcher, "ps", 1).exit_code == -9
         remote.close()
 

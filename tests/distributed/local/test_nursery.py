@@ -112,7 +112,7 @@ class TestBirth:
         launcher = launch(Scripts(nursery=nursery()))
         launcher.start("worker", 0)
         pid = born(launcher).pid
-        launcher.stop("worker", 0, grace_seconds=10)
+        launcher.stop("worker", 0, launcher.observe()[0].incarnation, grace_seconds=10)
         wait_until(lambda: not is_alive(pid))
 
 
@@ -151,7 +151,7 @@ class TestDeathOfTheNursery:
     def test_a_worker_that_still_waits_can_be_stopped(self, launch):
         launcher = launch(Scripts(nursery=nursery(preload="time.sleep(600)")))
         launcher.start("worker", 0)
-        launcher.stop("worker", 0, grace_seconds=10)
+        launcher.stop("worker", 0, launcher.observe()[0].incarnation, grace_seconds=10)
         (state,) = launcher.observe()
         assert (state.running, state.reason) == (False, "killed")
 

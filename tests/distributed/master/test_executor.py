@@ -1,13 +1,16 @@
 """The executor where its surroundings fail: ledger, launcher, machine."""
 
+import itertools
 import threading
 import time
+from dataclasses import asdict
 
 import pytest
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
     CannotGoOn,
+    CutFailed,
     CutTaken,
     DecideEpoch,
     DropCuts,
@@ -19,12 +22,15 @@ from ctr_pipeline.distributed.coordination.events import (
     ProcessesSeen,
     RestoreCut,
     RestoreDone,
+    RestoreFailed,
     StartMember,
+    StartRefused,
     StopMember,
     TakeCut,
     Tick,
 )
 from ctr_pipeline.distributed.coordination.job import JobStatus
+from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -34,11 +40,19 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.master.cuts import RestoredCut
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.ledger.store import LedgerLostError, LedgerUnavailableError
-from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.training.history import EpochRecord
 
 HEARTBEAT = HeartbeatRequest(Member("worker", 0, "w"), 3, (), MemberStats())
 REPLY = HeartbeatReply("go_on", 3, (), (), ())
+
+
+RECORD = asdict(EpochRecord(0, 10, 0.5, 0.6, 0.7, 1.0, 1.0, 10, 2.0))
+
+
+def no_delays(*_, **__):
+    return itertools.repeat(0.0)
 
 
 class ScriptedJob:
@@ -113,46 +127,62 @@ class ScriptedLauncher:
     def __init__(self):
         self.calls = []
         self.failures = 0
+        self.failure = PeerUnavailable("no answer")
+        self.refusals = []
         self.processes = ()
         self.called = threading.Condition()
+
+    def _refuse(self):
+        if self.refusals:
+            raise self.refusals.pop()
 
     def _note(self, call):
         with self.called:
             if self.failures:
                 self.failures -= 1
-                raise PeerUnavailable("no answer")
+                raise self.failure
             self.calls.append(call)
             self.called.notify_all()
 
     def start(self, role, index):
+        self._refuse()
         self._note(("start", role, index))
 
-    def stop(self, role, index, *, grace_seconds):
-        self._note(("stop", role, index, grace_seconds))
+    def stop(self, role, index, incarnation, *, grace_seconds):
+        self._refuse()
+        self._note(("stop", role, index, incarnation, grace_seconds))
 
     def observe(self):
         with self.called:
             if self.failures:
                 self.failures -= 1
-                raise PeerUnavailable("no answer")
+                raise self.failure
         return self.processes
 
 
 class ScriptedCuts:
     def __init__(self):
         self.taken, self.restored, self.kept = [], [], []
+        self.error = None
         self.step = 0
 
     def take(self, action, addresses, history, *, abandoned, fence):
+        self._stumble()
         fence()
         self.taken.append((action.cut, addresses, abandoned()))
         return CutTaken(action.cut, 0.0)
 
+    def _stumble(self):
+        if self.error is not None:
+            raise self.error
+
     def restore(self, action, addresses, *, abandoned):
+        self._stumble()
         self.restored.append((action.cut, addresses))
         return RestoreDone(action.generation, action.cut, {}), RestoredCut(action.cut, 5, 99.0)
 
     def keep_only(self, cuts):
+        self._stumble()
         self.kept.append(cuts)
 
 
@@ -160,6 +190,7 @@ class ScriptedRecorder:
     def __init__(self):
         self.rolled_back = []
         self.progress = []
+        self.failures = 0
 
     def roll_back(self, step, history):
         self.rolled_back.append((step, history))
@@ -168,7 +199,9 @@ class ScriptedRecorder:
         self.progress.append((step, values))
 
     def end_epoch(self, history):
-        pass
+        if self.failures:
+            self.failures -= 1
+            raise OSError(28, "No space left on device")
 
 
 class Stage:
@@ -193,6 +226,9 @@ class Stage:
     def perform(self, *actions):
         self.job.actions = list(actions)
         self.executor.submit(Tick())
+
+    def told(self):
+        return "\n".join(event.what for event in self.executor.events)
 
     def wait_for(self, condition):
         give_up = time.monotonic() + 20
@@ -262,12 +298,12 @@ def test_a_mistake_of_the_machine_ends_this_master(stage):
 
 
 def test_members_are_started_and_stopped_in_order(stage):
-    stage.perform(StartMember("ps", 0), StartMember("worker", 1), StopMember("ps", 0, 2.5))
+    stage.perform(StartMember("ps", 0), StartMember("worker", 1), StopMember("ps", 0, "p", 2.5))
     stage.wait_for(lambda: len(stage.launcher.calls) == 3)
     assert stage.launcher.calls == [
         ("start", "ps", 0),
         ("start", "worker", 1),
-        ("stop", "ps", 0, 2.5),
+        ("stop", "ps", 0, "p", 2.5),
     ]
 
 
@@ -280,6 +316,87 @@ def test_a_launcher_that_does_not_answer_is_asked_again(stage):
 
 def test_processes_are_looked_at_again_and_again(stage):
     stage.wait_for(lambda: stage.job.events.count(ProcessesSeen(())) >= 2)
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_final"),
+    [
+        (LauncherBusyError("no more processes"), False),
+        (CannotLaunchError("no more processes"), True),
+        (CallRefused("bug", "no more processes"), False),
+        (OSError("no more processes"), False),
+    ],
+)
+def test_a_refused_start_is_the_machines_to_judge(stage, failure, is_final):
+    stage.launcher.refusals = [failure]
+    stage.perform(StartMember("ps", 0), StartMember("worker", 0))
+    # What waits behind it does not wait for it.
+    stage.wait_for(lambda: ("start", "worker", 0) in stage.launcher.calls)
+    assert StartRefused("ps", 0, "no more processes", is_final) in stage.job.events
+    assert stage.executor.death is None
+
+
+def test_a_stop_that_the_launcher_refuses_is_told_and_no_end_of_the_master(stage):
+    stage.launcher.refusals = [CallRefused("bug", "it stumbled")]
+    stage.perform(StopMember("ps", 0, "p", 0.0), StartMember("worker", 0))
+    stage.wait_for(lambda: ("start", "worker", 0) in stage.launcher.calls)
+    assert "starting or stopping members: CallRefused: it stumbled" in stage.told()
+    assert (stage.executor.num_errors, stage.executor.death) == (1, None)
+
+
+def test_an_observer_that_stumbles_looks_again_and_is_told_of_once(stage):
+    stage.launcher.failure = KeyError("role")
+    with stage.launcher.called:
+        stage.launcher.failures = 3
+        stage.job.events.clear()
+    stage.wait_for(lambda: ProcessesSeen(()) in stage.job.events)
+    assert stage.executor.num_errors == 3
+    assert stage.told().count("watching processes: KeyError: 'role'") == 1
+    assert stage.executor.death is None
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        (TakeCut(4, 3, 0, True, 0, 55, 0, {}), CutFailed(4, "KeyError: 'head'")),
+        (RestoreCut(2, 3), RestoreFailed(3, 2, "KeyError: 'head'", damaged=False)),
+    ],
+)
+def test_a_cut_that_stumbles_has_failed_and_the_lane_goes_on(stage, action, answer):
+    stage.cuts.error = KeyError("head")
+    stage.perform(action, DropCuts((4, 3)))
+    stage.wait_for(lambda: stage.executor.num_errors == 2)
+    assert answer in stage.job.events
+    stage.cuts.error = None
+    stage.perform(DropCuts((4, 3)))
+    stage.wait_for(lambda: stage.cuts.kept == [(4, 3)])
+    assert stage.executor.death is None
+    assert "its checkpoints: KeyError: 'head'" in stage.told()
+
+
+def test_a_lane_that_finds_the_ledger_lost_ends_this_master(stage):
+    stage.cuts.error = LedgerLostError("another master has it")
+    stage.perform(DropCuts((4, 3)))
+    assert stage.executor.wait(20)
+    assert isinstance(stage.executor.death, LedgerLostError)
+
+
+@pytest.mark.parametrize("failures", [2, 99])
+def test_an_epoch_whose_end_cannot_be_noted_is_tried_again_but_not_for_ever(
+    stage, failures, monkeypatch
+):
+    monkeypatch.setattr("ctr_pipeline.distributed.master.executor.delays", no_delays)
+    stage.recorder.failures = failures
+    decided = EpochDecided(0, RECORD, False, 0, "")
+    stage.decide = lambda _: decided
+    stage.perform(DecideEpoch(EpochTotals(0, 1, 0, 0, 1.0, 1.0), None, ()))
+    stage.wait_for(lambda: {type(one) for one in stage.job.events} & {EpochDecided, CannotGoOn})
+    if failures == 2:
+        assert decided in stage.job.events
+    else:
+        reason = "the end of an epoch cannot be noted: [Errno 28] No space left on device"
+        assert CannotGoOn(reason) in stage.job.events
+    assert stage.executor.death is None
 
 
 def test_without_a_launcher_people_are_asked(caplog):
