@@ -22,6 +22,7 @@ from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage, Refusal
+from ctr_pipeline.distributed.rpc.later import Finish, LaterReply
 from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
@@ -41,62 +42,13 @@ _MESSAGE_SECONDS = 10.0
 _SECONDS_BETWEEN_WARNINGS = 10.0
 
 
-class LaterReply:
-    """The answer to a call, given later, in any thread, by whoever has it.
-
-    The first answer counts; one to a call that is over, because of its deadline or because its
-    caller is gone, goes nowhere.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._outcome: tuple[object, Exception | None] | None = None
-        self._send: Callable[[object, Exception | None], None] | None = None
-        self._over = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody waits for an answer any more: it was given, or the call has ended."""
-        return self._over
-
-    def give(self, reply: object) -> None:
-        """Answers, with what the handler would have returned; returns at once."""
-        self._settle(reply, None)
-
-    def refuse(self, error: Exception) -> None:
-        """Answers no, with what the handler would have raised; returns at once."""
-        self._settle(None, error)
-
-    def send_with(self, send: Callable[[object, Exception | None], None]) -> None:
-        """Names what sends the answer, once; it may be there already."""
-        with self._lock:
-            self._send = send
-            outcome = self._outcome
-        if outcome is not None:
-            send(*outcome)
-
-    def abandon(self) -> None:
-        """The call has ended."""
-        self._over = True
-
-    def _settle(self, reply: object, error: Exception | None) -> None:
-        with self._lock:
-            if self._over:
-                return
-            self._over = True
-            self._outcome = (reply, error)
-            send = self._send
-        if send is not None:
-            send(reply, error)
-
-
 @dataclass(frozen=True)
 class Method:
     """One method of a service.
 
     Attributes:
         name: Unique in its service.
-        request: Type of its control message; None: raw bytes.
+        request: Type of its message; None: raw bytes.
         reply: Type of its answer; None: raw bytes.
         call: The handler; runs in any thread, several at once. Returns the answer or, where
             somebody else will have it, a `LaterReply`.
@@ -234,66 +186,67 @@ class RpcServer:
             if data is None:
                 return
             self._received.add(len(data))
-            try:
-                request = data if method.request is None else decode(method.request, data)
-                reply = method.call(request)
-            except Exception as error:  # noqa: BLE001  the caller is told
-                self._finish(method, context, send, None, error)
-                return
-            if not isinstance(reply, LaterReply):
-                self._finish(method, context, send, reply, None)
-                return
 
-            def send_later(reply: object, error: Exception | None) -> None:
+            def finish(make: Finish) -> None:
+                try:
+                    reply = make()
+                    if isinstance(reply, LaterReply):
+                        if not context.add_callback(reply.abandon):
+                            reply.abandon()
+                        reply.send_with(finish_soon)
+                        return
+                    sent = _to_bytes(method.reply, reply)
+                except Exception as error:  # noqa: BLE001  the caller is told
+                    status, code, message = _explain(method, context, error)
+                    context.set_trailing_metadata(((wire.REFUSAL_KEY, code),))
+                    context.set_code(status)
+                    context.set_details(message[:_LONGEST_MESSAGE])
+                else:
+                    self._sent.add(len(sent))
+                    send(sent)
+                send(None)
+
+            def finish_soon(make: Finish) -> None:
                 # Not in the thread of whoever has the answer: the receiver may be slow.
                 with contextlib.suppress(RuntimeError):
-                    self._threads.submit(self._finish, method, context, send, reply, error)
+                    self._threads.submit(finish, make)
 
-            if not context.add_callback(reply.abandon):
-                reply.abandon()
-            reply.send_with(send_later)
+            finish(lambda: method.call(_from_bytes(method.request, data)))
 
         # What makes gRPC hand over `send` instead of waiting for what is returned.
         answer.experimental_non_blocking = True  # type: ignore[attr-defined]
         return grpc.stream_stream_rpc_method_handler(answer)
 
-    def _finish(
-        self,
-        method: Method,
-        context: grpc.ServicerContext,
-        send: Callable[[bytes | None], None],
-        reply: Any,
-        error: Exception | None,
-    ) -> None:
-        """Sends what a handler returned or raised."""
-        if error is None:
-            try:
-                sent = bytes(reply) if method.reply is None else encode(reply)
-            except Exception as unsent:  # noqa: BLE001  the caller is told
-                error = unsent
-            else:
-                self._sent.add(len(sent))
-                send(sent)
-        if error is not None:
-            status, code, message = _explain(method, context, error)
-            context.set_trailing_metadata(((wire.REFUSAL_KEY, code),))
-            context.set_code(status)
-            context.set_details(message[:_LONGEST_MESSAGE])
-        send(None)
-
     def _streaming(self, method: Method) -> Any:
         def answer_each(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
             self._received.add(len(data))
             try:
-                request = data if method.request is None else decode(method.request, data)
-                for reply in method.call(request):
-                    sent = bytes(reply) if method.reply is None else encode(reply)
+                for reply in method.call(_from_bytes(method.request, data)):
+                    sent = _to_bytes(method.reply, reply)
                     self._sent.add(len(sent))
                     yield sent
             except Exception as error:  # noqa: BLE001  the caller is told
                 _refuse(context, *_explain(method, context, error))
 
         return answer_each
+
+
+def _from_bytes(kind: Any, data: bytes) -> Any:
+    if kind is None:
+        return data
+    return kind.decode(data) if _is_packed(kind) else decode(kind, data)
+
+
+def _to_bytes(kind: Any, reply: Any) -> bytes:
+    if kind is None:
+        return bytes(reply)
+    data: bytes = reply.encode() if _is_packed(kind) else encode(reply)
+    return data
+
+
+def _is_packed(kind: Any) -> bool:
+    """Whether a message carries tensors, and its own way to become bytes."""
+    return hasattr(kind, "KIND")
 
 
 def _explain(

@@ -20,7 +20,8 @@ from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
-from ctr_pipeline.distributed.rpc.server import LaterReply, Method, RpcServer
+from ctr_pipeline.distributed.rpc.later import LaterReply
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.errors import CtrPipelineError
 
 
@@ -562,7 +563,8 @@ STOPPED_SERVER = """
 import sys, time
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc import wire
-from ctr_pipeline.distributed.rpc.server import LaterReply, Method, RpcServer
+from ctr_pipeline.distributed.rpc.later import LaterReply
+from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 
 server = RpcServer(
     "Test",
