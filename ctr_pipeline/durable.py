@@ -79,20 +79,6 @@ def _sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def require_place(path: Path) -> None:
-    """Refuses a place where no file can be written, before work is spent on what it would hold.
-
-    Raises:
-        RunFolderError: It is a folder, or its folder does not exist.
-    """
-    if path.is_dir() or not path.parent.is_dir():
-        raise RunFolderError(
-            "is a folder" if path.is_dir() else "its folder does not exist",
-            place=str(path),
-            remedy="Name a file in a folder that exists",
-        )
-
-
 def write_text(path: Path, text: str) -> None:
     """Writes a whole text file, durably."""
     with durable_write(path) as file:

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: at once where nothing can be lost, at the next safe point elsewhere.
+"""Ctrl-C, SIGTERM and SIGHUP: at once where nothing can be lost, at the next safe point elsewhere.
 
-`handle_signals` makes the two signals raise `Interrupted` in the main thread. Work that must reach
+`handle_signals` makes these signals raise `Interrupted` in the main thread. Work that must reach
 a safe point first, such as training before its checkpoint, wraps itself in `deferred` and asks
 `requested` between steps.
 """
@@ -13,7 +13,7 @@ from types import FrameType
 
 from ctr_pipeline.errors import Interrupted
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _State:
@@ -33,11 +33,18 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise `Interrupted` inside; outside the main thread nothing changes."""
+    """These signals raise `Interrupted` inside; outside the main thread nothing changes.
+
+    A signal that is ignored, as `nohup` has SIGHUP, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, _on_signal) for number in _SIGNALS}
+    previous = {
+        number: signal.signal(number, _on_signal)
+        for number in _SIGNALS
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.options import AsJson, OverwriteOutput, Quiet, Verbose
 from ctr_pipeline.cli.session import session_of
 
 
@@ -30,6 +30,7 @@ def compare(
             min=100, max=1_000_000, metavar="N", help="Times that rows are drawn for an interval."
         ),
     ] = 1000,
+    overwrite: OverwriteOutput = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -50,5 +51,7 @@ def compare(
     from ctr_pipeline.cli.run_views import print_comparison
     from ctr_pipeline.pipeline.comparison import compare_runs
 
-    result = compare_runs(runs, repeats=repeats, output=html, progress=session.progress)
+    result = compare_runs(
+        runs, repeats=repeats, output=html, overwrite=overwrite, progress=session.progress
+    )
     session.show(result.to_payload(), lambda: print_comparison(result))

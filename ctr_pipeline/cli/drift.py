@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Columns, Quiet, Verbose, split_columns
+from ctr_pipeline.cli.options import AsJson, Columns, OverwriteOutput, Quiet, Verbose, split_columns
 from ctr_pipeline.cli.session import session_of
 
 
@@ -38,6 +38,7 @@ def drift(
             show_default=False,
         ),
     ] = None,
+    overwrite: OverwriteOutput = False,
     columns: Columns = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
@@ -60,7 +61,12 @@ def drift(
     from ctr_pipeline.pipeline.tables import measure_drift
 
     result = measure_drift(
-        old, new, columns=split_columns(columns), output=html, progress=session.progress
+        old,
+        new,
+        columns=split_columns(columns),
+        output=html,
+        overwrite=overwrite,
+        progress=session.progress,
     )
     failed = () if fail_above is None else result.above(fail_above)
     payload = result.to_payload()

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
+from ctr_pipeline.cli.options import AsJson, Overrides, Quiet, TrainedConfig, Verbose
 from ctr_pipeline.cli.session import session_of
 
 
 def evaluate(
     context: typer.Context,
-    config: ConfigFile,
+    config: TrainedConfig,
     overrides: Overrides = None,
     *,
     data: Annotated[

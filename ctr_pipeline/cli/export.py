@@ -2,13 +2,13 @@
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
+from ctr_pipeline.cli.options import AsJson, Overrides, Quiet, TrainedConfig, Verbose
 from ctr_pipeline.cli.session import session_of
 
 
 def export(
     context: typer.Context,
-    config: ConfigFile,
+    config: TrainedConfig,
     overrides: Overrides = None,
     *,
     verbose: Verbose = 0,

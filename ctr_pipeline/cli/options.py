@@ -8,6 +8,12 @@ import typer
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The YAML config.", show_default=False)
 ]
+TrainedConfig = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="The YAML config, or the run folder.", show_default=False
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -27,6 +33,9 @@ Resume = Annotated[
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Discard earlier results in the run folder.")
+]
+OverwriteOutput = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a file that stands there.")
 ]
 ProfileTraining = Annotated[
     bool,

@@ -5,13 +5,20 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
+from ctr_pipeline.cli.options import (
+    AsJson,
+    Overrides,
+    OverwriteOutput,
+    Quiet,
+    TrainedConfig,
+    Verbose,
+)
 from ctr_pipeline.cli.session import session_of
 
 
 def predict(
     context: typer.Context,
-    config: ConfigFile,
+    config: TrainedConfig,
     overrides: Overrides = None,
     *,
     data: Annotated[str, typer.Option(metavar="ROWS", help="A file or glob of rows.")],
@@ -26,6 +33,7 @@ def predict(
             "data.key_columns always are.",
         ),
     ] = None,
+    overwrite: OverwriteOutput = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -47,5 +55,7 @@ def predict(
     from ctr_pipeline.pipeline import predict as predict_rows
 
     kept = [name for names in keep or () for name in names.split(",")]
-    result = predict_rows(loaded, data=data, output=output, keep=kept, progress=session.progress)
+    result = predict_rows(
+        loaded, data=data, output=output, overwrite=overwrite, keep=kept, progress=session.progress
+    )
     session.show(predict_payload(result), lambda: print_predictions(result))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Columns, Quiet, Verbose, split_columns
+from ctr_pipeline.cli.options import AsJson, Columns, OverwriteOutput, Quiet, Verbose, split_columns
 from ctr_pipeline.cli.session import session_of
 
 
@@ -25,6 +25,7 @@ def profile(
             "--output", "-o", metavar="PAGE", help="Write an HTML page.", show_default=False
         ),
     ] = None,
+    overwrite: OverwriteOutput = False,
     columns: Columns = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
@@ -50,6 +51,7 @@ def profile(
         label=label,
         columns=split_columns(columns),
         output=output,
+        overwrite=overwrite,
         progress=session.progress,
     )
     session.show(result.to_payload(), lambda: print_profile(result))

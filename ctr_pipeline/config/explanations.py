@@ -43,6 +43,29 @@ _EXPECTED: Mapping[str, str] = {
 }
 
 
+_ELSEWHERE: Mapping[str, str] = {
+    "lr": "train.optimizer.learning_rate",
+    "layers": "model.hidden_units",
+    "dnn_hidden_units": "model.hidden_units",
+    "hidden_layers": "model.hidden_units",
+    "mlp_hidden_units": "model.hidden_units",
+    "emb_dim": "model.embedding_dim",
+    "embedding_size": "model.embedding_dim",
+    "bs": "train.batch_size",
+    "num_epochs": "train.epochs",
+    "n_epochs": "train.epochs",
+    "min_freq": "vocabulary: {min_count: …} of a feature's id",
+    "min_frequency": "vocabulary: {min_count: …} of a feature's id",
+    "max_features": "vocabulary: {max_size: …} of a feature's id",
+    "sep": "data.delimiter",
+    "na_values": "data.missing_values",
+    "target": "data.label",
+    "negative_sampling": "data.sample.negatives",
+    "patience_epochs": "train.early_stopping.patience",
+}
+"""Keys that other tools of the field have, and where their meaning stands here."""
+
+
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
     """The known name most like `name`, if one is like it at all; case does not count."""
     by_lower = {candidate.lower(): candidate for candidate in known}
@@ -156,6 +179,8 @@ def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
         )
     if key in elsewhere:
         return "unknown key here", elsewhere[key]
+    if key in _ELSEWHERE:
+        return "unknown key", _ELSEWHERE[key]
     if suggestion := nearest(key, known):
         return "unknown key", suggestion
     if match := nearest(key, elsewhere, likeness=0.8):

@@ -15,7 +15,7 @@ from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path,
 from ctr_pipeline.config.merging import merge_problems
 from ctr_pipeline.config.models import Config, ModelConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
-from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK, resolved_yaml
 from ctr_pipeline.config.search_space import check_search_space
 from ctr_pipeline.config.short_form import expand_short_form
 from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
@@ -62,16 +62,20 @@ class LoadedConfig:
 def load_config(
     path: Path, overrides: Sequence[str] = (), *, check_model: ModelCheck | None = None
 ) -> LoadedConfig:
-    """Reads a config file.
+    """Reads a config file, or the one that a run folder holds.
+
+    The config inside a run folder means that folder, wherever it was copied or moved to.
 
     Args:
-        path: The YAML file.
+        path: The YAML file, or a run folder.
         overrides: Texts such as `train.epochs=2`; the value is YAML, later ones win.
         check_model: What else the `model:` section must fulfil.
 
     Raises:
         ConfigError: With every problem found.
     """
+    if (path / RESOLVED_CONFIG).is_file():
+        path /= RESOLVED_CONFIG
     text = read_yaml_text(path)
     try:
         values, source = parse_yaml(text, str(path))
@@ -84,6 +88,8 @@ def load_config(
         message = f"expected keys such as data: and output:, found {describe(values)}"
         raise ConfigError([ConfigProblem(str(path), "", message)])
     source.values = values
+    if path.name == RESOLVED_CONFIG and (path.parent / RUN_LOCK).exists():
+        values["output"] = str(path.parent)
     return _finish(source, overrides, check_model, text=text, path=path)
 
 

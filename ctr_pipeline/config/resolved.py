@@ -7,6 +7,10 @@ from typing import Any
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.config.yaml_source import dump_yaml
 
+RESOLVED_CONFIG = "config.resolved.yaml"
+RUN_LOCK = ".lock"
+"""Names of files that every run folder holds."""
+
 
 def resolved_yaml(config: Config) -> str:
     """The whole config in the order of the models; loading it gives an equal config."""

@@ -26,6 +26,7 @@ from ctr_pipeline.evaluation.bootstrap import paired_bootstrap
 from ctr_pipeline.evaluation.calibration import Interval, calibration_bins
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
 from ctr_pipeline.evaluation.ranking import exact_auc, roc_points
+from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.reporting import data as page
@@ -176,6 +177,7 @@ def compare_runs(
     *,
     repeats: int = 1000,
     output: Path | None = None,
+    overwrite: bool = False,
     progress: Progress,
 ) -> ComparisonResult:
     """Holds finished runs against the first of them.
@@ -188,6 +190,7 @@ def compare_runs(
         runs: Run folders, or the configs they belong to; at least two.
         repeats: Times that rows are drawn for an interval.
         output: The page to write.
+        overwrite: Replace a file that stands there.
         progress: Who is told.
 
     Raises:
@@ -202,7 +205,7 @@ def compare_runs(
             remedy="Name two or more: ctrpipe compare RUN RUN",
         )
     if output is not None:
-        durable.require_place(output)
+        require_output(output, overwrite=overwrite)
     folders = [_folder_of(path) for path in runs]
     counted = Counter(folder.path.resolve() for folder in folders)
     for folder in folders:

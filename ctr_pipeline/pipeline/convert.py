@@ -11,8 +11,6 @@ import pyarrow as pa
 from ctr_pipeline import durable
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
-from ctr_pipeline.dataset.data_files import is_same_file
-from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
 from ctr_pipeline.dataset.recordio import Compressor
 from ctr_pipeline.dataset.row_reading import (
     ExampleTypes,
@@ -31,7 +29,8 @@ from ctr_pipeline.dataset.row_writers import (
     text_columns,
 )
 from ctr_pipeline.dataset.source import Format, Source, inspect_paths
-from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.progress import Progress
 
 _SUFFIXES: dict[str, Format] = {
@@ -142,18 +141,7 @@ def convert_rows(
     """
     started = time.perf_counter()
     output = target.output
-    is_table = names_table(rows) or names_database(rows)
-    files = () if is_table else resolve_files(rows, "INPUT")
-    if output.is_dir():
-        raise RunFolderError("is a folder", place=str(output), remedy="Give --output a file's name")
-    if output.exists() and any(is_same_file(file, output) for file in files):
-        raise DataError(
-            "is the file that is read", place=str(output), remedy="Give another --output"
-        )
-    if output.exists() and not overwrite:
-        raise RunFolderError(
-            "exists already", place=str(output), remedy="Give --overwrite or another --output"
-        )
+    require_output(output, overwrite=overwrite, reads=[rows], makes_folder=True)
     _check_compression(target)
     data = DataConfig(train=rows, columns=_names(columns), delimiter=_delimiter(delimiter))
     progress.say(f"Looking at {rows}")

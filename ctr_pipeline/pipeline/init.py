@@ -14,10 +14,10 @@ from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.paths import names_table
 from ctr_pipeline.dataset.source import inspect_source
-from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.features import FeatureSpec, Transform
 from ctr_pipeline.models.names import MODEL_KEYS
 from ctr_pipeline.pipeline.labels import label_rate_of
+from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.preview import Preview, preview_features
 from ctr_pipeline.progress import Progress
 
@@ -72,10 +72,7 @@ def init_config(
         DataError: The data cannot be read, or the label is not 0 or 1.
         ConfigError: The columns are no names.
     """
-    if output.exists() and not overwrite:
-        raise RunFolderError(
-            "exists already", place=str(output), remedy="Give --overwrite or another --output"
-        )
+    require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
     # The data's name says more than `config`, which most outputs are called.
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "model"
     section: dict[str, Any] = {"train": data, "label": label}

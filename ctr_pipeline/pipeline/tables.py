@@ -24,6 +24,7 @@ from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.columns import UNFIT
 from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.labels import label_rate_of
+from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.plan_view import chain_text, statistics_used
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -108,6 +109,7 @@ def profile_table(
     label: str | None = None,
     columns: Sequence[str] | None = None,
     output: Path | None = None,
+    overwrite: bool = False,
     progress: Progress,
 ) -> ProfileResult:
     """Reads a whole table and says what is in it, column by column.
@@ -117,6 +119,7 @@ def profile_table(
         label: The column of clicks, if there is one.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
         output: The page to write.
+        overwrite: Replace a file that stands there.
         progress: Who is told.
 
     Raises:
@@ -126,7 +129,7 @@ def profile_table(
     """
     started = time.perf_counter()
     if output is not None:
-        durable.require_place(output)
+        require_output(output, overwrite=overwrite, reads=[data])
     config = _config_of(data, label, columns)
     source = inspect_paths(config, {"train": data}, {"train": "DATA"})
     if label is not None:
@@ -212,6 +215,7 @@ def measure_drift(
     *,
     columns: Sequence[str] | None = None,
     output: Path | None = None,
+    overwrite: bool = False,
     progress: Progress,
 ) -> DriftResult:
     """Says how far the rows of `new` are from those of `old`, column by column.
@@ -222,6 +226,7 @@ def measure_drift(
         new: A file, a glob or the address of a table.
         columns: Names of files without a header; ranges such as I1..I13 are fine.
         output: The page to write.
+        overwrite: Replace a file that stands there.
         progress: Who is told.
 
     Raises:
@@ -230,7 +235,7 @@ def measure_drift(
         RunFolderError: The run folder has no training rows, or `output` cannot be written.
     """
     if output is not None:
-        durable.require_place(output)
+        require_output(output, overwrite=overwrite, reads=[old, new])
     run = _run_folder_of(old)
     with tempfile.TemporaryDirectory(prefix="ctrpipe-drift-") as name:
         folder = Path(name)

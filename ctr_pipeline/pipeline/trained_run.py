@@ -4,6 +4,7 @@ Apart from `run.py`, so that `ctrpipe predict` does not wait for the libraries o
 """
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ def predict(
     data: str,
     output: Path,
     keep: Sequence[str] = (),
+    overwrite: bool = False,
     progress: Progress,
 ) -> PredictResult:
     """Probabilities of the rows of `data`, which need no label.
@@ -42,7 +44,15 @@ def predict(
         from ctr_pipeline.pipeline.unseen import predict_file
 
         scorer = file_scorer(loaded, run, progress)
-        return predict_file(loaded, scorer, data=data, output=output, keep=keep, progress=progress)
+        return predict_file(
+            loaded,
+            scorer,
+            data=data,
+            output=output,
+            keep=keep,
+            overwrite=overwrite,
+            progress=progress,
+        )
 
 
 def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
@@ -70,11 +80,13 @@ def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> It
 
     Args:
         loaded: The config.
-        beside_training: Where a job scores, nothing of the run is changed, and the run may go on.
+        beside_training: Nothing of the run is changed: no lock is taken, the run may go on, others
+            may score as well, and the folder may be one that cannot be written.
 
     Raises:
         CheckpointError: Nothing was trained in it.
         FolderInUseError: Another run holds the lock, and it is needed or nothing is trained yet.
+        RunFolderError: The folder cannot be written, and has to be.
     """
     run = RunFolder(loaded.config.run_folder)
     if not run.trained_folders():
@@ -85,9 +97,10 @@ def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> It
             remedy="Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
         )
     with ExitStack() as stack:
-        if not (beside_training and scores_by_job(loaded, run)):
+        if not beside_training:
             stack.enter_context(run.locked())
-        stack.enter_context(logged(run))
+        if not beside_training or os.access(run.log, os.W_OK):
+            stack.enter_context(logged(run))
         stack.enter_context(interruption.handle_signals())
         run.require_same_model(
             loaded,

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.data_files import is_same_file
-from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
+from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import PredictResult
 from ctr_pipeline.pipeline.trained_model import TrainedModel
@@ -136,6 +135,7 @@ def predict_file(
     data: str,
     output: Path,
     keep: Sequence[str] = (),
+    overwrite: bool = False,
     progress: Progress,
 ) -> PredictResult:
     """Writes `probability` beside the carried columns of every good row, in the order of the rows.
@@ -146,6 +146,7 @@ def predict_file(
         data: File or glob.
         output: A new file, Parquet or CSV by its ending.
         keep: More columns to carry.
+        overwrite: Replace a file that stands at `output`.
         progress: Who is told.
 
     Raises:
@@ -158,18 +159,7 @@ def predict_file(
             place=str(output),
             remedy="Give --output a name that ends in .parquet or .csv",
         )
-    if output.is_dir() or not output.parent.is_dir():
-        raise DataError(
-            "is a folder" if output.is_dir() else "its folder does not exist", place=str(output)
-        )
-    if (
-        output.exists()
-        and not (names_table(data) or names_database(data))
-        and any(is_same_file(file, output) for file in resolve_files(data, "--data"))
-    ):
-        raise DataError(
-            "is the file that --data reads", place=str(output), remedy="Give another --output"
-        )
+    require_output(output, overwrite=overwrite, reads=[data])
     ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
     _check_kept(keep)
     keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))

@@ -16,6 +16,7 @@ from typing import Any
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 
 _LEFT_SECONDS = 60.0
@@ -63,7 +64,7 @@ class RunFolder:
     @property
     def config(self) -> Path:
         """The config with all defaults."""
-        return self.path / "config.resolved.yaml"
+        return self.path / RESOLVED_CONFIG
 
     @property
     def ingested(self) -> Path:
@@ -231,7 +232,7 @@ class RunFolder:
         Raises:
             FolderInUseError: Another run holds the lock.
         """
-        if (self.path / ".lock").exists():
+        if (self.path / RUN_LOCK).exists():
             os.close(self._acquire())
 
     def _acquire(self) -> int:
@@ -248,7 +249,7 @@ class RunFolder:
             )
         with durable.os_errors_explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self.path / RUN_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -278,7 +279,7 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
-        return (self.path / ".lock").exists() or self.config.exists()
+        return (self.path / RUN_LOCK).exists() or self.config.exists()
 
     def claim(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
         """Makes sure that a run of this config may write here; changes nothing yet.

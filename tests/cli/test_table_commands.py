@@ -115,7 +115,9 @@ def test_profile_of_a_file_without_a_header(folder, capsys):
 
 
 def test_drift_between_two_files(folder, capsys):
-    code, out, _ = call(capsys, "drift", "old.csv", "new.csv", "--json", "--html", "d.html")
+    code, out, _ = call(
+        capsys, "drift", "old.csv", "new.csv", "--json", "--html", "d.html", "--overwrite"
+    )
     assert code == 0
     found = json.loads(out)
     levels = {one["column"]: one["level"] for one in found["columns"]}
@@ -175,7 +177,8 @@ def test_drift_from_a_run(folder, capsys):
     (folder / "run" / "config.resolved.yaml").write_text((folder / "c.yaml").read_text())
     (folder / "unlabelled.csv").write_text("city,Preis €\n" + "x,30\n" * 200)
     for old in ("run", "c.yaml"):
-        code, out, _ = call(capsys, "drift", old, "unlabelled.csv", "--json", "--html", "d.html")
+        page = f"{old}.html"
+        code, out, _ = call(capsys, "drift", old, "unlabelled.csv", "--json", "--html", page)
         assert code == 0, old
         found = json.loads(out)
         assert {one["column"]: one["level"] for one in found["columns"]} == {
@@ -183,7 +186,7 @@ def test_drift_from_a_run(folder, capsys):
             "Preis €": "large",
         }
         assert found["num_old_rows"] == 480
-        assert "values of this column are sensitive" in (folder / "d.html").read_text()
+        assert "values of this column are sensitive" in (folder / page).read_text()
 
 
 def test_hostile_names_and_values_are_only_shown(folder, capsys):

@@ -414,3 +414,66 @@ def test_resolved_yaml_holds_every_key_of_the_models():
     assert list(written["train"]) == [
         key for key in train if not key.startswith(("refit", "ensemble", "init_from"))
     ]
+
+
+def small(**sections):
+    return {"data": {"train": "rows.csv"}, "output": "runs/x", **sections}
+
+
+def test_a_part_of_a_default_section_changes_that_part_alone():
+    default = config_from_mapping(small()).config.train
+    set_by_option = config_from_mapping(
+        small(),
+        ["train.optimizer.learning_rate=0.003", "train.embeddings.vector.l2.strength=7.0"],
+    ).config.train
+    assert set_by_option.optimizer == default.optimizer.model_copy(update={"learning_rate": 0.003})
+    assert set_by_option.embeddings.linear == default.embeddings.linear
+    vector = default.embeddings.vector
+    assert set_by_option.embeddings.vector == vector.model_copy(
+        update={"l2": vector.l2.model_copy(update={"strength": 7.0})}
+    )
+    in_file = config_from_mapping(small(train={"optimizer": {"beta_1": 0.8}})).config.train
+    assert in_file.optimizer == default.optimizer.model_copy(update={"beta_1": 0.8})
+
+
+def test_another_optimizer_does_not_take_the_default_ones_learning_rate():
+    with pytest.raises(ConfigError, match=r"train\.optimizer\.learning_rate: is required"):
+        config_from_mapping(small(train={"optimizer": {"name": "ftrl"}}))
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("lr", "train.optimizer.learning_rate"),
+        ("layers", "model.hidden_units"),
+        ("sep", "data.delimiter"),
+        ("negative_sampling", "data.sample.negatives"),
+    ],
+)
+def test_keys_of_other_tools_are_understood(key, meant):
+    with pytest.raises(ConfigError) as caught:
+        config_from_mapping(small(model={key: 1}))
+    assert f"did you mean '{meant}'?" in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "hdfs://host/run"])
+def test_a_run_folder_is_a_local_one(address):
+    with pytest.raises(ConfigError, match="the run folder is a local folder"):
+        config_from_mapping({**small(), "output": address})
+
+
+@pytest.mark.parametrize("names_folder", [True, False])
+def test_the_config_in_a_run_folder_means_that_folder(tmp_path, names_folder):
+    copied = tmp_path / "champion"
+    copied.mkdir()
+    (copied / ".lock").touch()
+    resolved = copied / "config.resolved.yaml"
+    resolved.write_text("data: {train: rows.csv}\noutput: runs/original\n")
+    config = load_config(copied if names_folder else resolved).config
+    assert config.run_folder == copied
+
+
+def test_a_config_of_that_name_elsewhere_keeps_its_output(tmp_path):
+    resolved = tmp_path / "config.resolved.yaml"
+    resolved.write_text("data: {train: rows.csv}\noutput: runs/original\n")
+    assert load_config(resolved).config.output == "runs/original"

@@ -315,7 +315,7 @@ PLANS = (
     Case(
         "predict_over_the_data",
         nothing,
-        ("rows.csv", "is the file that --data reads", "--output"),
+        ("rows.csv", "is a file that this command reads", "Name another output"),
         ("predict", "c.yaml", "--data", "rows.csv", "-o", "rows.csv"),
         trained=True,
     ),

@@ -173,7 +173,7 @@ CONVERSIONS = (
     Case(
         "convert_onto_itself",
         nothing,
-        ("rows.csv", "is the file that is read"),
+        ("rows.csv", "is a file that this command reads"),
         ("convert", "rows.csv", "-o", "rows.csv", "--overwrite"),
     ),
     Case(

@@ -275,6 +275,7 @@ def predictions_of(run, rows, *overrides, kill_server=False):
     """Probabilities by `ctrpipe predict`, a server of whose job may be killed on the way."""
     output = run.folder / "predictions.csv"
     arguments = ["predict", str(run.config_path), "--data", str(rows), "--output", str(output)]
+    arguments.append("--overwrite")
     for override in overrides:
         arguments += ["--set", override]
     with ThreadPoolExecutor(1) as pool:

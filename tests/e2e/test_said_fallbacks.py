@@ -79,7 +79,7 @@ def test_resuming_makes_what_scoring_needs_again(run, capfd, damaged):
     before = contents(run)
     path = run / damaged
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    predict = ("predict", "c.yaml", "--data", "rows.csv", "-o", "p.csv", "-q")
+    predict = ("predict", "c.yaml", "--data", "rows.csv", "-o", "p.csv", "--overwrite", "-q")
     assert main([*predict]) == 1
     assert "'ctrpipe train --resume'" in capfd.readouterr().err
     assert main(["train", "c.yaml", "--resume", "-q"]) == 0
@@ -97,7 +97,7 @@ def test_damaged_checkpoint_is_passed_over(run, capfd, damaged):
     (later / damaged).write_bytes((later / damaged).read_bytes()[:-9])
     for command in (
         ["evaluate", "c.yaml"],
-        ["predict", "c.yaml", "--data", "rows.csv", "-o", "p.csv"],
+        ["predict", "c.yaml", "--data", "rows.csv", "-o", "p.csv", "--overwrite"],
     ):
         assert "Checkpoint passed over: " in said_by(capfd, *command)
     shutil.rmtree(later)

@@ -22,6 +22,7 @@ from ctr_pipeline.embeddings.stored_rows import StoredRows
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline import analyze, evaluate, export_model, predict, train
 from ctr_pipeline.pipeline.comparison import compare_runs
+from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS, NUM_TRAIN, NUM_TEST = 2000, 1600, 200
@@ -376,6 +377,25 @@ def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predicti
             predictions["probability"].to_numpy(), abs=1e-6
         )
         assert result.mean_probability == pytest.approx(found["probability"].mean(), rel=1e-5)
+
+
+def test_scoring_takes_no_lock_and_leaves_the_run_as_it_is(world, out, tmp_path):
+    """So any number may score at once, from a folder that cannot be written as well."""
+
+    def written():
+        files = (path for path in out.rglob("*") if path.is_file() and path.name != "run.log")
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("\n".join(world[1][-300:]) + "\n")
+    before = written()
+    loaded = load_config(out)
+    with RunFolder(out).locked(sweeps=False):
+        before[out / ".lock"] = (out / ".lock").stat().st_mtime_ns
+        predict(loaded, data=str(rows), output=tmp_path / "p.csv", progress=SilentProgress())
+        evaluate(loaded, data=str(rows), progress=SilentProgress())
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 301
+    assert written() == before
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv"])

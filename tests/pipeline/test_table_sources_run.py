@@ -110,7 +110,7 @@ def test_the_same_rows_are_the_same_model_and_scores(folder, capsys):
     assert main(["train", f"{name}.yaml", "--resume", "-q"]) == 0
     scores, metrics = [], []
     for data in (FLAT, *SOURCES.values()):
-        call = ["predict", f"{name}.yaml", "--data", data, "-o", "p.parquet", "-q"]
+        call = ["predict", f"{name}.yaml", "--data", data, "-o", "p.parquet", "--overwrite", "-q"]
         assert main(call) == 0
         scores.append(pq.read_table("p.parquet"))
         capsys.readouterr()

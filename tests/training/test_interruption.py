@@ -12,11 +12,24 @@ def send(number=signal.SIGTERM):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signal_raises_at_once(number, code):
     with interruption.handle_signals(), pytest.raises(Interrupted) as stop:
         send(number)
     assert stop.value.exit_code == code
+
+
+def test_what_is_ignored_stays_ignored():
+    """As `nohup` has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruption.handle_signals():
+            send(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handlers_are_put_back():

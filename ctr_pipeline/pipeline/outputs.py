@@ -1,0 +1,66 @@
+"""Where a command may write: over nothing that it reads, and over nothing that a run made."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
+from ctr_pipeline.dataset.data_files import DataFile, is_same_file
+from ctr_pipeline.dataset.databases.table import parse_database_address
+from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
+from ctr_pipeline.errors import RunFolderError
+
+
+def require_output(
+    output: Path, *, overwrite: bool, reads: Iterable[str] = (), makes_folder: bool = False
+) -> None:
+    """Refuses an output before any work is spent on it.
+
+    Args:
+        output: The file to write.
+        overwrite: Whether a file that stands there may be replaced.
+        reads: Data that the command reads: files, globs, tables.
+        makes_folder: Whether the command makes the output's folder where it is absent.
+
+    Raises:
+        RunFolderError: It is a folder, or its folder does not exist; it is one of the files that
+            are read, or lies in a run folder and exists; or it exists and may not be replaced.
+    """
+    if output.is_dir() or not (makes_folder or output.parent.is_dir()):
+        raise RunFolderError(
+            "is a folder" if output.is_dir() else "its folder does not exist",
+            place=str(output),
+            remedy="Name a file in a folder that exists",
+        )
+    if not output.exists():
+        return
+    if any(is_same_file(file, output) for file in _files_of(reads)):
+        raise RunFolderError(
+            "is a file that this command reads", place=str(output), remedy="Name another output"
+        )
+    run = _run_of(output)
+    if run is not None:
+        raise RunFolderError(
+            f"belongs to the run {run}", place=str(output), remedy="Name another output"
+        )
+    if not overwrite:
+        raise RunFolderError(
+            "exists already", place=str(output), remedy="Give --overwrite or name another output"
+        )
+
+
+def _files_of(reads: Iterable[str]) -> Iterable[DataFile]:
+    for data in reads:
+        if names_table(data):
+            continue
+        if names_database(data):
+            yield parse_database_address(data, "the data").file
+        elif not (Path(data).expanduser() / RESOLVED_CONFIG).exists():
+            yield from resolve_files(data, "the data")
+
+
+def _run_of(output: Path) -> Path | None:
+    """The run folder that the file lies in, if it lies in one."""
+    for folder in output.resolve().parents:
+        if (folder / RUN_LOCK).exists() and (folder / RESOLVED_CONFIG).exists():
+            return folder
+    return None

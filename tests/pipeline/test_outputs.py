@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.pipeline.outputs import require_output
+
+
+def test_a_new_file_may_be_written(tmp_path):
+    require_output(tmp_path / "page.html", overwrite=False, reads=[str(tmp_path / "absent.csv")])
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("through", ["its name", "a glob", "a symbolic link"])
+def test_what_is_read_is_never_overwritten(tmp_path, overwrite, through):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("label,x\n1,2\n")
+    output = rows
+    if through == "a symbolic link":
+        output = tmp_path / "link.csv"
+        output.symlink_to(rows)
+    data = str(tmp_path / "*.csv") if through == "a glob" else str(rows)
+    with pytest.raises(RunFolderError, match="is a file that this command reads"):
+        require_output(output, overwrite=overwrite, reads=[data])
+    assert rows.read_text() == "label,x\n1,2\n"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_a_run_made_is_never_overwritten(tmp_path, overwrite):
+    for name in (".lock", "config.resolved.yaml", "predictions.parquet"):
+        (tmp_path / name).touch()
+    with pytest.raises(RunFolderError, match=f"belongs to the run {tmp_path}"):
+        require_output(tmp_path / "predictions.parquet", overwrite=overwrite)
+    require_output(tmp_path / "profile.html", overwrite=overwrite)
+
+
+def test_another_file_is_replaced_if_that_is_asked_for(tmp_path):
+    output = tmp_path / "page.html"
+    output.touch()
+    with pytest.raises(RunFolderError, match="exists already"):
+        require_output(output, overwrite=False)
+    require_output(output, overwrite=True)
+
+
+def test_a_folder_is_no_output(tmp_path):
+    with pytest.raises(RunFolderError, match="is a folder"):
+        require_output(tmp_path, overwrite=True)
+    absent = tmp_path / "absent" / "page.html"
+    with pytest.raises(RunFolderError, match="its folder does not exist"):
+        require_output(absent, overwrite=True)
+    require_output(absent, overwrite=False, makes_folder=True)
+    assert not Path(absent).exists()
