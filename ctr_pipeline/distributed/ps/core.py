@@ -124,6 +124,7 @@ class PsCore:
         self._round = Round()
         self._waiting: dict[BatchId, _WaitingPush] = {}
         self._active_workers: frozenset[int] | None = None
+        self._closing: threading.Thread | None = None
         # Cuts and restores exclude each other; a restore gives up the cut that is being written.
         self._cutting = threading.Lock()
         self._snapshot: RowSnapshot | None = None
@@ -169,11 +170,17 @@ class PsCore:
         return len(self._round.members)
 
     def set_active_workers(self, incarnations: Collection[str]) -> None:
-        """Says which workers can still push; a round does not wait for others."""
-        workers = frozenset(worker_number(name) for name in incarnations)
-        with self._lock:
-            self._active_workers = workers
-            self._close_complete_round()
+        """Says which workers can still push; a round does not wait for others.
+
+        Takes no lock: whoever tells the master that this server lives must not wait for rows. A
+        round that is complete now is closed in a thread of its own.
+        """
+        self._active_workers = frozenset(worker_number(name) for name in incarnations)
+        # A push that joins meanwhile reads the new workers after it has joined.
+        is_complete = self._round.is_complete(self.spec.update, self._active_workers)
+        if is_complete and not (self._closing and self._closing.is_alive()):
+            self._closing = threading.Thread(target=self._close_round, name="round", daemon=True)
+            self._closing.start()
 
     def pull(self, request: PullRequest) -> PullReply:
         """Values of keys, and the dense values if they are newer than the caller's.
@@ -447,6 +454,10 @@ class PsCore:
         self._waiting.pop(batch).status = status
         self._round = self._round.left_by(batch)
         self._changed.notify_all()
+
+    def _close_round(self) -> None:
+        with self._lock:
+            self._close_complete_round()
 
     def _close_complete_round(self) -> None:
         if not self._round.is_complete(self.spec.update, self._active_workers):

@@ -1,4 +1,7 @@
+import threading
+
 import pytest
+from ps_requests import Caller, Pushing, batch, key, nothing_trained, wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -10,8 +13,12 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.metrics import PsFigures, PsMetrics
 from ctr_pipeline.distributed.ps.session import PsSession
+from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.distributed.rpc.packed import Status
+from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.errors import CtrPipelineError
 
 
@@ -123,6 +130,41 @@ def test_heartbeats_say_which_workers_a_round_waits_for(session, core):
     session.turn()
     session.turn()
     assert named == [("w0", "w1")]
+
+
+def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
+    caller = Caller(core)
+    core.restore(nothing_trained(0))
+    caller.init()
+    server = RpcServer("Test", (), address="127.0.0.1:0", access=Access("token", None))
+    figures = PsFigures(core, server, cores=1)
+    session = PsSession(
+        core,
+        member=Member("ps", 0, "name"),
+        address="here:1",
+        metrics_address="here:2",
+        connect=master.connect,
+        stats=figures,
+    )
+    waiting = Pushing(caller, [key(0, 1)], batch(0))
+    wait_until(lambda: core.num_waiting == 1)
+    master.answers[HeartbeatRequest] = HeartbeatReply("go_on", 0, ("here:1",), (), ("me",))
+
+    def beat():
+        for _ in range(3):
+            session.turn()
+        list(PsMetrics(figures).collect())
+
+    beating = threading.Thread(target=beat, daemon=True)
+    # A disk may stall an update for long, the lock held.
+    with core._lock, core._holdings._store.rows.lock:
+        beating.start()
+        beating.join(20)
+        assert not beating.is_alive()
+        assert master.kinds() == [RegisterRequest, HeartbeatRequest, HeartbeatRequest]
+        assert core.num_waiting == 1
+    # What they told is not lost: nobody else can push.
+    assert waiting.result().status is Status.DONE
 
 
 def test_heartbeats_hurry_while_a_round_waits(session, monkeypatch):
