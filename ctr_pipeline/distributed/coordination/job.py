@@ -88,8 +88,8 @@ from ctr_pipeline.distributed.coordination.tasks import (
 )
 from ctr_pipeline.distributed.coordination.timeouts import (
     MovingAverage,
+    Speeds,
     SteadyClock,
-    is_straggler,
     patience_seconds,
 )
 
@@ -312,7 +312,7 @@ class Job:
         )
 
     def _member_status(self, member: MemberState) -> MemberStatus:
-        leases = sum(len(board.held_by(member.incarnation)) for board in self._boards())
+        leases = sum(board.num_held_by(member.incarnation) for board in self._boards())
         return MemberStatus(
             role=member.role,
             index=member.index,
@@ -988,7 +988,7 @@ class Job:
         board = self._ledger.board
         if board is None:
             return ()
-        return tuple(sorted({task.holder for _, task in board.held()}))
+        return board.holders
 
     def _queue_of(self, member: MemberState, board: TaskBoard) -> Queue:
         kind: TaskKind = "train" if board is self._ledger.board else "score"
@@ -1141,11 +1141,11 @@ class Job:
         if board is None:
             return
         kind: TaskKind = "train" if board is self._ledger.board else "score"
-        holders = {task.holder for _, task in board.held()}
+        speeds = self._speeds(kind)
         still: list[tuple[float, MemberState]] = []
         for member in self._workers():
-            if member.incarnation in holders:
-                self._check_slow(member, kind)
+            if board.num_held_by(member.incarnation):
+                self._check_slow(member, speeds)
                 key, task = board.held_by(member.incarnation)[0]
                 begun = max(task.leased_at, member.idle_since)
                 patience = self._patience_for(task, kind)
@@ -1197,18 +1197,20 @@ class Job:
             for other in self._workers()
         )
 
-    def _check_slow(self, member: MemberState, kind: TaskKind) -> None:
-        speeds = {
-            other.index: speed
-            for other in self._workers()
-            if other.incarnation and (speed := other.speed_of(kind)) is not None
-        }
-        own = speeds.pop(member.index, None)
-        others = list(speeds.values())
-        if own is None or not is_straggler(own, others, fraction=_KEEPS_UP):
+    def _speeds(self, kind: TaskKind) -> Speeds:
+        return Speeds(
+            {
+                worker.index: speed
+                for worker in self._workers()
+                if worker.incarnation and (speed := worker.speed_of(kind)) is not None
+            }
+        )
+
+    def _check_slow(self, member: MemberState, speeds: Speeds) -> None:
+        if not speeds.is_straggler(member.index, fraction=_KEEPS_UP):
             member.behind_since, member.is_slow = None, False
             return
-        if not is_straggler(own, others):
+        if not speeds.is_straggler(member.index):
             return
         if member.behind_since is None:
             # The first batches of a process, while others start, are no measure.
@@ -1218,7 +1220,8 @@ class Job:
         member.is_slow = True
         self._actions.append(
             Announce(
-                f"{member.name} is slow: {own:,.0f} records/s, less than half of the others",
+                f"{member.name} is slow: {speeds.of(member.index) or 0.0:,.0f} records/s, less "
+                "than half of the others",
                 "idle workers take over what it has not begun",
             )
         )

@@ -90,11 +90,7 @@ class Ledger:
     def _dropped_on_board(self) -> tuple[str, ...]:
         if self.board is None:
             return ()
-        return tuple(
-            f"{name_of(key, task)}: {task.dropped}"
-            for key, task in self.board.tasks.items()
-            if task.dropped
-        )
+        return tuple(f"{name_of(key, task)}: {task.dropped}" for key, task in self.board.dropped)
 
     def open_epoch(self, plan: EpochPlan) -> None:
         """Begins the next epoch."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean, stdev
 
-from ctr_pipeline.distributed.coordination.timeouts import is_straggler
+from ctr_pipeline.distributed.coordination.timeouts import Speeds
 
 _SAMPLES_KEPT = 4096
 _NEARLY_IN_STEP = 0.8
@@ -242,19 +242,15 @@ def _find_stragglers(
     window = recent[-rules.straggler_samples :]
     if len(window) < rules.straggler_samples:
         return ()
+    compared = [Speeds(sample.worker_speeds) for sample in window]
     behind = [
         index
         for index in window[-1].worker_speeds
-        if all(_is_behind(index, one.worker_speeds) for one in window)
+        if all(speeds.is_straggler(index) for speeds in compared)
         and (index not in replaced_at or now - replaced_at[index] > rules.memory_seconds)
     ]
     slowest = min(behind, key=lambda index: window[-1].worker_speeds[index], default=None)
     return () if slowest is None else (slowest,)
-
-
-def _is_behind(index: int, speeds: Mapping[int, float]) -> bool:
-    others = [speed for other, speed in speeds.items() if other != index]
-    return index in speeds and is_straggler(speeds[index], others)
 
 
 class SpeedLog:

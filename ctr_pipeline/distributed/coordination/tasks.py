@@ -217,10 +217,15 @@ class TaskBoard:
         self._keys = list(self.tasks)
         self._places = {key: place for place, key in enumerate(self._keys)}
         self._todo = list(range(len(self._keys)))
-        self._held: dict[TaskKey, None] = {}
+        self._held: dict[str, dict[TaskKey, None]] = {}
+        """By worker, in the order of their leases."""
         self._num_over = 0
         self._rows_done = 0
         self._batches_done = 0
+        self._dropped: set[TaskKey] = set()
+        self._unfinished: set[TaskKey] = set()
+        """Some of their batches are counted."""
+        self._losses_of_done = ExactSum()
 
     @classmethod
     def of_epoch(cls, plan: EpochPlan) -> "TaskBoard":
@@ -269,12 +274,20 @@ class TaskBoard:
 
     def held(self) -> list[tuple[TaskKey, Task]]:
         """Tasks that somebody holds."""
-        return [(key, self.tasks[key]) for key in self._held]
+        return [(key, self.tasks[key]) for keys in self._held.values() for key in keys]
 
     def held_by(self, incarnation: str) -> list[tuple[TaskKey, Task]]:
         """Tasks that a worker holds, in the order of their leases."""
-        found = [(key, task) for key, task in self.held() if task.holder == incarnation]
-        return sorted(found, key=lambda entry: entry[1].attempt)
+        return [(key, self.tasks[key]) for key in self._held.get(incarnation, ())]
+
+    def num_held_by(self, incarnation: str) -> int:
+        """Tasks that a worker holds."""
+        return len(self._held.get(incarnation, ()))
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Workers that hold tasks, by name."""
+        return tuple(sorted(self._held))
 
     def lease_next(self, incarnation: str, attempt: int, now: float) -> TaskKey:
         """Gives the first task that is todo; there must be one."""
@@ -288,15 +301,27 @@ class TaskBoard:
 
     def _hold(self, key: TaskKey, incarnation: str, attempt: int, now: float) -> None:
         task = self.tasks[key]
+        self._let_go(key)
         task.holder, task.attempt = incarnation, attempt
         task.leased_at = task.progress_at = now
         task.mask_at_lease, task.seconds_seen = task.done_mask, 0.0
-        self._held[key] = None
+        self._held.setdefault(incarnation, {})[key] = None
+
+    def _let_go(self, key: TaskKey) -> bool:
+        """Nobody holds a task any more; whether somebody did."""
+        task = self.tasks[key]
+        keys = self._held.get(task.holder)
+        if keys is None or key not in keys:
+            return False
+        del keys[key]
+        if not keys:
+            del self._held[task.holder]
+        task.holder = ""
+        return True
 
     def release(self, key: TaskKey) -> None:
         """A held task becomes todo; what of it is done stays done."""
-        self.tasks[key].holder = ""
-        del self._held[key]
+        self._let_go(key)
         heapq.heappush(self._todo, self._places[key])
 
     def settle(self, key: TaskKey) -> None:
@@ -304,13 +329,12 @@ class TaskBoard:
 
         It need not be held: its last report may come after it was given up.
         """
-        if key in self._held:
-            self.tasks[key].holder = ""
-            del self._held[key]
-        else:
+        if not self._let_go(key):
             self._todo.remove(self._places[key])
             heapq.heapify(self._todo)
         self._num_over += 1
+        if self.tasks[key].dropped:
+            self._dropped.add(key)
 
     def load(self, records: Mapping[TaskKey, Json]) -> None:
         """Becomes what the records of its tasks describe; others stay as they are."""
@@ -320,25 +344,42 @@ class TaskBoard:
 
     def count(self, key: TaskKey, report: TaskReport) -> int:
         """Takes in a report of the newest lease; returns the mask of the batches new to it."""
-        new = self.tasks[key].count(report)
+        task = self.tasks[key]
+        new = task.count(report)
         self._batches_done += new.bit_count()
-        self._rows_done += self.tasks[key].rows_in(new)
+        self._rows_done += task.rows_in(new)
+        if new:
+            self._note_loss(key, task)
         return new
+
+    def _note_loss(self, key: TaskKey, task: Task) -> None:
+        if task.is_done:
+            self._unfinished.discard(key)
+            self._losses_of_done.add(task.loss_sum)
+        elif task.losses:
+            self._unfinished.add(key)
 
     def refresh(self) -> None:
         """Takes in that tasks were changed one by one."""
         self._todo, self._held = [], {}
         self._num_over = self._rows_done = self._batches_done = 0
+        self._dropped, self._unfinished, self._losses_of_done = set(), set(), ExactSum()
+        held: list[tuple[int, TaskKey]] = []
         for place, key in enumerate(self._keys):
             task = self.tasks[key]
             self._rows_done += task.rows_done
             self._batches_done += task.done_mask.bit_count()
+            self._note_loss(key, task)
+            if task.dropped:
+                self._dropped.add(key)
             if task.is_over:
                 self._num_over += 1
             elif task.holder:
-                self._held[key] = None
+                held.append((task.attempt, key))
             else:
                 self._todo.append(place)
+        for _, key in sorted(held, key=lambda entry: entry[0]):
+            self._held.setdefault(self.tasks[key].holder, {})[key] = None
 
     def touched(self) -> Iterator[tuple[TaskKey, Task]]:
         """Tasks that are not as they were at the beginning."""
@@ -357,14 +398,43 @@ class TaskBoard:
         return self._batches_done
 
     @property
+    def dropped(self) -> list[tuple[TaskKey, Task]]:
+        """Tasks that were given up, in their order."""
+        keys = sorted(self._dropped, key=self._places.__getitem__)
+        return [(key, self.tasks[key]) for key in keys]
+
+    @property
     def rows_dropped(self) -> int:
         """Records of dropped tasks that are not counted."""
-        return sum(task.rows_left for task in self.tasks.values() if task.dropped)
+        return sum(task.rows_left for _, task in self.dropped)
 
     @property
     def loss_sum(self) -> float:
         """Over the records counted, the same in whatever order they came."""
-        return math.fsum(task.loss_so_far() for task in self.tasks.values())
+        unfinished = (self.tasks[key].loss_so_far() for key in self._unfinished)
+        return math.fsum((*self._losses_of_done.parts, *unfinished))
+
+
+class ExactSum:
+    """A sum of floats that is not rounded before it is read.
+
+    Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic", as `math.fsum` does it. Of
+    values that are infinite or no number it is what adding gives.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[float] = []
+        """Their exact sum is the sum."""
+
+    def add(self, value: float) -> None:
+        """Adds one more."""
+        parts: list[float] = []
+        for part in self.parts:
+            larger, smaller = (value, part) if abs(value) >= abs(part) else (part, value)
+            value = larger + smaller
+            if math.isfinite(value) and (rest := smaller - (value - larger)):
+                parts.append(rest)
+        self.parts = [*parts, value]
 
 
 def leased_task(key: TaskKey, task: Task, scores_folder: str) -> LeasedTask:

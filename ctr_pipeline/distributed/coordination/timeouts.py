@@ -1,7 +1,8 @@
 """When waiting has lasted too long: a clock that cannot be fooled, usual times, stragglers."""
 
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 
 
 class SteadyClock:
@@ -60,6 +61,30 @@ def patience_seconds(usual_seconds: float | None, *, floor_seconds: float, facto
     return max(floor_seconds, factor * (usual_seconds or 0.0))
 
 
-def is_straggler(speed: float, others: list[float], *, fraction: float = 0.5) -> bool:
-    """Whether a worker is slower than that fraction of the others' median; needs two others."""
-    return len(others) >= 2 and speed < fraction * median(others)
+class Speeds:
+    """How fast each worker is, to be compared with the others.
+
+    Args:
+        by_worker: Records per second of those that were measured, by number.
+    """
+
+    def __init__(self, by_worker: Mapping[int, float]) -> None:
+        self._by_worker = by_worker
+        self._sorted = sorted(by_worker.values())
+
+    def of(self, worker: int) -> float | None:
+        """Records per second; None: not measured."""
+        return self._by_worker.get(worker)
+
+    def is_straggler(self, worker: int, *, fraction: float = 0.5) -> bool:
+        """Whether a worker is slower than that fraction of the others' median; needs two others."""
+        speed, num_others = self._by_worker.get(worker), len(self._sorted) - 1
+        if speed is None or num_others < 2:
+            return False
+        own = bisect_left(self._sorted, speed)
+
+        def nth_other(place: int) -> float:
+            return self._sorted[place + (place >= own)]
+
+        middle = (nth_other((num_others - 1) // 2) + nth_other(num_others // 2)) / 2
+        return speed < fraction * middle

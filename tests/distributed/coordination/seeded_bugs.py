@@ -110,7 +110,7 @@ def done_tasks_leased_again(patch: Patch) -> None:
     original = TaskBoard.settle
 
     def settle(self, key):
-        if key in self._held and key.kind == "train" and key.task == 1:
+        if self.tasks[key].holder and key.kind == "train" and key.task == 1:
             self.release(key)
         else:
             original(self, key)

@@ -1,9 +1,13 @@
+from statistics import median
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.timeouts import (
     MovingAverage,
+    Speeds,
     SteadyClock,
-    is_straggler,
     patience_seconds,
 )
 
@@ -37,9 +41,23 @@ def test_patience_is_a_multiple_of_the_usual_and_never_below_its_floor(usual, pa
 
 
 def test_a_straggler_is_slower_than_half_of_the_others_median():
-    assert is_straggler(4.0, [10.0, 9.0, 100.0])
-    assert not is_straggler(6.0, [10.0, 9.0, 100.0])
+    others = {1: 10.0, 2: 9.0, 3: 100.0}
+    assert Speeds({0: 4.0} | others).is_straggler(0)
+    assert not Speeds({0: 6.0} | others).is_straggler(0)
+    assert not Speeds(others).is_straggler(0)
 
 
 def test_one_other_worker_is_no_measure():
-    assert not is_straggler(1.0, [100.0])
+    assert not Speeds({0: 1.0, 1: 100.0}).is_straggler(0)
+
+
+@given(
+    speeds=st.lists(st.integers(1, 30).map(float), min_size=3, max_size=9),
+    fraction=st.sampled_from([0.25, 0.5, 0.75]),
+)
+def test_each_worker_is_held_against_the_median_of_the_others(speeds, fraction):
+    compared = Speeds(dict(enumerate(speeds)))
+    for worker, speed in enumerate(speeds):
+        others = speeds[:worker] + speeds[worker + 1 :]
+        is_straggler = speed < fraction * median(others)
+        assert compared.is_straggler(worker, fraction=fraction) == is_straggler

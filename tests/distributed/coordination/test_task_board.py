@@ -13,6 +13,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.tasks import (
     EpochPlan,
+    ExactSum,
     ScoredSplit,
     Task,
     TaskBoard,
@@ -214,3 +215,30 @@ def test_tasks_have_names_for_people():
     assert name_of(key_of(1), Task(16384, 256)) == "task 1 of epoch 3 (16,384 records)"
     key = TaskKey("score", 0, 2, "valid")
     assert name_of(key, Task(500, 500, 1000)) == "rows 1,000 to 1,499 of valid after epoch 1"
+
+
+@given(values=st.lists(st.floats(-1e15, 1e15), max_size=40))
+def test_a_running_sum_is_as_exact_as_one_over_all(values):
+    total = ExactSum()
+    for value in values:
+        total.add(value)
+    assert math.fsum(total.parts) == math.fsum(values)
+
+
+def test_a_running_sum_takes_what_is_no_number():
+    total = ExactSum()
+    for value in (1.0, math.inf, 2.0):
+        total.add(value)
+    assert math.fsum(total.parts) == math.inf
+    total.add(-math.inf)
+    assert math.isnan(math.fsum(total.parts))
+
+
+def test_a_task_that_is_taken_over_is_held_by_its_new_worker_alone():
+    board = TaskBoard.of_epoch(PLAN)
+    board.lease_next("a", 1, 0.0)
+    board.lease_next("a", 2, 0.0)
+    board.lease_again(key_of(1), "b", 3, 0.0)
+    assert (board.num_held_by("a"), board.num_held_by("b"), board.holders) == (1, 1, ("a", "b"))
+    board.release(key_of(1))
+    assert (board.num_held_by("b"), board.holders, board.num_todo) == (0, ("a",), 2)
