@@ -295,7 +295,7 @@ class Job:
             epochs=totals,
             step=self._ledger.batches,
             trained=sum(epoch.trained for epoch in totals),
-            repeated=sum(self._head.repeated.values()),
+            repeated=sum(self._repeated().values()),
             dropped=sum(epoch.dropped for epoch in totals),
             dropped_tasks=self._ledger.dropped_tasks(),
             history=tuple(self._ledger.history),
@@ -342,12 +342,21 @@ class Job:
             return "left"
         return "backing off" if self._clock.seconds < member.not_before else "ended"
 
+    def _repeated(self) -> dict[int, int]:
+        """Records executed beyond those counted, by epoch."""
+        board, epoch = self._ledger.board, self._ledger.epoch
+        repeated = dict(self._head.repeated)
+        if board is not None and board.rows_repeated:
+            repeated[epoch] = repeated.get(epoch, 0) + board.rows_repeated
+        return repeated
+
     def _totals(self) -> list[EpochTotals]:
+        repeated = self._repeated()
         found = [
             EpochTotals(
                 epoch.epoch,
                 epoch.trained,
-                self._head.repeated.get(epoch.epoch, 0),
+                repeated.get(epoch.epoch, 0),
                 epoch.dropped,
                 epoch.loss_sum,
                 self._head.seconds.get(epoch.epoch, 0.0),
@@ -360,7 +369,7 @@ class Job:
                 EpochTotals(
                     epoch,
                     board.rows_done,
-                    self._head.repeated.get(epoch, 0),
+                    repeated.get(epoch, 0),
                     board.rows_dropped,
                     board.loss_sum,
                     self._head.seconds.get(epoch, 0.0),
@@ -549,6 +558,7 @@ class Job:
     def _advance_training(self) -> None:
         board = self._ledger.board
         if board is not None and board.is_over:
+            self._head.repeated = self._repeated()
             self._ledger.close_epoch()
             self._write_ledger()
             self._counted_since_cut = True
@@ -586,7 +596,7 @@ class Job:
             ]
         frozen["cut"] = record.to_json()
         frozen["attempt"] = self._head.attempt
-        frozen["repeated"] = [list(pair) for pair in self._head.repeated.items()]
+        frozen["repeated"] = [list(pair) for pair in self._repeated().items()]
         frozen["seconds"] = [list(pair) for pair in self._head.seconds.items()]
         self._actions.append(
             TakeCut(
@@ -1056,8 +1066,6 @@ class Job:
             # It says that nothing is left, and yet something is.
             board.release(key)
             self._touch_task(board, key)
-        elif new:
-            self._touch_task(board, key)
 
     def _take_in_progress(
         self, member: MemberState, task: Task, report: TaskReport, new: int
@@ -1070,11 +1078,6 @@ class Job:
         member.ends_in_row = 0
         if kind == "train":
             self._counted_since_cut = True
-            repeated = task.rows_in(new & report.repeated_mask)
-            if repeated:
-                epoch = report.key.epoch
-                self._head.repeated[epoch] = self._head.repeated.get(epoch, 0) + repeated
-                self._touch_head()
         self._announce_recovery()
         trained = self._ledger.trained
         if kind == "score" or trained > self._head.best_trained:
@@ -1296,15 +1299,15 @@ class Job:
 
     def _roll_ledger_back(self, frozen: Json) -> None:
         before, failures = self._ledger, {}
+        repeated = self._repeated()
         if before.board is not None:
             failures = {key: task.failures for key, task in before.board.touched()}
         self._ledger = Ledger.thaw(frozen, self._settings.plan_epoch)
-        kept = self._ledger.trained_by_epoch()
-        self._rows_rolled_back = before.trained - self._ledger.trained
-        for epoch, rows in before.trained_by_epoch().items():
-            again = rows - kept.get(epoch, 0)
-            if again:
-                self._head.repeated[epoch] = self._head.repeated.get(epoch, 0) + again
+        again = before.rows_beyond(self._ledger)
+        self._rows_rolled_back = sum(again.values())
+        for epoch, rows in again.items():
+            repeated[epoch] = repeated.get(epoch, 0) + rows
+        self._head.repeated = repeated
         self._write_ledger()
         # Failures belong to the task, not to the model.
         board = self._ledger.board

@@ -82,6 +82,18 @@ class Ledger:
             counts[self.epoch] = self.board.rows_done
         return counts
 
+    def rows_beyond(self, other: "Ledger") -> dict[int, int]:
+        """Records counted here and not in another ledger of the job, by epoch; only if any are."""
+        theirs = other.trained_by_epoch()
+        rows = {epoch.epoch: epoch.trained - theirs.get(epoch.epoch, 0) for epoch in self.closed}
+        if self.board is not None and other.epoch <= self.epoch:
+            board = other.board if other.epoch == self.epoch else None
+            rows[self.epoch] = sum(
+                task.rows_in(task.done_mask & ~(board.tasks[key].done_mask if board else 0))
+                for key, task in self.board.touched()
+            )
+        return {epoch: number for epoch, number in rows.items() if number}
+
     def dropped_tasks(self) -> tuple[str, ...]:
         """What was dropped and why, for a person."""
         names = [name for epoch in self.closed for name in epoch.dropped_tasks]

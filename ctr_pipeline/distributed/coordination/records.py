@@ -3,7 +3,9 @@
 - `head`: what there is one of.
 - `base`: the ledger that rolls back, as a whole, at the beginning of an *era*: of an epoch, of the
   time between epochs, or after a rollback.
-- `task/<number>`: a training task that has changed since.
+- `task/<number>`: a training task that was leased, given back or ended since. Its batches that are
+  done are in it as of then: a master that reads it hears of the others from the worker that holds
+  it, or their marks at the servers say that they are trained.
 - `scoring`, and `score/<split>/<number>`: what is being scored, and its tasks that have changed.
 - `member/<role>/<index>`, `cut/<number>`.
 
@@ -46,7 +48,8 @@ class JobHead:
         is_restored: They hold what the ledger counts.
         has_started: There were enough workers once.
         training_over: The best cut is what is left to be scored and exported.
-        repeated: Records executed beyond those counted, by epoch.
+        repeated: Records executed beyond those counted, by epoch; of tasks on the board,
+            the board counts them.
         seconds: Spent training, by epoch.
         best_trained: The most records that were ever counted at a time.
         errors_in_row: Ends of members by their own fault, without progress between them.

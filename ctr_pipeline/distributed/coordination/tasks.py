@@ -89,6 +89,7 @@ class Task:
         done_mask: Batches counted.
         losses: Loss sums of the counted batches, until the task is done.
         loss_sum: Of the done task.
+        rows_repeated: Records of it that were trained beyond those counted.
         failures: Failures of the task itself; no worker's death is among them.
         dropped: Why it was given up; empty if it was not.
         scores: Of a done score task.
@@ -106,6 +107,7 @@ class Task:
     done_mask: int = 0
     losses: dict[int, float] = field(default_factory=dict)
     loss_sum: float = 0.0
+    rows_repeated: int = 0
     failures: int = 0
     dropped: str = ""
     scores: ScoreSummary | None = None
@@ -186,6 +188,7 @@ class Task:
             "mask": self.done_mask,
             "losses": [[batch, loss] for batch, loss in self.losses.items()],
             "loss_sum": self.loss_sum,
+            "rows_repeated": self.rows_repeated,
             "failures": self.failures,
             "dropped": self.dropped,
             "scores": None if self.scores is None else scores_to_json(self.scores),
@@ -198,6 +201,7 @@ class Task:
         self.done_mask = record["mask"]
         self.losses = dict(record["losses"])
         self.loss_sum = record["loss_sum"]
+        self.rows_repeated = record["rows_repeated"]
         self.failures = record["failures"]
         self.dropped = record["dropped"]
         scores = record["scores"]
@@ -222,6 +226,7 @@ class TaskBoard:
         self._num_over = 0
         self._rows_done = 0
         self._batches_done = 0
+        self._rows_repeated = 0
         self._dropped: set[TaskKey] = set()
         self._unfinished: set[TaskKey] = set()
         """Some of their batches are counted."""
@@ -350,6 +355,10 @@ class TaskBoard:
         self._rows_done += task.rows_in(new)
         if new:
             self._note_loss(key, task)
+        if key.kind == "train":
+            repeated = task.rows_in(new & report.repeated_mask)
+            task.rows_repeated += repeated
+            self._rows_repeated += repeated
         return new
 
     def _note_loss(self, key: TaskKey, task: Task) -> None:
@@ -362,13 +371,14 @@ class TaskBoard:
     def refresh(self) -> None:
         """Takes in that tasks were changed one by one."""
         self._todo, self._held = [], {}
-        self._num_over = self._rows_done = self._batches_done = 0
+        self._num_over = self._rows_done = self._batches_done = self._rows_repeated = 0
         self._dropped, self._unfinished, self._losses_of_done = set(), set(), ExactSum()
         held: list[tuple[int, TaskKey]] = []
         for place, key in enumerate(self._keys):
             task = self.tasks[key]
             self._rows_done += task.rows_done
             self._batches_done += task.done_mask.bit_count()
+            self._rows_repeated += task.rows_repeated
             self._note_loss(key, task)
             if task.dropped:
                 self._dropped.add(key)
@@ -396,6 +406,11 @@ class TaskBoard:
     def batches_done(self) -> int:
         """Batches counted."""
         return self._batches_done
+
+    @property
+    def rows_repeated(self) -> int:
+        """Records trained beyond those counted."""
+        return self._rows_repeated
 
     @property
     def dropped(self) -> list[tuple[TaskKey, Task]]:

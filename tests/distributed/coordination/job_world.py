@@ -7,7 +7,7 @@ After each call of the machine it compares. Nothing of the machine's code comput
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -295,17 +295,34 @@ class Worker:
     pushing: tuple[HeldLease, int] | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Oracle:
     """What the machine ought to count, kept as its calls come and go.
 
     Attributes:
         counted: Batches counted now.
-        repeated: Records executed beyond that.
+        repeated_of: Of those of the open epoch: records executed beyond that.
+        repeated_before: Records of earlier times executed beyond that.
     """
 
     counted: frozenset[Batch] = frozenset()
-    repeated: int = 0
+    repeated_of: Mapping[Batch, int] = field(default_factory=dict)
+    repeated_before: int = 0
+
+    @property
+    def repeated(self) -> int:
+        """Records executed beyond those counted."""
+        return self.repeated_before + sum(self.repeated_of.values())
+
+    def written(self, disk: "Oracle", names: Iterable[str]) -> "Oracle":
+        """What the disk tells once it holds these records of the ledger as it is here."""
+        if "base" in names:
+            return self
+        tasks = {int(name.removeprefix("task/")) for name in names if name.startswith("task/")}
+        epoch = max((batch[0] for batch in self.counted), default=0)
+        new = {batch for batch in self.counted if batch[0] == epoch and batch[1] in tasks}
+        of_task = {batch: rows for batch, rows in self.repeated_of.items() if batch in new}
+        return Oracle(disk.counted | new, {**disk.repeated_of, **of_task}, disk.repeated_before)
 
 
 @dataclass
@@ -399,14 +416,15 @@ class World:
         after = count_batches(self.job)
         lost, new = before - after, after - before
         if rolls_back:
-            assert not new, f"a rollback counted {new}"
-            self.oracle.repeated += sum(map(rows_of_batch, lost))
+            # What a new master had not heard of is counted again if the cut counts it.
+            self.oracle = Oracle(after, {}, self.oracle.repeated + sum(map(rows_of_batch, lost)))
         else:
             assert not lost, f"{lost} are no longer counted"
-        for batch in new:
-            assert batch in may_count, f"{batch} counted by itself"
-            self.oracle.repeated += rows_of_batch(batch) if may_count[batch] else 0
-        self.oracle.counted = after
+            repeated = dict(self.oracle.repeated_of)
+            for batch in new:
+                assert batch in may_count, f"{batch} counted by itself"
+                repeated[batch] = rows_of_batch(batch) if may_count[batch] else 0
+            self.oracle = Oracle(after, repeated, self.oracle.repeated_before)
         self.perform(actions)
         if lost or new or rolls_back:
             self.compare_status()
@@ -459,9 +477,7 @@ class World:
                         name: None if record is None else json.dumps(record)
                         for name, record in action.records.items()
                     }
-                    self.unflushed.append(
-                        (records, Oracle(self.oracle.counted, self.oracle.repeated))
-                    )
+                    self.unflushed.append((records, self.oracle))
                     if action.durable:
                         self.flush(len(self.unflushed))
                 case StartMember():
@@ -508,7 +524,7 @@ class World:
                     self.disk.pop(name, None)
                 else:
                     self.disk[name] = record
-            self.disk_oracle = oracle
+            self.disk_oracle = oracle.written(self.disk_oracle, records)
         del self.unflushed[:count]
 
     def drop_cuts(self, keep: tuple[int, ...]) -> None:
@@ -970,7 +986,7 @@ class World:
         self.pending_cut = self.pending_restore = self.pending_decision = None
         records = {name: json.loads(text) for name, text in self.disk.items()}
         self.job = Job.from_ledger(self.settings, records, self.now, resume=resume)
-        self.oracle = Oracle(self.disk_oracle.counted, self.disk_oracle.repeated)
+        self.oracle = self.disk_oracle
         assert count_batches(self.job) == self.oracle.counted, "the ledger was not read whole"
         self.compare_status()
         self.compare()
