@@ -237,7 +237,8 @@ def _live(executor: JobExecutor, start: MasterStart) -> None:
             if time.monotonic() - noted_at >= _ALIVE_EVERY_SECONDS:
                 noted_at = time.monotonic()
                 alive = replace(start, alive_at=time.time())
-                executor.note({START_RECORD: asdict(alive)}, durable=False)
+                # With it goes all that was not worth a write of its own.
+                executor.note({START_RECORD: asdict(alive)}, durable=True)
 
 
 def _reachable(address: str) -> str:

