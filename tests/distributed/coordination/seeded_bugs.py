@@ -260,12 +260,12 @@ def rolled_back_records_not_repeated(patch: Patch) -> None:
 
 
 def repeats_counted_with_every_report(patch: Patch) -> None:
-    original = Job._take_in_progress
+    original = TaskBoard.count
 
-    def take_in(self, member, task, report, new):
-        original(self, member, task, replace(report, repeated_mask=report.done_mask), new)
+    def count(self, key, report):
+        return original(self, key, replace(report, repeated_mask=report.done_mask))
 
-    patch(Job, "_take_in_progress", take_in)
+    patch(TaskBoard, "count", count)
 
 
 def rounds_wait_for_workers_without_work(patch: Patch) -> None:
