@@ -97,8 +97,8 @@ def access():
 def serve():
     with ExitStack() as stack:
 
-        def start(cores):
-            served = Served(cores)
+        def start(cores, **options):
+            served = Served(cores, **options)
             stack.callback(served.stop)
             return served
 

@@ -3,17 +3,18 @@
 Axes: U keys of a message, W values of a row.
 
 One lock orders everything that reads or changes what the server holds, so that a pull sees one
-version and a push is one step. A push of synchronous mode waits, the lock given up, until its round
-is complete. A cut begins between two updates, copies what is small and notes the instant for the
-rows; they are written while updates go on. Before the first restore, and while one runs, nothing is
-served.
+version and a push is one step. A push of synchronous mode is answered when its round is complete,
+and holds no thread until then. A cut begins between two updates, copies what is small and notes the
+instant for the rows; they are written while updates go on. Before the first restore, and while one
+runs, nothing is served.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.packed import (
     DenseReply,
     DenseRequest,
@@ -76,12 +78,19 @@ class CallCounts:
     vanished_keys: int = 0
 
 
+@dataclass
 class _WaitingPush:
-    """A push of the open round; a lost call that is tried again waits for the same one."""
+    """A push of the open round; a lost call that is tried again waits for the same one.
 
-    def __init__(self, gradients: BatchGradients) -> None:
-        self.gradients = gradients
-        self.status: Status | None = None
+    Attributes:
+        gradients: What it brings.
+        until: When it is given up.
+        calls: That wait for it.
+    """
+
+    gradients: BatchGradients
+    until: float
+    calls: list[tuple[PushRequest, LaterReply]] = field(default_factory=list)
 
 
 class PsCore:
@@ -116,7 +125,6 @@ class PsCore:
         self._patience_seconds = round_patience_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         # The newest generation that was announced, and the one that is served.
         self._announced = -1
         self._served = -1
@@ -124,7 +132,7 @@ class PsCore:
         self._round = Round()
         self._waiting: dict[BatchId, _WaitingPush] = {}
         self._active_workers: frozenset[int] | None = None
-        self._closing: threading.Thread | None = None
+        self._news = threading.Event()
         # Cuts and restores exclude each other; a restore gives up the cut that is being written.
         self._cutting = threading.Lock()
         self._snapshot: RowSnapshot | None = None
@@ -172,15 +180,27 @@ class PsCore:
     def set_active_workers(self, incarnations: Collection[str]) -> None:
         """Says which workers can still push; a round does not wait for others.
 
-        Takes no lock: whoever tells the master that this server lives must not wait for rows. A
-        round that is complete now is closed in a thread of its own.
+        Takes no lock: whoever tells the master that this server lives must not wait for rows. What
+        follows from it is done by `keep_time`.
         """
         self._active_workers = frozenset(worker_number(name) for name in incarnations)
-        # A push that joins meanwhile reads the new workers after it has joined.
-        is_complete = self._round.is_complete(self.spec.update, self._active_workers)
-        if is_complete and not (self._closing and self._closing.is_alive()):
-            self._closing = threading.Thread(target=self._close_round, name="round", daemon=True)
-            self._closing.start()
+        self._news.set()
+
+    def await_news(self, seconds: float) -> None:
+        """Returns when the active workers are known anew, or after some seconds."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def keep_time(self) -> None:
+        """Closes a round that nobody else can come to and ends what has waited for too long."""
+        if not self._waiting:
+            return
+        with self._lock:
+            now = self._clock()
+            for batch, waiting in list(self._waiting.items()):
+                if waiting.until <= now:
+                    self._withdraw(batch, Status.STALE)
+            self._close_complete_round()
 
     def pull(self, request: PullRequest) -> PullReply:
         """Values of keys, and the dense values if they are newer than the caller's.
@@ -208,10 +228,11 @@ class PsCore:
                 dense=self._holdings.dense_values() if is_newer else None,
             )
 
-    def push(self, request: PushRequest) -> PushReply:
+    def push(self, request: PushRequest) -> PushReply | LaterReply:
         """Applies the gradients of a batch, once.
 
-        In synchronous mode waits for the round; see `round_patience_seconds`.
+        In synchronous mode the answer comes with the end of the round; see
+        `round_patience_seconds`.
 
         Raises:
             Refusal: The gradients do not fit what this server holds.
@@ -228,17 +249,30 @@ class PsCore:
             if status is None and not self._holdings.has_dense:
                 status = Status.NOT_READY
             if status is None:
-                status = self._fence(request.batch) or self._admit(request, rows)
-                # The job may have been rolled back while the push waited for its round.
-                status = self._gate(request.generation) or status
-            if status in {Status.DONE, Status.REPEATED}:
-                return PushReply(
-                    status=status,
-                    generation=self._shown_generation(),
-                    version=self._version,
-                    dense=self._holdings.dense_values(),
-                    fresh=self._holdings.read_rows(request.fresh_keys.copy(), create=False),
-                )
+                status = self._fence(request.batch)
+            if status is not None:
+                return self._push_reply(request, status)
+            outcome = self._admit(request, rows)
+            if isinstance(outcome, LaterReply):
+                return outcome
+            return self._push_reply(request, outcome)
+
+    def _end_of_round(self, request: PushRequest, status: Status) -> PushReply:
+        """The answer to a push that waited."""
+        with self._lock:
+            # The job may have been rolled back meanwhile.
+            return self._push_reply(request, self._gate(request.generation) or status)
+
+    def _push_reply(self, request: PushRequest, status: Status) -> PushReply:
+        """What a push comes to, with the values of now; the lock is held."""
+        if status in {Status.DONE, Status.REPEATED}:
+            return PushReply(
+                status=status,
+                generation=self._shown_generation(),
+                version=self._version,
+                dense=self._holdings.dense_values(),
+                fresh=self._holdings.read_rows(request.fresh_keys.copy(), create=False),
+            )
         if status is Status.STALE:
             self.counts.stale += 1
         elif status is not Status.NOT_READY:
@@ -410,8 +444,8 @@ class PsCore:
                 self._withdraw(other, Status.SUPERSEDED)
         return None
 
-    def _admit(self, request: PushRequest, rows: RowGradients) -> Status:
-        """Applies a push, or waits until its round is; the lock is held."""
+    def _admit(self, request: PushRequest, rows: RowGradients) -> Status | LaterReply:
+        """Applies a push, or lets it wait for its round; the lock is held."""
         if not self._holdings.applied.missing_units(request.batch).any():
             self.counts.repeated += 1
             self._round = self._round.excusing(request.worker)
@@ -435,29 +469,18 @@ class PsCore:
             if admission.action == "apply":
                 self._apply([gradients])
                 return Status.DONE
-            waiting = self._waiting[request.batch] = _WaitingPush(gradients)
+            until = self._clock() + self._patience_seconds
+            waiting = self._waiting[request.batch] = _WaitingPush(gradients, until)
             self._round = self._round.joined_by(request.worker, request.batch)
-            self._close_complete_round()
-        return self._wait_for_round(waiting)
-
-    def _wait_for_round(self, waiting: _WaitingPush) -> Status:
-        deadline = self._clock() + self._patience_seconds
-        while waiting.status is None:
-            remaining = deadline - self._clock()
-            if remaining <= 0:
-                self._withdraw(waiting.gradients.batch, Status.STALE)
-            else:
-                self._changed.wait(remaining)
-        return waiting.status
+        later = LaterReply()
+        waiting.calls.append((request, later))
+        self._close_complete_round()
+        return later
 
     def _withdraw(self, batch: BatchId, status: Status) -> None:
-        self._waiting.pop(batch).status = status
+        waiting = self._waiting.pop(batch)
         self._round = self._round.left_by(batch)
-        self._changed.notify_all()
-
-    def _close_round(self) -> None:
-        with self._lock:
-            self._close_complete_round()
+        self._answer(waiting, status)
 
     def _close_complete_round(self) -> None:
         if not self._round.is_complete(self.spec.update, self._active_workers):
@@ -467,8 +490,11 @@ class PsCore:
         self._waiting.clear()
         self._round = Round()
         for waiting in members:
-            waiting.status = Status.DONE
-        self._changed.notify_all()
+            self._answer(waiting, Status.DONE)
+
+    def _answer(self, waiting: _WaitingPush, status: Status) -> None:
+        for request, later in waiting.calls:
+            later.resume(partial(self._end_of_round, request, status))
 
     def _apply(self, batches: list[BatchGradients]) -> None:
         self.counts.vanished_keys += self._holdings.apply(batches)

@@ -35,11 +35,9 @@ from ctr_pipeline.machine import available_cores
 _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
 _EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  compared with, not bound to
-_NUM_HANDLERS = 64
-"""Calls at once; in synchronous mode one of each worker waits for its round."""
-
 _MOST_ROW_THREADS = 4
 _GRACE_SECONDS = 1.0
+_CLOCK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 0.2
 """A signal handler can wake nobody."""
 
@@ -91,7 +89,6 @@ def run_ps(
         ps_methods(core, over.set),
         address=bind,
         access=access,
-        num_threads=_NUM_HANDLERS,
     )
     address = server.start()
     host = address.rpartition(":")[0].strip("[]")
@@ -103,6 +100,7 @@ def run_ps(
     try:
         with (
             _leaving_on_sigterm() as terminated,
+            _keeping_time(core),
             serve_metrics(PsMetrics(figures), host) as metrics_address,
         ):
             session = PsSession(
@@ -193,6 +191,25 @@ def _announced(job_folder: Path) -> str:
     if endpoint is None:
         raise PeerUnavailable("no master has announced itself", place=str(job_folder))
     return endpoint.address
+
+
+@contextmanager
+def _keeping_time(core: PsCore) -> Iterator[None]:
+    """Lets the server look at the clock meanwhile, in a thread that never waits for the master."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.is_set():
+            core.await_news(_CLOCK_SECONDS)
+            core.keep_time()
+
+    thread = threading.Thread(target=keep, name="clock", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 
 import numpy as np
+from answered import Answered
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.placement import dense_ranges
@@ -88,7 +89,7 @@ class Caller:
         return PushRequest.decode(PushRequest(**{**facts, **changes}).encode())
 
     def push(self, keys, batch, **changes):
-        return self.core.push(self.request(keys, batch, **changes))
+        return Answered(self.core.push(self.request(keys, batch, **changes))).reply
 
     def values(self, keys, generation=0):
         """First value of each row, and the dense values."""
@@ -97,22 +98,14 @@ class Caller:
 
 
 class Pushing:
-    """A push in a thread of its own, as a server's handlers are."""
+    """A push that may have to wait for its round."""
 
     def __init__(self, caller, keys, batch, **changes):
-        self.reply = None
-        request = caller.request(keys, batch, **changes)
-
-        def work():
-            self.reply = caller.core.push(request)
-
-        self.thread = threading.Thread(target=work, daemon=True)
-        self.thread.start()
+        self.answer = Answered(caller.core.push(caller.request(keys, batch, **changes)))
 
     def result(self):
-        self.thread.join(20)
-        assert not self.thread.is_alive()
-        return self.reply
+        assert self.answer.has_come
+        return self.answer.reply
 
 
 def wait_until(happened, seconds=20.0):

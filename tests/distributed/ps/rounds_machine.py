@@ -1,14 +1,13 @@
 """The rounds of one real parameter server in synchronous mode, and what becomes of each push.
 
-Pushes wait in threads of their own, as a server's handlers do. Time is the test's: a call that
-waits has looked at the clock, which tells that it does, and patience ends when the test says so.
+Time is the test's: patience ends when the test says so.
 """
 
-import threading
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from answered import Answered
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ps_requests import Caller, key, nothing_trained
@@ -24,20 +23,11 @@ PATIENCE_SECONDS = 15.0
 
 
 class Call:
-    """A push in a thread; what it should come to is known once its round has ended."""
+    """A push; what it should come to is known once its round has ended."""
 
     def __init__(self, core, request):
         self.expected = None
-        self.found = None
-        self._core, self._request = core, request
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self.thread.start()
-
-    def _work(self):
-        try:
-            self.found = self._core.push(self._request).status
-        except Exception as error:  # noqa: BLE001  told by the comparison with what is expected
-            self.found = error
+        self.answer = Answered(core.push(request))
 
 
 @dataclass
@@ -54,30 +44,22 @@ class Rounds:
     Args:
         spec: Of a job that counts.
         grads_to_wait: Of a round.
-        seconds: For which threads that should come are waited for.
     """
 
-    def __init__(self, spec, grads_to_wait, seconds):
+    def __init__(self, spec, grads_to_wait):
         self.now = 0.0
-        self.at_clock = set()
-        self.seconds = seconds
         self.grads_to_wait = grads_to_wait
         self.core = PsCore(
             replace(spec, update=UpdateRule("sync", grads_to_wait, 0, False)),
             0,
             round_patience_seconds=PATIENCE_SECONDS,
-            clock=self.clock,
+            clock=lambda: self.now,
         )
         self.rows = [key(0, row) for row in range(NUM_TASKS * TASK_BATCHES)]
         self.calls, self.waiting = [], {}
         self.version = self.generation = self.epoch = 0
         self.active, self.excused = None, set()
         self.begin_generation()
-
-    def clock(self):
-        """Calls look at it, under the server's lock, before they wait."""
-        self.at_clock.add(threading.current_thread())
-        return self.now
 
     def begin_generation(self):
         self.generation += 1
@@ -133,13 +115,13 @@ class Rounds:
     def name_active(self, workers):
         """The master says who can still push."""
         self.core.set_active_workers(workers)
+        self.core.keep_time()
         self.active = set(workers)
         self.close_if_complete()
 
     def lose_patience(self):
         self.now += PATIENCE_SECONDS + 1
-        with self.core._lock:
-            self.core._changed.notify_all()
+        self.core.keep_time()
         self.answer_all(Status.STALE)
 
     def roll_back(self):
@@ -185,23 +167,10 @@ class Rounds:
     def settle(self):
         """All calls have come to what they should, or wait."""
         for call in self.calls:
+            assert call.answer.has_come == (call.expected is not None)
             if call.expected is not None:
-                call.thread.join(self.seconds)
-                assert call.found is call.expected
-            else:
-                self.wait_until_it_waits(call)
+                assert call.answer.reply.status is call.expected
         self.calls = [call for call in self.calls if call.expected is None]
-
-    def wait_until_it_waits(self, call):
-        pause = threading.Event()
-        for _ in range(int(self.seconds / 0.001)):
-            if call.thread in self.at_clock or not call.thread.is_alive():
-                break
-            pause.wait(0.001)
-        # Whoever waits has given up the lock.
-        with self.core._lock:
-            assert call.thread in self.at_clock
-            assert call.found is None
 
     def check(self):
         assert self.core.num_waiting == len(self.waiting)
@@ -222,24 +191,18 @@ class Rounds:
         assert len(self.applied) == NUM_TASKS * TASK_BATCHES
         self.check()
 
-    def let_go(self):
-        """Ends what still waits, as after a test that has failed."""
-        self.now = float("inf")
-        with self.core._lock:
-            self.core._changed.notify_all()
-
 
 class RoundsMachine(RuleBasedStateMachine):
     """Whatever befalls a server in synchronous mode, in any order."""
 
-    def __init__(self, spec, seconds):
+    def __init__(self, spec):
         super().__init__()
-        self.spec, self.seconds = spec, seconds
+        self.spec = spec
         self.rounds = None
 
     @initialize(grads_to_wait=st.integers(2, 3), active=st.booleans())
     def begin(self, grads_to_wait, active):
-        self.rounds = Rounds(self.spec, grads_to_wait, self.seconds)
+        self.rounds = Rounds(self.spec, grads_to_wait)
         if active:
             self.rounds.name_active(WORKERS)
 
@@ -276,7 +239,4 @@ class RoundsMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if self.rounds is not None:
-            try:
-                self.rounds.end()
-            finally:
-                self.rounds.let_go()
+            self.rounds.end()

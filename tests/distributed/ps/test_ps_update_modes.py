@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ps_requests import Caller, Pushing, batch, counting, key, nothing_trained, wait_until
+from ps_requests import Caller, Pushing, batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.rpc.packed import Status
@@ -35,7 +35,7 @@ def pushing(core, worker, number, **changes):
 
 
 def waits(core, num):
-    wait_until(lambda: core.num_waiting == num)
+    assert core.num_waiting == num
 
 
 def test_asynchronous_pushes_are_applied_however_old(start):
@@ -143,18 +143,31 @@ def test_a_round_does_not_wait_for_a_worker_that_is_gone(start):
     calls = [pushing(core, "a", 0), pushing(core, "b", 1)]
     waits(core, 2)
     core.set_active_workers(["a", "b", "c"])
+    core.keep_time()
     assert core.version == 0
     # The master has taken the leases of c away.
     core.set_active_workers(["a", "b"])
+    core.keep_time()
     assert [call.result().status for call in calls] == [Status.DONE] * 2
     assert core.version == 1
     assert core.num_waiting == 0
 
 
 def test_a_round_that_does_not_fill_lets_its_pushes_go(start):
-    core = start(UpdateRule("sync", 2, 0, False), active=["a", "b"], round_patience_seconds=0.0)
-    reply = Caller(core, "a").push(KEYS, batch(0))
-    assert reply.status is Status.STALE
+    now = [0.0]
+    core = start(
+        UpdateRule("sync", 2, 0, False),
+        active=["a", "b"],
+        round_patience_seconds=15.0,
+        clock=lambda: now[0],
+    )
+    call = pushing(core, "a", 0)
+    now[0] = 14.0
+    core.keep_time()
+    waits(core, 1)
+    now[0] = 15.0
+    core.keep_time()
+    assert call.result().status is Status.STALE
     assert (core.version, core.num_waiting) == (0, 0)
     # Nothing of it stays behind: the next round has its own two.
     core.set_active_workers(["a"])
@@ -210,12 +223,11 @@ def test_a_rollback_between_a_round_and_its_answers_is_told(start):
     core = start(UpdateRule("sync", 2, 0, False), active=["a", "b"])
     call = pushing(core, "a", 0)
     waits(core, 1)
-    # The round is applied and a restore begins before the waiting call gets the lock again: it must
-    # not read what is being replaced.
-    with core._lock:
-        core._active_workers = frozenset()
-        core._close_complete_round()
-        core._announced, core._served = 1, -1
+    # The round is applied and a restore begins before the answer is made: it must not read what is
+    # being replaced.
+    core.set_active_workers(())
+    core.keep_time()
+    core.restore(nothing_trained(1))
     reply = call.result()
     assert (reply.status, reply.generation, len(reply.dense)) == (Status.ROLLED_BACK, 1, 0)
 

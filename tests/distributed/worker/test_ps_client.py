@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from answered import Answered
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
@@ -37,8 +38,7 @@ class Wire:
 
     def __init__(self, cores):
         self.methods = [
-            {method.name: method.call for method in ps_methods(core, lambda: None)}
-            for core in cores
+            {method.name: method for method in ps_methods(core, lambda: None)} for core in cores
         ]
         self.calls = []
         # Of a call, what becomes of it: `lost`: it never arrives; `reply_lost`: only its answer.
@@ -60,17 +60,20 @@ class _Line:
         if fate == "lost":
             raise PeerUnavailable("lost", place=str(self.server))
         try:
-            reply = self.wire.methods[self.server][method](data)
+            reply = self._answer(self.wire.methods[self.server][method], data)
         except Refusal as error:
             raise CallRefused(error.code, error.message) from None
         if fate == "reply_lost":
             raise PeerUnavailable("lost", place=str(self.server))
         return b"junk" if fate == "junk" else reply
 
+    def _answer(self, method, data):
+        return Answered(method.call(method.request.decode(data))).reply.encode()
+
     def stream_bytes(self, method, message, *, deadline_seconds):
         encode(message)
         self.wire.calls.append((self.server, method))
-        for number, part in enumerate(self.wire.methods[self.server][method](message)):
+        for number, part in enumerate(self.wire.methods[self.server][method].call(message)):
             if self.wire.fate(self.server, method, number) == "lost":
                 raise PeerUnavailable("lost", place=str(self.server))
             yield part

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from answered import Answered
 
 from ctr_pipeline.distributed.coordination.placement import dense_ranges
 from ctr_pipeline.distributed.coordination.rounds import (
@@ -104,7 +105,7 @@ def move_on(cores, worker, server, number):
             fresh_keys=np.empty(0, np.int64),
         )
     )
-    assert reply.status is Status.DONE
+    assert Answered(reply).reply.status is Status.DONE
 
 
 def test_a_stale_push_does_not_wait_for_the_round_of_another_server(world):
