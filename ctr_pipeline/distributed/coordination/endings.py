@@ -6,6 +6,13 @@ BY_SOMEBODY = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.S
 """Signals that come from outside; others, such as SIGSEGV, are the program's own fault."""
 
 
+EXIT_OUT_OF_MEMORY = 71
+"""Exit code of a member that ran into its own memory limit and could still say so."""
+
+EXIT_HALF_UPDATED = 72
+"""Exit code of a parameter server that failed in the middle of an update."""
+
+
 def signal_of(exit_code: int) -> int | None:
     """The signal that ended a process; None: it ended by itself."""
     if exit_code < 0:

@@ -3,11 +3,12 @@
 import signal
 from pathlib import Path
 
-from ctr_pipeline.distributed.coordination.endings import BY_SOMEBODY, signal_of
+from ctr_pipeline.distributed.coordination.endings import (
+    BY_SOMEBODY,
+    EXIT_OUT_OF_MEMORY,
+    signal_of,
+)
 from ctr_pipeline.distributed.coordination.launching import ExitReason
-
-EXIT_OUT_OF_MEMORY = 71
-"""Exit code of a member that ran into its own memory limit and could still say so."""
 
 
 def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:

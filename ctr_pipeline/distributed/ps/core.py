@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,6 +35,7 @@ from ctr_pipeline.distributed.coordination.rounds import (
     worker_number,
 )
 from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.ps.fail_stop import end_process
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.rpc.failures import Refusal
@@ -101,6 +103,8 @@ class PsCore:
         index: Which server this is.
         threads: That work on rows.
         round_patience_seconds: A push of synchronous mode is answered `stale` after so long.
+        fail_stop: Ends the process for an exception while rows or dense values were moving: they
+            are half of one state and half of another then, and nobody may see them.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -115,6 +119,7 @@ class PsCore:
         *,
         threads: int = 1,
         round_patience_seconds: float = ROUND_PATIENCE_SECONDS,
+        fail_stop: Callable[[BaseException], None] = end_process,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
@@ -123,6 +128,7 @@ class PsCore:
         self.last_pause_seconds = 0.0
         self._holdings = Holdings(spec, index, threads=threads)
         self._patience_seconds = round_patience_seconds
+        self._fail_stop = fail_stop
         self._clock = clock
         self._lock = threading.Lock()
         # The newest generation that was announced, and the one that is served.
@@ -404,7 +410,8 @@ class PsCore:
                 return _no_cut("nobody gave the dense parameters their values yet")
             started = self._clock()
             self._snapshot = snapshot
-            cut = self._holdings.begin_cut(request, snapshot)
+            with self._all_or_end():
+                cut = self._holdings.begin_cut(request, snapshot)
             version = self._version
             pause_seconds = self._clock() - started
         files = self._holdings.write_cut(request, cut)
@@ -496,8 +503,18 @@ class PsCore:
         for request, later in waiting.calls:
             later.resume(partial(self._end_of_round, request, status))
 
+    @contextmanager
+    def _all_or_end(self) -> Iterator[None]:
+        """What moves rows or dense values is done whole, or the process ends."""
+        try:
+            yield
+        except BaseException as error:
+            self._fail_stop(error)
+            raise
+
     def _apply(self, batches: list[BatchGradients]) -> None:
-        self.counts.vanished_keys += self._holdings.apply(batches)
+        with self._all_or_end():
+            self.counts.vanished_keys += self._holdings.apply(batches)
         self.counts.applied += len(batches)
         self._version += 1
 

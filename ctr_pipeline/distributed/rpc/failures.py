@@ -46,6 +46,11 @@ class CallRefused(CtrPipelineError):  # noqa: N818
         super().__init__(message, place=place, remedy=remedy)
 
     @property
+    def is_fault_of_peer(self) -> bool:
+        """Whether the peer failed at what it was asked, rather than refuse what was sent."""
+        return self.may_pass or self.code == "failed"
+
+    @property
     def may_pass(self) -> bool:
         """Whether the answer may be another one later, from this peer or from its successor."""
         return self.code in _PASSING

@@ -183,7 +183,7 @@ class PsCalls:
             RolledBack: The generation is over.
             Superseded: Another worker has the task.
             PeerUnavailable: There was no answer until the deadline.
-            CallRefused: The server says no, or what cannot be read.
+            CallRefused: The server says no to what was sent, or what cannot be read.
         """
         patience = patience or self._patience
         deadline = self._clock() + patience.deadline_seconds
@@ -200,6 +200,10 @@ class PsCalls:
                     )
                 except PeerUnavailable as error:
                     problem = error
+                except CallRefused as error:
+                    if not error.is_fault_of_peer:
+                        raise
+                    problem = PeerUnavailable(f"failed ({error})", place=f"ps-{server}")
                 else:
                     self._count(len(data), len(answer))
                     reply = _decoded(server, decode, answer)

@@ -1,5 +1,7 @@
 """A server alone: every batch is applied once, by whoever may, to the rows it names."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -307,3 +309,37 @@ def test_a_job_without_tables_has_dense_values_alone(make_spec, make_core, make_
     assert caller.values([])[1] == [1.0] * 37
     with pytest.raises(Refusal):
         caller.pull(KEYS)
+
+
+def test_an_update_that_fails_half_way_ends_the_server(
+    make_spec, make_core, make_optimizer, monkeypatch
+):
+    ended = []
+    core = make_core(counting(make_spec(), make_optimizer), fail_stop=ended.append)
+    caller = Caller(core)
+    caller.init()
+    caller.pull(KEYS)
+
+    def no_room(*_, **__):
+        raise MemoryError
+
+    # The rows have moved by then.
+    monkeypatch.setattr("ctr_pipeline.distributed.ps.dense.DenseRange.update", no_room)
+    with pytest.raises(MemoryError):
+        caller.push(KEYS, batch(0))
+    assert [type(error) for error in ended] == [MemoryError]
+
+
+@pytest.mark.parametrize(("error", "code"), [("MemoryError()", 71), ("ValueError('x')", 72)])
+def test_the_end_of_a_server_tells_why(error, code):
+    program = (
+        "import logging; logging.basicConfig();"
+        "from ctr_pipeline.distributed.ps.fail_stop import end_process;"
+        f"end_process({error}); print('goes on')"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert found.returncode == code
+    assert "An update failed half way" in found.stderr
+    assert "goes on" not in found.stdout

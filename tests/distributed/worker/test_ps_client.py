@@ -59,6 +59,8 @@ class _Line:
         fate = self.wire.fate(self.server, method, number)
         if fate == "lost":
             raise PeerUnavailable("lost", place=str(self.server))
+        if fate in {"bug", "failed"}:
+            raise CallRefused(fate, "no room")
         try:
             reply = self._answer(self.wire.methods[self.server][method], data)
         except Refusal as error:
@@ -622,3 +624,30 @@ def test_wrong_shapes_are_told(start):
         )
     with pytest.raises(ValueError, match="not in table"):
         world.client.prepare(np.full((1, 3), 10**6, np.int32), 1)
+
+
+@pytest.mark.parametrize("code", ["bug", "failed"])
+@pytest.mark.parametrize("method", ["Pull", "Push"])
+def test_a_fault_of_a_server_is_waited_out_as_its_absence_is(start, method, code):
+    world = start(2)
+    prepared = world.prepare()
+    world.wire.fate = lambda server, called, number: (
+        code if (server, called) == (1, method) and number < 2 else None
+    )
+    pull = world.pull(prepared)
+    pull.wait()
+    assert world.push(pull).verdict == "applied"
+    assert world.wire.calls.count((1, method)) == 3
+
+
+def test_a_server_that_keeps_failing_is_unavailable(start):
+    clock = Clock()
+    world = start(1, deadline_seconds=10.0, clock=clock)
+
+    def fail(*_):
+        clock.now += 6.0
+        return "failed"
+
+    world.wire.fate = fail
+    with pytest.raises(PeerUnavailable, match="no room"):
+        world.pull(world.prepare()).wait()
