@@ -450,9 +450,9 @@ class Job:
             if request.generation != self._head.generation
             or not self._holds(request.member.incarnation, lease)
         )
-        reply = HeartbeatReply(
-            directive, self._head.generation, self.ps_addresses, revoked, self._active_workers()
-        )
+        is_told = request.member.role == "ps" and self._settings.has_rounds
+        active = self._active_workers() if is_told else ()
+        reply = HeartbeatReply(directive, self._head.generation, self.ps_addresses, revoked, active)
         return reply, self._flush()
 
     def lease(self, request: LeaseRequest, now: float) -> tuple[LeaseReply, list[Action]]:

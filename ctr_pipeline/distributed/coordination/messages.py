@@ -180,6 +180,8 @@ class RegisterReply:
         ps_addresses: By index; empty where one is not there yet.
         heartbeat_seconds: Between heartbeats.
         lease_seconds: Without a heartbeat for so long a worker loses its leases.
+        news_seconds: For which a worker's progress waits for its heartbeat, at most: what is
+            trained again if the worker is lost.
     """
 
     refused: str
@@ -188,6 +190,7 @@ class RegisterReply:
     ps_addresses: tuple[str, ...]
     heartbeat_seconds: float
     lease_seconds: float
+    news_seconds: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,8 @@ class HeartbeatReply:
         generation: Of the job now; a worker of an older one drops leases and caches.
         ps_addresses: By index.
         revoked: Leases that are no longer the worker's; it stops working on them.
-        active_workers: Incarnations that hold training leases; parameter servers size rounds by it.
+        active_workers: To parameter servers that gather rounds: incarnations that hold training
+            leases.
     """
 
     directive: Directive

@@ -24,6 +24,8 @@ class JobSettings:
         keep_checkpoints: Cuts kept, beside the best.
         full_every: One cut in so many holds all rows.
         heartbeat_seconds: Between heartbeats of a member.
+        news_seconds: For which a worker's progress waits for its heartbeat, at most.
+        has_rounds: Parameter servers wait for the workers that train, and are told of them.
         lease_seconds: Work that a worker holds at least, by its measured speed.
         worker_silence_seconds: A worker without a heartbeat for so long is hung.
         server_silence_seconds: A parameter server without a heartbeat for so long is hung.
@@ -53,6 +55,8 @@ class JobSettings:
     keep_checkpoints: int = 2
     full_every: int = 10
     heartbeat_seconds: float = 1.0
+    news_seconds: float = 0.2
+    has_rounds: bool = True
     lease_seconds: float = 5.0
     worker_silence_seconds: float = 10.0
     server_silence_seconds: float = 10.0

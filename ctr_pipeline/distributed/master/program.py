@@ -173,6 +173,7 @@ class Master:
             executor,
             heartbeat_seconds=self._settings.heartbeat_seconds,
             lease_seconds=self._settings.worker_silence_seconds,
+            news_seconds=self._settings.news_seconds,
             restarts=number,
         )
         with ExitStack() as stack:

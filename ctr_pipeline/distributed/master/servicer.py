@@ -35,6 +35,7 @@ class MasterServicer:
         executor: The machine with its surroundings.
         heartbeat_seconds: Between heartbeats of a member.
         lease_seconds: Without a heartbeat for so long a worker loses its leases.
+        news_seconds: For which a worker's progress waits for its heartbeat, at most.
         restarts: Masters of this job before this one.
     """
 
@@ -45,12 +46,14 @@ class MasterServicer:
         *,
         heartbeat_seconds: float,
         lease_seconds: float,
+        news_seconds: float,
         restarts: int,
     ) -> None:
         self._spec = spec
         self._executor = executor
         self._heartbeat_seconds = heartbeat_seconds
         self._lease_seconds = lease_seconds
+        self._news_seconds = news_seconds
         self._restarts = restarts
         self._server: RpcServer | None = None
         self._address = ""
@@ -83,6 +86,7 @@ class MasterServicer:
             ps_addresses=self._executor.ps_addresses,
             heartbeat_seconds=self._heartbeat_seconds,
             lease_seconds=self._lease_seconds,
+            news_seconds=self._news_seconds,
         )
 
     def status(self) -> JobView:

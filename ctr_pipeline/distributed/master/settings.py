@@ -17,6 +17,9 @@ _BATCHES_PER_SCORE_TASK = 16
 _LEAST_ROWS_PER_SCORE_TASK = 16_384
 _MOST_CLOCK_STEP_SECONDS = 2.0
 _FINAL_SPLITS = ("valid", "test")
+_NEWS_SECONDS = 0.2
+_MOST_HEARTBEATS_A_SECOND = 300
+"""Of all members together; a master spends about a millisecond on each."""
 
 
 def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
@@ -67,6 +70,10 @@ def plan_job(
     workers = bound_workers(runtime)
     valid = spec.split("valid")
     finals = (spec.split(name) for name in _FINAL_SPLITS)
+    members = spec.num_parameter_servers + workers.most + runtime.standby_workers
+    crowded = members / _MOST_HEARTBEATS_A_SECOND
+    # Three may be lost on the way before a member counts as silent.
+    heartbeat = max(runtime.heartbeat_seconds, min(crowded, runtime.lease_seconds / 3))
     settings = JobSettings(
         num_parameter_servers=spec.num_parameter_servers,
         min_workers=workers.least,
@@ -79,7 +86,9 @@ def plan_job(
         scores_folder=str(scores_folder),
         checkpoint_seconds=spec.checkpoint_seconds,
         keep_checkpoints=spec.keep_checkpoints,
-        heartbeat_seconds=runtime.heartbeat_seconds,
+        heartbeat_seconds=heartbeat,
+        news_seconds=min(heartbeat, max(_NEWS_SECONDS, crowded)),
+        has_rounds=spec.update.mode != "async",
         lease_seconds=runtime.lease_seconds,
         worker_silence_seconds=runtime.lease_seconds,
         server_silence_seconds=runtime.lease_seconds,

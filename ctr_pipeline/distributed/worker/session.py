@@ -35,8 +35,7 @@ from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
 _DEADLINE_SECONDS = 5.0
-_NEWS_SECONDS = 0.2
-"""Progress waits at most so long for its heartbeat: what a lost worker repeats."""
+_ASK_AGAIN_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _POLL_SECONDS = 0.2
@@ -113,7 +112,7 @@ class Session:
         self._registered = False
         self._leaving = False
         self._error: CtrPipelineError | None = None
-        self._heartbeat_seconds = _NEWS_SECONDS
+        self._heartbeat_seconds = self._news_seconds = _ASK_AGAIN_SECONDS
         self._lease_seconds = 5.0
         self._heartbeat_at = 0.0
         """When the last one was sent."""
@@ -339,7 +338,7 @@ class Session:
                 return self._heartbeat_at, self._heartbeat
             pause = self._heartbeat_seconds
             if self._book.has_news:
-                pause = min(pause, _NEWS_SECONDS)
+                pause = min(pause, self._news_seconds)
             heartbeat_at = self._heartbeat_at + pause
             if self._num_wanted() and self._lease_at < heartbeat_at:
                 return self._lease_at, self._lease
@@ -374,6 +373,7 @@ class Session:
             self._spec = reply.spec
             self._heartbeat_seconds = reply.heartbeat_seconds
             self._lease_seconds = reply.lease_seconds
+            self._news_seconds = reply.news_seconds
             self._move_to(Route(reply.generation, reply.ps_addresses))
             self._lease_at = 0.0
             self._heartbeat_at = self._clock()
@@ -424,13 +424,13 @@ class Session:
         with self._changed:
             if reply.generation < self._route.generation:
                 # The master has yet to learn what a parameter server told us.
-                self._lease_at = self._clock() + _NEWS_SECONDS
+                self._lease_at = self._clock() + _ASK_AGAIN_SECONDS
                 return
             self._move_to(Route(reply.generation, ()))
             if reply.verdict == "tasks":
                 # What it could not give now it may give later.
                 if self._book.add(reply.tasks) < wanted:
-                    self._lease_at = self._clock() + max(reply.wait_seconds, _NEWS_SECONDS)
+                    self._lease_at = self._clock() + max(reply.wait_seconds, _ASK_AGAIN_SECONDS)
             elif reply.verdict == "wait":
                 self._lease_at = self._clock() + max(reply.wait_seconds, 0.01)
             else:

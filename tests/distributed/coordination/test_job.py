@@ -295,6 +295,7 @@ def test_rounds_wait_for_workers_with_leases_only():
     assert bench.heartbeat("ps", 0, "p").active_workers == ()
     bench.lease(1, "b")
     assert bench.heartbeat("ps", 0, "p").active_workers == ("b",)
+    assert bench.heartbeat("worker", 1, "b").active_workers == ()
 
 
 def test_progress_is_not_written_but_leases_and_ends_are_durable():

@@ -75,6 +75,21 @@ def test_wishes_become_settings(spec):
     assert found.num_parameter_servers == spec.num_parameter_servers
 
 
+@pytest.mark.parametrize(
+    ("workers", "heartbeat", "news"), [(2, 1.0, 0.2), (198, 1.0, 2 / 3), (598, 5 / 3, 5 / 3)]
+)
+def test_members_of_a_large_job_are_heard_less_often(spec, workers, heartbeat, news):
+    spec = replace(spec, num_parameter_servers=2)
+    bounds = {"min": 1, "max": workers}
+    found = plan(spec, workers=bounds, lease_seconds=5.0, heartbeat_seconds=1.0)
+    assert (found.heartbeat_seconds, found.news_seconds) == pytest.approx((heartbeat, news))
+
+
+def test_servers_that_gather_no_rounds_are_told_of_no_workers(spec):
+    assert not plan(replace(spec, update=replace(spec.update, mode="async"))).has_rounds
+    assert plan(replace(spec, update=replace(spec.update, mode="sync"))).has_rounds
+
+
 def test_a_sleep_of_the_machine_never_counts_as_silence(spec):
     for seconds in (0.5, 5.0, 60.0):
         found = plan(spec, lease_seconds=seconds)
