@@ -210,7 +210,6 @@ def main() -> None:
                     metrics={},
                     features=[],
                 ),
-                warmup_rows=pa.table({"id": texts[:2]}),
             )
         )
         seconds = time.perf_counter() - opened

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from typer import Abort
 from typer.exceptions import TyperException
 
 from ctr_pipeline.cli.session import Session, print_json
-from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted
+from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted, printable
 from ctr_pipeline.interruption import handle_signals
+from ctr_pipeline.tracebacks import render_traceback, summarize
 
 EXIT_USER = 1
 EXIT_BUG = 3
@@ -111,7 +111,7 @@ def _interrupted(number: int, exit_code: int, session: Session) -> int:
 
 def _bug(error: Exception, session: Session) -> int:
     log = _write_traceback(error, session.run_folder)
-    summary = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    summary = printable(summarize(error).splitlines()[0][:200])
     _tell(f"error: a bug in ctrpipe, not in your config or data ({summary}); details are in {log}")
     if session.as_json:
         payload = {"type": type(error).__name__, "message": summary, "log": str(log)}
@@ -120,7 +120,7 @@ def _bug(error: Exception, session: Session) -> int:
 
 
 def _write_traceback(error: Exception, run_folder: Path | None) -> Path:
-    text = "".join(traceback.format_exception(error))
+    text = render_traceback(error)
     if run_folder is not None and run_folder.is_dir():
         log = run_folder / "run.log"
         try:

@@ -19,6 +19,7 @@ from ctr_pipeline.cli.first_import import (
     without_extras,
 )
 from ctr_pipeline.progress import Progress, SilentProgress
+from ctr_pipeline.tracebacks import LogFormatter, conceal_values
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
@@ -84,6 +85,7 @@ class Session:
 
         loaded = load_config(path, overrides or (), check_model=check_model)
         self.run_folder = loaded.config.run_folder
+        conceal_values(loaded.config.has_sensitive_columns)
         return loaded
 
     def show(self, payload: Any, render: Callable[[], None]) -> None:
@@ -98,7 +100,7 @@ class Session:
         level = {0: logging.WARNING, 1: logging.INFO}.get(self.verbosity, logging.DEBUG)
         logger = logging.getLogger("ctr_pipeline")
         stream = logging.StreamHandler(sys.stderr)
-        stream.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        stream.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
         stream.setLevel(logging.ERROR if self.quiet else level)
         for old in [old for old in logger.handlers if isinstance(old, logging.StreamHandler)]:
             if not isinstance(old, logging.FileHandler):
@@ -118,7 +120,7 @@ class Session:
         form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
         level = logging.DEBUG if self.verbosity > 1 else logging.INFO
         for handler in logger.handlers:
-            handler.setFormatter(logging.Formatter(form))
+            handler.setFormatter(LogFormatter(form))
             handler.setLevel(logging.ERROR if self.quiet else level)
         logger.setLevel(level)
 

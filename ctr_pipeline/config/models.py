@@ -1080,3 +1080,8 @@ class Config(Section):
     def run_folder(self) -> Path:
         """The run folder as a path."""
         return Path(self.output)
+
+    @property
+    def has_sensitive_columns(self) -> bool:
+        """Whether any entry marks columns whose values are shown nowhere."""
+        return any(not isinstance(entry, str) and entry.sensitive for entry in self.features)

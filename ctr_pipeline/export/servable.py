@@ -24,6 +24,8 @@ from ctr_pipeline.export.warmup import write_warmup_requests
 from ctr_pipeline.training.joined import JoinedModel
 from ctr_pipeline.training.slots import Slots
 
+_WARMUP_ROWS = 8
+
 
 @dataclass(frozen=True)
 class ExportedModel:
@@ -56,7 +58,6 @@ def export_servable(
     width: int,
     version_folder: Path,
     info: ModelCardInfo,
-    warmup_rows: pa.Table,
     slot_tables: Sequence[int] | None = None,
     slots: Slots | None = None,
 ) -> ExportedModel:
@@ -75,7 +76,6 @@ def export_servable(
         width: Values of a row: the linear weight and the embedding.
         version_folder: `…/export/<version>`; left as it is until `publish_export`.
         info: For the model card.
-        warmup_rows: A few raw rows that a server scores before it takes traffic.
         slot_tables: Table of each column of ids; None if column f is of table f.
         slots: How columns of ids become fields; None if they are fields.
 
@@ -116,7 +116,7 @@ def export_servable(
             keys_name="row_keys",
             values_name="row_values",
         )
-        write_warmup_requests(folder, _warmup_requests(exported, warmup_rows), model_name=info.name)
+        write_warmup_requests(folder, _warmup_requests(exported), model_name=info.name)
         write_model_card(
             folder,
             info,
@@ -166,7 +166,15 @@ def discard_export(exported: ExportedModel) -> None:
     shutil.rmtree(exported.folder, ignore_errors=True)
 
 
-def _warmup_requests(exported: ExportedModel, rows: pa.Table) -> dict[str, dict[str, Any]]:
+def _warmup_requests(exported: ExportedModel) -> dict[str, dict[str, Any]]:
+    """Made-up rows: the model goes where its training rows may not."""
+    rows = pa.table(
+        {
+            column: pa.array([0.0] * _WARMUP_ROWS if kind == "double" else ["0"] * _WARMUP_ROWS)
+            for column, kind in exported.column_types.items()
+        }
+    )
+
     def named(columns: Mapping[str, Any]) -> dict[str, Any]:
         return {exported.input_names[column]: values for column, values in columns.items()}
 

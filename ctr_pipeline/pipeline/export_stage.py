@@ -28,7 +28,6 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
 
 _BLOCK_ROWS = 65_536
-_WARMUP_ROWS = 8
 
 
 def run_export(
@@ -80,7 +79,6 @@ def run_export(
                     missing_values=config.data.missing_values,
                     extra=_describe_members(model, config.model.embedding_dim),
                 ),
-                warmup_rows=ordinary.slice(0, _WARMUP_ROWS),
                 slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
                 slots=model.compiled.slots,
             )

@@ -4,7 +4,7 @@ Importing this module imports none of them: a master stays small because it neve
 worker needs.
 """
 
-import traceback
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.tracebacks import render_traceback
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
@@ -220,14 +221,14 @@ def _explained(run: Callable[[], int], member: str) -> int:
     """Runs a member; what ends it stands in its log, for whoever asks the launcher why."""
     try:
         return run()
-    except MemoryError:
-        traceback.print_exc()
+    except MemoryError as error:
+        sys.stderr.write(render_traceback(error))
         raise MemberOutOfMemory(
             f"{member} is out of memory", remedy="Give it more, or lower train.batch_size"
         ) from None
     except CtrPipelineError:
         raise
-    except Exception:
+    except Exception as error:
         # The command line shows only its last line, which is enough for people at a terminal.
-        traceback.print_exc()
+        sys.stderr.write(render_traceback(error))
         raise

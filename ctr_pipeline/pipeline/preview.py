@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_pipeline.analysis import (
     ColumnDecision,
@@ -18,11 +18,14 @@ from ctr_pipeline.analysis import (
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
-from ctr_pipeline.dataset.lists import as_texts, is_list
+from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
+from ctr_pipeline.dataset.columns import ColumnPlan
+from ctr_pipeline.dataset.parquet import convert_column
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
-from ctr_pipeline.features import ColumnType, FeatureSpec
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import (
     add_text_numbers,
     choose_columns_of,
@@ -221,7 +224,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         folder = Path(name)
         file = folder / "head.arrow"
         label = loaded.config.data.label
-        write_part(_head(source, columns, label), file, label)
+        write_part(_head(loaded, source, columns), file, label)
         profile = None
         if columns.automatic:
             plain = [
@@ -255,14 +258,45 @@ def _collect(
     return add_text_numbers(found, plan, [file], folder, config.runtime)
 
 
-def _head(source: Source, read: FeatureColumns, label: str) -> pa.Table:
-    """The head's rows that have a label, in the types of ingested rows."""
-    labels = pc.cast(source.head.column(label), pa.float64(), safe=False)
-    columns = {label: pc.cast(labels, pa.int8(), safe=False)}
-    for name, kind in read.types.items():
-        wanted = pa.float64() if kind is ColumnType.NUMBER else pa.string()
-        values = source.head.column(name)
-        if name in read.lists and is_list(values.type):
-            values, _, _ = as_texts(values.combine_chunks(), read.lists[name])
-        columns[name] = values.cast(wanted)
-    return pa.table(columns).filter(pc.is_in(labels, pa.array([0.0, 1.0])))
+def _head(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Table:
+    """The head's rows that have a label, in the types of ingested rows, without bad ones.
+
+    Raises:
+        DataError: A value does not fit its column, and the config has bad rows end a reading.
+    """
+    data = loaded.config.data
+    plan = ColumnPlan(
+        label=data.label,
+        types=read.types,
+        carried=frozenset(),
+        missing_values=("", *data.missing_values),
+        sensitive=read.sensitive,
+        lists=read.lists,
+    )
+    head = source.head.combine_chunks()
+    faults = BlockFaults(head.num_rows, plan.sensitive)
+    records = np.arange(head.num_rows)
+    columns = {}
+    for name in plan.names:
+        chunks = head.column(name).chunks
+        values = chunks[0] if chunks else pa.array([], head.schema.field(name).type)
+        columns[name] = convert_column(values, name, plan, faults, records)
+    if data.bad_rows == "fail":
+        for fault in faults.first():
+            if fault.column != data.label:
+                raise _bad_head(source, fault)
+    return pa.table(columns, plan.schema).filter(pa.array(faults.good))
+
+
+def _bad_head(source: Source, fault: Fault) -> DataError:
+    # The head may hold rows of several files.
+    first = str(next(iter(source.opened)))
+    bad = BadRow(
+        file=first,
+        row=fault.record + 1,
+        column=fault.column,
+        reason=fault.reason,
+        value=fault.value,
+    ).as_error()
+    place = f"{first}, among the first rows, column '{fault.column}'"
+    return DataError(bad.message, place=place, remedy=bad.remedy)

@@ -32,6 +32,7 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_drift, render_profile
 from ctr_pipeline.statistics import ColumnDrift, Statistics
+from ctr_pipeline.tracebacks import conceal_values
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,7 @@ def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
             remedy="Leave --columns out",
         )
     config = load_config(run.config).config
+    conceal_values(config.has_sensitive_columns)
     parts = [part for feature in load_features(run.features) for part in feature.parts]
     return _OldRows(
         config=_lenient(config.data),

@@ -18,6 +18,7 @@ from ctr_pipeline.pipeline.resources import bound_libraries
 from ctr_pipeline.pipeline.results import PredictResult
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.tracebacks import LogFormatter
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.unseen import FileScorer
@@ -114,7 +115,7 @@ def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> It
 def logged(run: RunFolder) -> Iterator[None]:
     """Writes what happens into `run.log`, what ended it included."""
     handler = logging.FileHandler(run.log, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     previous = _LOGGER.level
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(min(previous or logging.INFO, logging.INFO))

@@ -151,7 +151,6 @@ class Job:
             "width": 1 + DIM,
             "version_folder": version_folder,
             "info": INFO,
-            "warmup_rows": self.rows.slice(0, 2),
         }
         return export_servable(**(arguments | changes))
 

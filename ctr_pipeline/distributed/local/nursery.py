@@ -13,7 +13,6 @@ import os
 import random
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, NoReturn
 
 from ctr_pipeline.distributed.local.lifeline import die_with_parent
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.tracebacks import render_traceback
 
 _MAX_REQUEST_BYTES = 1 << 16
 _EXIT_UNBORN = 70
@@ -214,8 +214,8 @@ def _live(
             # The siblings must not draw the same random numbers.
             random.seed()
             code = run(request["arguments"])
-    except BaseException:  # noqa: BLE001  nothing may reach the frames of the nursery below
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001  nothing may reach the nursery's frames below
+        sys.stderr.write(render_traceback(error))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

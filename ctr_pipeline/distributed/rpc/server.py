@@ -24,6 +24,7 @@ from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage, Refusal
 from ctr_pipeline.distributed.rpc.later import Finish, LaterReply
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.tracebacks import summarize
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_PORT = 65_535
@@ -262,7 +263,7 @@ def _explain(
         _LOGGER.error("%s failed: %s", method.name, error)
         return grpc.StatusCode.FAILED_PRECONDITION, "failed", str(error)
     _LOGGER.error("%s failed", method.name, exc_info=error)
-    summary = f"{method.name} failed: {type(error).__name__}: {error}"
+    summary = f"{method.name} failed: {summarize(error)}"
     return grpc.StatusCode.INTERNAL, "bug", summary
 
 

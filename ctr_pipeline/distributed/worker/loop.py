@@ -14,7 +14,6 @@ import itertools
 import logging
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from ctr_pipeline.distributed.worker.ps_client import PushOutcome, RolledBack, S
 from ctr_pipeline.distributed.worker.session import Route, Session
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.tracebacks import render_traceback
 from ctr_pipeline.training.batches import Position, Prefetcher, pad
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.profile import LapClock, Stage, thread_lines, time_of_thread
@@ -525,7 +525,7 @@ class WorkerLoop:
         _LOGGER.error("%s cannot be done", task.key, exc_info=error)
         with contextlib.suppress(RolledBack, _Leaving):
             self._settle()
-        self._session.fail(task, "".join(traceback.format_exception(error)))
+        self._session.fail(task, render_traceback(error))
         if not self._session.flush(_FLUSH_SECONDS):
             _LOGGER.warning("The master did not hear of the failure")
         raise error
