@@ -222,6 +222,22 @@ class TestErrors:
         assert "deep inside" in (folder / "run.log").read_text()
         assert json.loads(out)["exit_code"] == 3
 
+    @pytest.mark.parametrize("sensitive", [True, False])
+    def test_a_bug_tells_no_value_where_a_column_is_sensitive(
+        self, capsys, pipeline, config, tmp_path, sensitive
+    ):
+        folder = tmp_path / "runs" / "x"
+        folder.mkdir(parents=True)
+        with config.open("a") as file:
+            file.write(f"features: [{{columns: I1, sensitive: {str(sensitive).lower()}}}]\n")
+        value = "alice@" + "example"
+        pipeline.error = ValueError(f"cannot parse {value}")
+        code, out, err = call(capsys, "run", config, "--json")
+        assert code == 3
+        told = (out, err, (folder / "run.log").read_text())
+        assert [value in one for one in told] == [not sensitive] * 3
+        assert all("ValueError" in one for one in told)
+
     def test_bug_without_a_run_folder_goes_to_a_temporary_file(
         self, capsys, pipeline, config, tmp_path, monkeypatch
     ):
