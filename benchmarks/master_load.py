@@ -52,6 +52,7 @@ from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger
 from ctr_pipeline.distributed.master.program import run_master
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
@@ -144,14 +145,14 @@ def be_master(run_folder: Path, channel: Connection) -> None:
     run_master(run_folder, "127.0.0.1:0")
 
 
-def connect(run_folder: Path) -> RpcClient:
+def connect(run_folder: Path, role: Role) -> RpcClient:
     """To the master, once it serves."""
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while (endpoint := load_endpoint(run_folder / "job")) is None:
         if time.monotonic() > give_up:
             raise RuntimeError("the master does not come up")
         time.sleep(0.05)
-    return RpcClient(MASTER, endpoint.address, Access.load(run_folder / "job"))
+    return RpcClient(MASTER, endpoint.address, Access.load(run_folder / "job", role))
 
 
 # Servers, all in one process.
@@ -159,7 +160,7 @@ def connect(run_folder: Path) -> RpcClient:
 
 def be_servers(run_folder: Path, number: int, channel: Connection) -> None:
     """Registers so many servers and sends their heartbeats until the channel says stop."""
-    access = Access.load(run_folder / "job")
+    access = Access.load(run_folder / "job", "ps")
     server = RpcServer(
         "PsService",
         [Method("Restore", RestoreRequest, RestoreReply, lambda _: RestoreReply("", 0))],
@@ -185,7 +186,7 @@ def _be_server(
     run_folder: Path, index: int, address: str, stop: threading.Event, calls: "Tally"
 ) -> None:
     member = Member("ps", index, f"server{index:010d}")
-    client = connect(run_folder)
+    client = connect(run_folder, "ps")
     reply = client.call(
         "Register",
         _registration(member, address),
@@ -283,7 +284,8 @@ def be_workers(run_folder: Path, indices: range, batch_seconds: float, channel: 
     """Is some of the workers, until the channel says stop; answers calls and times of leases."""
     calls, leases = Tally(), list[float]()
     workers = [
-        Worker(index, lambda: TimedLink(connect(run_folder), calls, leases)) for index in indices
+        Worker(index, lambda: TimedLink(connect(run_folder, "worker"), calls, leases))
+        for index in indices
     ]
     for worker in workers:
         worker.session.__enter__()
@@ -332,7 +334,7 @@ def measure(
         prepare_job(run_folder, servers=servers, workers=workers, tasks=tasks)
         try:
             master = start(be_master, run_folder)
-            client = connect(run_folder)
+            client = connect(run_folder, "client")
             agents = [start(be_servers, run_folder, servers)]
             share = -(-workers // min(processes, workers))
             for first in range(0, workers, share):

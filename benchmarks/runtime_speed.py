@@ -79,7 +79,7 @@ LOCAL = Side("one process", {"mode": "local"})
 MAIN_SIDES = (
     LOCAL,
     Side("1 PS, 1 worker", members(1, 1)),
-    Side("1 PS, 1 worker, TLS", members(1, 1, tls="auto")),
+    Side("1 PS, 1 worker, TLS", members(1, 1, tls="always")),
 )
 SERVER_SIDES = tuple(Side(f"{n} PS, 1 worker", members(n, 1)) for n in (1, 2, 3, 4))
 SPARE_SIDES = tuple(replace(side, name=f"{side.name}, a core", cores=(0, 1)) for side in MAIN_SIDES)

@@ -49,6 +49,15 @@ PrepareOnly = Annotated[
     ),
 ]
 
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="With --prepare-only: no TLS, though members may be on several hosts; whoever sees "
+        "their network can read the job's secrets and take it over.",
+    ),
+]
+
 Columns = Annotated[
     str | None,
     typer.Option(

@@ -5,6 +5,7 @@ import typer
 from ctr_pipeline.cli.options import (
     AsJson,
     ConfigFile,
+    Insecure,
     Overrides,
     Overwrite,
     PrepareOnly,
@@ -14,6 +15,7 @@ from ctr_pipeline.cli.options import (
     Verbose,
 )
 from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.errors import CtrPipelineError
 
 
 def train(
@@ -25,6 +27,7 @@ def train(
     overwrite: Overwrite = False,
     profile: ProfileTraining = False,
     prepare_only: PrepareOnly = False,
+    insecure: Insecure = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -44,6 +47,12 @@ def train(
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline.timing import process_age_seconds
 
+    if insecure and not prepare_only:
+        raise CtrPipelineError(
+            "says how members that people start talk to each other",
+            place="--insecure",
+            remedy="Use it with --prepare-only",
+        )
     if prepare_only:
         from ctr_pipeline.pipeline import prepare_job
 
@@ -53,6 +62,7 @@ def train(
             resume=resume,
             overwrite=overwrite,
             profile=profile,
+            insecure=insecure,
             progress=session.progress,
         )
     else:

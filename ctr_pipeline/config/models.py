@@ -930,10 +930,11 @@ class RuntimeConfig(Section):
         description="With update: async or bounded, divide the learning rate of a batch by the "
         "updates since its pull.",
     )
-    tls: Literal["auto", "off"] = Field(
-        default="off",
-        description="auto: a certificate authority for the job, members prove themselves to each "
-        "other; off: not encrypted, which is for members of one machine.",
+    tls: Literal["auto", "always", "off"] = Field(
+        default="auto",
+        description="auto: members that people start, which may be on several hosts, talk by "
+        "mutual TLS, and those that ctrpipe run starts on this machine without; always: all do; "
+        "off: none does, and addresses beyond this machine are refused.",
     )
     ledger: Literal["sqlite"] | EtcdLedger = Field(
         default="sqlite",

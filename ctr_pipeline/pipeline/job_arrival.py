@@ -57,7 +57,7 @@ class JobSight:
         master_address: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        Access.load(job.folder)
+        Access.load(job.folder, job.role)
         self._job = job
         self._master_address = master_address
         self._clock = clock

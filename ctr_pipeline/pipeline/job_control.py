@@ -16,6 +16,7 @@ from typing import IO, Self, TypeVar
 from ctr_pipeline.distributed.coordination.messages import Empty, ScaleRequest
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
@@ -41,9 +42,11 @@ class Job:
 
     Attributes:
         run_folder: Of the run that started it.
+        role: Of whoever asks, whose certificate is shown.
     """
 
     run_folder: Path
+    role: Role = "client"
 
     @property
     def folder(self) -> Path:
@@ -135,7 +138,9 @@ class MasterLine:
         address = self._address or self._announced()
         if self._client is None or self._client.address != address:
             self._hang_up()
-            self._client = RpcClient(MASTER_SERVICE, address, Access.load(self._job.folder))
+            self._client = RpcClient(
+                MASTER_SERVICE, address, Access.load(self._job.folder, self._job.role)
+            )
         try:
             return self._client.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
         except PeerUnavailable as error:

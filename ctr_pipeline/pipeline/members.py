@@ -17,6 +17,7 @@ from ctr_pipeline.tracebacks import render_traceback
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
     from ctr_pipeline.distributed.local.launcher import MemberStart
+    from ctr_pipeline.distributed.rpc.certificates import Role
 
 LOOPBACK_HOST = "127.0.0.1"
 
@@ -79,7 +80,7 @@ def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None
         if launcher_address is None:
             with _in_use(folder):
                 return run_master(folder, bind)
-        launcher = RemoteLauncher(launcher_address, Access.load(folder / "job"))
+        launcher = RemoteLauncher(launcher_address, Access.load(folder / "job", "master"))
         try:
             return run_master(folder, bind, launcher)
         finally:
@@ -131,7 +132,7 @@ def be_parameter_server(
     folder = require_job(loaded)
 
     def run() -> int:
-        if incarnation is None and not _can_join(folder, master_address, wait_seconds):
+        if incarnation is None and not _can_join(folder, "ps", master_address, wait_seconds):
             return 0
         from ctr_pipeline.distributed.ps.program import run_ps
 
@@ -167,7 +168,7 @@ def be_worker(
     folder = require_job(loaded)
 
     def run() -> int:
-        if incarnation is None and not _can_join(folder, master_address, wait_seconds):
+        if incarnation is None and not _can_join(folder, "worker", master_address, wait_seconds):
             return 0
         from ctr_pipeline.distributed.worker.program import run_worker
         from ctr_pipeline.pipeline.worker_model import build_worker_model
@@ -184,12 +185,12 @@ def be_worker(
     return _explained(run, f"worker-{index}")
 
 
-def _can_join(folder: Path, master_address: str | None, wait_seconds: float) -> bool:
+def _can_join(folder: Path, role: "Role", master_address: str | None, wait_seconds: float) -> bool:
     """Whether a member that nobody launched finds a job; False if it is finished."""
     from ctr_pipeline.pipeline import job_arrival
     from ctr_pipeline.pipeline.job_control import Job
 
-    job = Job(folder)
+    job = Job(folder, role)
     look = job_arrival.JobSight(job, master_address)
     return job_arrival.await_job(job, look, wait_seconds=wait_seconds)
 

@@ -63,7 +63,9 @@ def trained_in_processes(
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
         Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
     """
-    access, resume = _claim_job(loaded, run, resume=resume, progress=progress)
+    access, resume = _claim_job(
+        loaded, run, resume=resume, tls=loaded.config.runtime.tls == "always", progress=progress
+    )
     commands = CommandLines(run.config)
     with LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher:
         with times.stage("training"):
@@ -88,21 +90,38 @@ def prepare_for_members(
     *,
     resume: bool,
     beginning: Beginning | None = None,
+    insecure: bool = False,
     progress: Progress,
     times: StageTimes,
 ) -> None:
     """Everything that members agree on, for whoever starts them; arguments as for training.
 
+    Members that people start may be on several hosts: they talk by TLS unless `insecure` or the
+    config says otherwise.
+
     Raises:
         CtrPipelineError: Something the user can mend.
     """
-    _, resume = _claim_job(loaded, run, resume=resume, progress=progress)
+    _, resume = _claim_job(
+        loaded,
+        run,
+        resume=resume,
+        tls=loaded.config.runtime.tls != "off" and not insecure,
+        insecure=insecure,
+        progress=progress,
+    )
     with times.stage("job"):
         _prepare(loaded, run, encoding, resume=resume, beginning=beginning, progress=progress)
 
 
 def _claim_job(
-    loaded: LoadedConfig, run: RunFolder, *, resume: bool, progress: Progress
+    loaded: LoadedConfig,
+    run: RunFolder,
+    *,
+    resume: bool,
+    tls: bool,
+    insecure: bool = False,
+    progress: Progress,
 ) -> tuple[Access, bool]:
     """New secrets in a folder that is ready for a job, and whether one is there to go on with."""
     if resume:
@@ -115,7 +134,7 @@ def _claim_job(
     if not resume:
         run.discard_results()
     run.keep_config(loaded)
-    access = Access.create(run.job, tls=loaded.config.runtime.tls == "auto")
+    access = Access.create(run.job, tls=tls, insecure=insecure)
     # Of a master that is gone.
     (run.job / "endpoint.json").unlink(missing_ok=True)
     return access, resume

@@ -141,12 +141,14 @@ def prepare_job(
     resume: bool = False,
     overwrite: bool = False,
     profile: bool = False,
+    insecure: bool = False,
     progress: Progress,
 ) -> RunResult:
     """Everything up to and without the members of a job, which people start then.
 
     They may do so on any hosts that see the run folder. The arguments are those of `run_pipeline`;
-    a job in several processes cannot be profiled.
+    a job in several processes cannot be profiled. With `insecure`, members talk across hosts
+    without TLS.
     """
     _check_has_members(loaded)
     progress = LoggedProgress(progress)
@@ -167,6 +169,7 @@ def prepare_job(
             prepared.encoding,
             resume=resume,
             beginning=prepared.analysis.beginning,
+            insecure=insecure,
             progress=progress,
             times=prepared.times,
         )

@@ -154,7 +154,7 @@ def _prepare(
     config = loaded.config
     runtime = config.runtime.model_copy(update={"ledger": "sqlite"})
     own = config.model_copy(update={"output": str(folder.path.resolve()), "runtime": runtime})
-    access = Access.create(folder.job, tls=runtime.tls == "auto")
+    access = Access.create(folder.job, tls=runtime.tls == "always")
     durable.write_text(folder.config, resolved_yaml(own))
     shutil.copyfile(run.statistics, folder.statistics)
     shutil.copyfile(run.preprocessing, folder.preprocessing)

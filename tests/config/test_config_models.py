@@ -146,7 +146,7 @@ KEYS = {
     "runtime.grads_to_wait": (2, 0),
     "runtime.max_staleness": (0, -1),
     "runtime.scale_learning_rate_by_staleness": (True, "yes"),
-    "runtime.tls": ("auto", "on"),
+    "runtime.tls": ("always", "on"),
     "runtime.ledger.etcd": ("http://127.0.0.1:2379", ""),
     "runtime.ledger.prefix": ("/jobs/", ""),
     "runtime.max_task_failures": (5, 0),

@@ -51,7 +51,7 @@ def problems(runtime):
         ({"ledger": {"etcd": "http://here"}}, "runtime.ledger.etcd", "found 'http://here'"),
         ({"ledger": {"etcd": "http://here:port"}}, "runtime.ledger.etcd", "is no address"),
         ({"ledger": {"etcd": "http://here:1/v3"}}, "runtime.ledger.etcd", "after the port"),
-        ({"tls": True}, "runtime.tls", "expected auto | off"),
+        ({"tls": True}, "runtime.tls", "expected auto | always | off"),
     ],
 )
 def test_contradiction_is_told_at_its_key(runtime, key, part):

@@ -75,7 +75,7 @@ JOB_CONFIGS = (
     Case("update_misspelt", _runtime(update="asynch"), ("did you mean 'async'?",), CHECK),
     Case("staleness_negative", _runtime(max_staleness=-1), ("runtime.max_staleness", "0"), CHECK),
     Case("no_gradients", _runtime(grads_to_wait=0), ("runtime.grads_to_wait", "1"), CHECK),
-    Case("tls_of_its_own", _runtime(tls="yes"), ("runtime.tls", "auto | off"), CHECK),
+    Case("tls_of_its_own", _runtime(tls="yes"), ("runtime.tls", "auto | always | off"), CHECK),
     Case(
         "lease_below_heartbeats",
         _runtime(heartbeat_seconds=10),

@@ -82,7 +82,6 @@ class JobByHand:
                 "mode": "processes",
                 "parameter_servers": 2,
                 "workers": {"min": 1, "max": 2},
-                "tls": "auto",
             },
             "output": str(self.output),
         }

@@ -46,9 +46,9 @@ def serve_launcher(launcher: Launcher, access: Access) -> RpcServer:
         return Observed(launcher.observe())
 
     methods = (
-        Method("Start", StartMember, Empty, start),
-        Method("Stop", StopMember, Empty, stop),
-        Method("Observe", Empty, Observed, observe),
+        Method("Start", StartMember, Empty, start, callers=("master",)),
+        Method("Stop", StopMember, Empty, stop, callers=("master",)),
+        Method("Observe", Empty, Observed, observe, callers=("master",)),
     )
     return RpcServer(SERVICE, methods, address="127.0.0.1:0", access=access, num_threads=4)
 

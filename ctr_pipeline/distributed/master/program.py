@@ -90,7 +90,7 @@ class Master:
         self._job_folder = run_folder / "job"
         self._spec = load_spec(self._job_folder)
         config = load_config(run_folder / "config.resolved.yaml").config
-        self._access = Access.load(self._job_folder)
+        self._access = Access.load(self._job_folder, "master")
         # Absolute: workers take relative names from the run folder, which may be relative itself.
         scores = (run_folder / "scores").resolve()
         self._settings = plan_job(

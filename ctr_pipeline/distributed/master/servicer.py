@@ -21,10 +21,13 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.distributed.master.executor import JobExecutor
 from ctr_pipeline.distributed.master.status import JobView, MemberView, view_job
+from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 
 SERVICE = "MasterService"
+_MEMBERS: tuple[Role, ...] = ("ps", "worker")
+_PEOPLE: tuple[Role, ...] = ("client", "launcher")
 
 
 class MasterServicer:
@@ -63,13 +66,19 @@ class MasterServicer:
     def methods(self) -> tuple[Method, ...]:
         """What is served."""
         return (
-            Method("Register", RegisterRequest, RegisterReply, self.register),
-            Method("Heartbeat", HeartbeatRequest, HeartbeatReply, self._executor.heartbeat),
-            Method("Lease", LeaseRequest, LeaseReply, self._executor.lease),
+            Method("Register", RegisterRequest, RegisterReply, self.register, callers=_MEMBERS),
+            Method(
+                "Heartbeat",
+                HeartbeatRequest,
+                HeartbeatReply,
+                self._executor.heartbeat,
+                callers=_MEMBERS,
+            ),
+            Method("Lease", LeaseRequest, LeaseReply, self._executor.lease, callers=("worker",)),
             Method("Status", Empty, JobView, lambda _: self.status()),
-            Method("Stop", Empty, Empty, self._stop),
-            Method("Scale", ScaleRequest, Empty, self._scale),
-            Method("Finish", Empty, Empty, self._finish),
+            Method("Stop", Empty, Empty, self._stop, callers=_PEOPLE),
+            Method("Scale", ScaleRequest, Empty, self._scale, callers=_PEOPLE),
+            Method("Finish", Empty, Empty, self._finish, callers=_PEOPLE),
         )
 
     def know_server(self, server: RpcServer, address: str, metrics_address: str) -> None:

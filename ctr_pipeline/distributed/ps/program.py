@@ -72,7 +72,11 @@ def run_ps(
         CtrPipelineError: It cannot serve, or the master refuses it.
     """
     job_folder = run_folder / "job"
-    access = Access.load(job_folder)
+    access = Access.load(job_folder, "ps")
+    if advertise is not None:
+        access.require_protected(advertise)
+    if master_address is not None:
+        access.require_protected(master_address)
     spec = load_spec(job_folder)
     if not 0 <= index < spec.num_parameter_servers:
         raise CtrPipelineError(

@@ -40,11 +40,13 @@ def ps_methods(core: PsCore, shut_down: Callable[[], None]) -> tuple[Method, ...
         return Empty()
 
     return (
-        Method("Pull", PullRequest, PullReply, core.pull),
-        Method("Push", PushRequest, PushReply, core.push),
-        Method("InitDense", DenseRequest, DenseReply, core.init_dense),
+        Method("Pull", PullRequest, PullReply, core.pull, callers=("worker", "launcher")),
+        Method("Push", PushRequest, PushReply, core.push, callers=("worker",)),
+        Method(
+            "InitDense", DenseRequest, DenseReply, core.init_dense, callers=("worker", "launcher")
+        ),
         Method("ReadRows", ReadRowsRequest, None, read_rows, streams=True),
-        Method("Snapshot", SnapshotRequest, SnapshotReply, core.snapshot),
-        Method("Restore", RestoreRequest, RestoreReply, core.restore),
-        Method("Shutdown", Empty, Empty, end),
+        Method("Snapshot", SnapshotRequest, SnapshotReply, core.snapshot, callers=("master",)),
+        Method("Restore", RestoreRequest, RestoreReply, core.restore, callers=("master",)),
+        Method("Shutdown", Empty, Empty, end, callers=("master",)),
     )

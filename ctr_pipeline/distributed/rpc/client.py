@@ -7,7 +7,8 @@ import grpc
 
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION
 from ctr_pipeline.distributed.rpc import wire
-from ctr_pipeline.distributed.rpc.access import JOB_HOST_NAME, Access
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.certificates import SERVING_ROLES, Role, role_name
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
 
@@ -75,12 +76,15 @@ class RpcClient:
         service: Its name.
         address: `host:port`.
         access: Secrets of the job.
+
+    Raises:
+        CtrPipelineError: The address is not of this machine alone, and the job has no TLS.
     """
 
     def __init__(self, service: str, address: str, access: Access) -> None:
         self.address = address
         self._service = service
-        self._channel = _open_channel(address, access)
+        self._channel = _open_channel(address, access, SERVING_ROLES[service])
         self._metadata = (
             (wire.TOKEN_KEY, access.token),
             (wire.PROTOCOL_KEY, str(PROTOCOL_VERSION)),
@@ -149,13 +153,14 @@ class RpcClient:
         return self._channel.unary_unary(wire.method_path(self._service, method))
 
 
-def _open_channel(address: str, access: Access) -> grpc.Channel:
+def _open_channel(address: str, access: Access, server: Role) -> grpc.Channel:
+    access.require_protected(address)
     files = access.tls
     if files is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
     credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
-    # A member is known by the job that signed it: its host may be any.
-    options = (*_OPTIONS, ("grpc.ssl_target_name_override", JOB_HOST_NAME))
+    # A member is known by the job that signed it and by its role: its host may be any.
+    options = (*_OPTIONS, ("grpc.ssl_target_name_override", role_name(server)))
     return grpc.secure_channel(address, credentials, options=options)
 
 

@@ -20,6 +20,7 @@ import grpc
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.certificates import ROLES, Role, role_name
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage, Refusal
 from ctr_pipeline.distributed.rpc.later import Finish, LaterReply
@@ -41,6 +42,11 @@ _MESSAGE_SECONDS = 10.0
 """A call whose message has not come by then is given up once others want its thread."""
 
 _SECONDS_BETWEEN_WARNINGS = 10.0
+_NOT_ITS_ROLE = (
+    grpc.StatusCode.PERMISSION_DENIED,
+    "role",
+    "the certificate of the caller is of a role that may not call this",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class Method:
         call: The handler; runs in any thread, several at once. Returns the answer or, where
             somebody else will have it, a `LaterReply`.
         streams: `call` returns an iterator of answers.
+        callers: Roles that may call it, as their certificates prove; all of them without TLS.
     """
 
     name: str
@@ -61,6 +68,7 @@ class Method:
     reply: type | None
     call: Callable[[Any], Any]
     streams: bool = False
+    callers: tuple[Role, ...] = ROLES
 
 
 class ByteCount:
@@ -144,7 +152,8 @@ class RpcServer:
             `host:port` as bound.
 
         Raises:
-            CtrPipelineError: The port is taken, or the address is not one of this machine.
+            CtrPipelineError: The port is taken, the address is not one of this machine, or others
+                than this machine reach it and the job has no TLS.
         """
         host, _, wanted = self._address.rpartition(":")
         if not host or not wanted.isdecimal() or int(wanted) > _MAX_PORT:
@@ -154,6 +163,7 @@ class RpcServer:
                 place=self._address,
                 remedy="It is written HOST:PORT, such as 127.0.0.1:0",
             )
+        self._access.require_protected(self._address)
         try:
             port = self._bind()
         except RuntimeError:
@@ -183,6 +193,8 @@ class RpcServer:
             context: grpc.ServicerContext,
             send: Callable[[bytes | None], None],
         ) -> None:
+            if not self._may_call(method, context):
+                _refuse(context, *_NOT_ITS_ROLE)
             data = self._unread.read(requests, context)
             if data is None:
                 return
@@ -218,8 +230,16 @@ class RpcServer:
         answer.experimental_non_blocking = True  # type: ignore[attr-defined]
         return grpc.stream_stream_rpc_method_handler(answer)
 
+    def _may_call(self, method: Method, context: grpc.ServicerContext) -> bool:
+        if self._access.tls is None:
+            return True
+        proved = context.auth_context().get("x509_subject_alternative_name", ())
+        return any(role_name(role).encode() in proved for role in method.callers)
+
     def _streaming(self, method: Method) -> Any:
         def answer_each(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+            if not self._may_call(method, context):
+                _refuse(context, *_NOT_ITS_ROLE)
             self._received.add(len(data))
             try:
                 for reply in method.call(_from_bytes(method.request, data)):

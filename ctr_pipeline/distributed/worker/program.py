@@ -98,7 +98,9 @@ def run_worker(
         CtrPipelineError: Of the model, the data, or the master's refusal.
     """
     job_folder = run_folder / "job"
-    access = Access.load(job_folder)
+    access = Access.load(job_folder, "worker")
+    if master_address is not None:
+        access.require_protected(master_address)
     try:
         model = build()
     except CtrPipelineError as error:

@@ -569,7 +569,7 @@ class World:
         self.run_folder = run_folder
         self.checkpoints = run_folder / "checkpoints"
         self.spec = spec
-        self.access = Access.load(run_folder / "job")
+        self.access = Access.load(run_folder / "job", "launcher")
         self.launcher = FakeLauncher(self)
         self.batch_seconds = 0.0005
         self.poisoned: tuple[int, int] | None = None

@@ -1,5 +1,6 @@
 """Server and client together, over the loopback device."""
 
+import datetime
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.rpc import client as client_module
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.certificates import ROLES, SERVING_ROLES
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
@@ -92,6 +94,11 @@ class Service:
             Method("CountAnswers", Ask, Answer, lambda ask: iter([Answer("a")]), streams=True),
             Method("BreakOff", Ask, None, self.break_off, streams=True),
         )
+
+
+@pytest.fixture(autouse=True)
+def known_service(monkeypatch):
+    monkeypatch.setitem(SERVING_ROLES, "Test", "launcher")
 
 
 class Pair:
@@ -545,8 +552,9 @@ class TestPorts:
         with pytest.raises(CtrPipelineError, match=r"address already in use.*--bind"):
             second.start()
 
-    def test_an_address_of_another_machine(self, open_pair):
-        server = RpcServer("Test", (), address="198.51.100.1:0", access=open_pair.access)
+    def test_an_address_of_another_machine(self, tmp_path):
+        access = Access.create(tmp_path, True)
+        server = RpcServer("Test", (), address="198.51.100.1:0", access=access)
         with pytest.raises(CtrPipelineError, match=r"cannot be served on \(cannot assign"):
             server.start()
 
@@ -562,6 +570,7 @@ class TestPorts:
 STOPPED_SERVER = """
 import sys, time
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.certificates import ROLES, SERVING_ROLES
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
@@ -597,3 +606,95 @@ class TestHalfOpen:
                 client.close()
             finally:
                 process.kill()
+
+
+class TestRoles:
+    """With TLS: who may serve what, and who may call it."""
+
+    @pytest.fixture
+    def job(self, tmp_path):
+        Access.create(tmp_path, True)
+        return lambda role: Access.load(tmp_path, role)
+
+    @pytest.fixture
+    def serve(self):
+        servers = []
+
+        def serve(service, methods, access):
+            servers.append(RpcServer(service, methods, address="127.0.0.1:0", access=access))
+            return servers[-1].start()
+
+        yield serve
+        for server in servers:
+            server.stop(0)
+
+    @pytest.fixture
+    def ask(self):
+        def ask(service, address, access, method="Do"):
+            client = RpcClient(service, address, access)
+            try:
+                return client.call(method, Ask(1), Answer, deadline_seconds=3)
+            finally:
+                client.close()
+
+        return ask
+
+    def test_a_method_is_called_by_its_roles_alone(self, job, serve, ask):
+        for_master = Method("Do", Ask, Answer, lambda ask: Answer("done"), callers=("master",))
+        address = serve("PsService", [for_master], job("ps"))
+        assert ask("PsService", address, job("master")) == Answer("done")
+        for role in set(ROLES) - {"master"}:
+            with pytest.raises(CallRefused) as refused:
+                ask("PsService", address, job(role))
+            assert refused.value.code == "role"
+            assert not refused.value.may_pass
+
+    def test_a_stream_is_called_by_its_roles_alone(self, job, serve):
+        stream = Method("Do", Ask, None, lambda _: iter([b"x"]), streams=True, callers=("worker",))
+        address = serve("PsService", [stream], job("ps"))
+        for role, passes in (("worker", True), ("client", False)):
+            client = RpcClient("PsService", address, job(role))
+            answers = client.stream_bytes("Do", Ask(1), deadline_seconds=3)
+            if passes:
+                assert list(answers) == [b"x"]
+            else:
+                with pytest.raises(CallRefused):
+                    list(answers)
+            client.close()
+
+    @pytest.mark.parametrize("role", ["ps", "worker", "launcher", "client"])
+    def test_no_other_key_serves_as_the_master(self, job, serve, ask, role):
+        called = []
+        method = Method("Do", Ask, Answer, lambda ask: called.append(ask) or Answer("caught"))
+        address = serve("MasterService", [method], job(role))
+        with pytest.raises(PeerUnavailable):
+            ask("MasterService", address, job("worker"))
+        assert not called
+
+    def test_expired_certificates_are_refused_and_new_ones_are_not(
+        self, tmp_path, serve, ask, monkeypatch
+    ):
+        method = Method("Do", Ask, Answer, lambda ask: Answer("done"))
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "ctr_pipeline.distributed.rpc.certificates._VALID_FOR",
+                -datetime.timedelta(minutes=1),
+            )
+            expired = Access.create(tmp_path, True)
+        address = serve("LauncherService", [method], expired)
+        with pytest.raises(PeerUnavailable):
+            ask("LauncherService", address, expired)
+        renewed = Access.create(tmp_path, True)
+        address = serve("LauncherService", [method], renewed)
+        assert ask("LauncherService", address, renewed) == Answer("done")
+
+    def test_without_tls_no_call_leaves_and_none_is_served_beyond_this_machine(self, tmp_path):
+        access = Access.create(tmp_path, False)
+        with pytest.raises(CtrPipelineError, match="the job has no TLS"):
+            RpcServer("PsService", [], address="0.0.0.0:0", access=access).start()
+        with pytest.raises(CtrPipelineError, match="the job has no TLS"):
+            RpcClient("MasterService", "master.example:7000", access)
+        insisted = Access.create(tmp_path, False, insecure=True)
+        server = RpcServer("PsService", [], address="0.0.0.0:0", access=insisted)
+        server.start()
+        server.stop(0)
