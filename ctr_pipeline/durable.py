@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import shutil
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,33 @@ from ctr_pipeline.errors import RunFolderError
 _SYNCS_AT_A_TIME = 4
 
 
+def open_temporary(path: Path, *, mode: int = 0o666) -> tuple[Path, int]:
+    """A new empty file beside `path`, whose name nobody can foresee and plant a link at.
+
+    Args:
+        path: What the file is to become.
+        mode: Permissions, less the umask.
+
+    Returns:
+        The file, `.NAME.RANDOM.tmp`, and a descriptor that writes to it.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return temporary, os.open(temporary, flags, mode)
+
+
+def not_through_links(path: str, flags: int) -> int:
+    """An opener of files that go on growing: a link in the place of one is refused.
+
+    Raises:
+        OSError: ELOOP where it is a link, and as `os.open`.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 @contextmanager
 def durable_write(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside `path` and puts it there once it is on disk.
@@ -25,10 +53,11 @@ def durable_write(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with os_errors_explained(path):
+        temporary, descriptor = open_temporary(path)
     try:
         with os_errors_explained(path):
-            with temporary.open("wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -140,6 +169,10 @@ def explain_os_error(error: OSError, path: Path) -> RunFolderError:
     """What an operating system error means to the user."""
     if error.errno == errno.ENOSPC:
         return RunFolderError("the disk is full", place=str(path), remedy="Free space, then resume")
+    if error.errno == errno.ELOOP:
+        return RunFolderError(
+            "is a link, which is not written through", place=str(path), remedy="Remove it"
+        )
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return RunFolderError(
             "cannot be written",

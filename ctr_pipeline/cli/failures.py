@@ -16,6 +16,7 @@ from typer import Abort
 from typer.exceptions import TyperException
 
 from ctr_pipeline.cli.session import Session, print_json
+from ctr_pipeline.durable import not_through_links
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted, printable
 from ctr_pipeline.interruption import handle_signals
 from ctr_pipeline.tracebacks import render_traceback, summarize
@@ -124,7 +125,7 @@ def _write_traceback(error: Exception, run_folder: Path | None) -> Path:
     if run_folder is not None and run_folder.is_dir():
         log = run_folder / "run.log"
         try:
-            with log.open("a", encoding="utf-8") as file:
+            with open(log, "a", encoding="utf-8", opener=not_through_links) as file:
                 file.write(text)
         except OSError:
             # The folder may be what is broken; the temporary folder is tried instead.

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ctr_pipeline.durable import crc32_of, os_errors_explained, sync_folder
+from ctr_pipeline.durable import crc32_of, open_temporary, os_errors_explained, sync_folder
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import (
     BoolArray,
@@ -327,9 +327,9 @@ class _PartitionFile:
             metadata={_METADATA_KEY: json.dumps(description, sort_keys=True).encode()},
         )
         self._num_rows = 0
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         with os_errors_explained(path):
-            self._file = self._temporary.open("wb", buffering=0)
+            self._temporary, descriptor = open_temporary(path)
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
         self._sink = _ChecksummedFile(self._file)
         with os_errors_explained(path):
             self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)

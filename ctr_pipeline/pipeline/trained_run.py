@@ -3,6 +3,7 @@
 Apart from `run.py`, so that `ctrpipe predict` does not wait for the libraries of the statistics.
 """
 
+import io
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctr_pipeline import interruption
+from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError, Interrupted
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
@@ -111,10 +112,17 @@ def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> It
         yield run
 
 
+class _RunLog(logging.FileHandler):
+    def _open(self) -> io.TextIOWrapper:
+        with durable.os_errors_explained(Path(self.baseFilename)):
+            opener = durable.not_through_links
+            return open(self.baseFilename, "a", encoding=self.encoding, opener=opener)
+
+
 @contextmanager
 def logged(run: RunFolder) -> Iterator[None]:
     """Writes what happens into `run.log`, what ended it included."""
-    handler = logging.FileHandler(run.log, encoding="utf-8")
+    handler = _RunLog(run.log, encoding="utf-8")
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     previous = _LOGGER.level
     _LOGGER.addHandler(handler)

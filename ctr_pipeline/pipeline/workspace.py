@@ -248,8 +248,11 @@ class RunFolder:
                 remedy="Choose an 'output' that is new or empty",
             )
         with durable.os_errors_explained(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / RUN_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # One that exists keeps its permissions: somebody may mean to share it.
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            lock = str(self.path / RUN_LOCK)
+            descriptor = durable.not_through_links(lock, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -7,7 +7,8 @@ import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.errors import FolderInUseError, RunFolderError
-from ctr_pipeline.pipeline.workspace import RunFolder, differing_keys
+from ctr_pipeline.pipeline.trained_run import logged
+from ctr_pipeline.pipeline.workspace import RUN_LOCK, RunFolder, differing_keys
 
 SETTINGS = {
     "data": {"train": "rows.csv", "label": "click"},
@@ -37,6 +38,35 @@ def used(run):
     run.metrics.write_text("{}")
     run.statistics.write_text("{}")
     return run
+
+
+def test_a_new_folder_is_its_owner_s_alone_and_an_earlier_one_stays_shared(run, tmp_path):
+    previous = os.umask(0)
+    try:
+        with run.locked():
+            assert run.path.stat().st_mode & 0o777 == 0o700
+        (tmp_path / "shared").mkdir(mode=0o750)
+        with RunFolder(tmp_path / "shared").locked():
+            assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o750
+    finally:
+        os.umask(previous)
+
+
+@pytest.mark.parametrize("name", [RUN_LOCK, "run.log"])
+def test_a_planted_link_is_not_written_through(run, tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    run.path.mkdir()
+    run.config.write_text("name: x\n")
+    (run.path / name).symlink_to(victim)
+
+    def use():
+        with run.locked(), logged(run):
+            pytest.fail("it was opened")
+
+    with pytest.raises(RunFolderError, match=f"{name}: is a link" if name == "run.log" else "link"):
+        use()
+    assert victim.read_text() == "precious"
 
 
 def test_lock_makes_the_folder_and_opens_again(run):

@@ -21,6 +21,36 @@ def test_whole_file_and_nothing_beside_it(tmp_path):
     assert names_in(tmp_path) == ["a.json"]
 
 
+def test_no_name_is_foreseen_and_no_planted_link_is_followed(tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    names = iter(["planted", "fresh"])
+    monkeypatch.setattr(durable.secrets, "token_hex", lambda _: next(names))
+    for name in ("planted", os.getpid()):
+        (tmp_path / f".page.html.{name}.tmp").symlink_to(victim)
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        durable.write_text(tmp_path / "page.html", "new")
+    durable.write_text(tmp_path / "page.html", "new")
+    assert victim.read_text() == "precious"
+    assert (tmp_path / "page.html").read_text() == "new"
+
+
+def test_each_temporary_file_has_a_name_of_its_own(tmp_path):
+    first, second = (durable.open_temporary(tmp_path / "rows") for _ in range(2))
+    assert first[0] != second[0]
+    for _, descriptor in (first, second):
+        os.close(descriptor)
+
+
+def test_a_link_in_the_place_of_a_growing_file_is_refused(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run.log").symlink_to(tmp_path / "victim")
+    path = tmp_path / "run.log"
+    with pytest.raises(RunFolderError, match="is a link"), durable.os_errors_explained(path):
+        durable.not_through_links(str(path), os.O_WRONLY | os.O_APPEND)
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 def test_nothing_is_there_before_the_end(tmp_path):
     with durable.durable_write(tmp_path / "rows") as file:
         file.write(b"half")

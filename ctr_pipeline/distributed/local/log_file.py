@@ -1,7 +1,10 @@
 """What a member writes: a file of bounded size, and its last lines in memory."""
 
+import os
 from pathlib import Path
 from typing import IO
+
+from ctr_pipeline.durable import not_through_links
 
 MAX_BYTES = 16 << 20
 NUM_OLD_FILES = 2
@@ -59,7 +62,9 @@ class LogFile:
 
     def _open(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("ab", buffering=0)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        descriptor = not_through_links(str(self._path), flags)
+        self._file = os.fdopen(descriptor, "ab", buffering=0)
         self._num_bytes = self._file.tell()
 
     def _rotate(self) -> None:

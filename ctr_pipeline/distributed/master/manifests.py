@@ -34,7 +34,7 @@ MANIFEST_FORMAT = 1
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"cut-(\d{6,})\.json")
-_TEMPORARY = re.compile(r"\.(.+)\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]+\.tmp")
 
 
 @dataclass(frozen=True)
@@ -284,12 +284,14 @@ class CheckpointsFolder:
         present = [entry.name for entry in self.path.iterdir()]
         # What a member that died was writing has the name of a file within it.
         abandoned = {
-            match[1]: name for name in present if (match := _TEMPORARY.fullmatch(name)) is not None
+            name: match[1] for name in present if (match := _TEMPORARY.fullmatch(name)) is not None
         }
         for name in unneeded_files(present, needed, before_cut=newest):
             (self.path / name).unlink(missing_ok=True)
-        for name in unneeded_files(abandoned, (), before_cut=newest):
-            (self.path / abandoned[name]).unlink(missing_ok=True)
+        unneeded = set(unneeded_files(abandoned.values(), (), before_cut=newest))
+        for name, becomes in abandoned.items():
+            if becomes in unneeded:
+                (self.path / name).unlink(missing_ok=True)
 
     def _manifest_path(self, cut: int) -> Path:
         return self.path / cut_file_name(cut)

@@ -20,7 +20,7 @@ from ctr_pipeline.distributed.rpc.certificates import (
     fault_of,
     make_certificates,
 )
-from ctr_pipeline.durable import os_errors_explained, sync_folder
+from ctr_pipeline.durable import open_temporary, os_errors_explained, sync_folder
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 
 _TLS_PREFIX = "tls-"
@@ -142,9 +142,7 @@ def _read(path: Path) -> bytes:
 
 def _write_secret(path: Path, content: bytes) -> None:
     """Whole or not at all, and never readable by others, not even for a moment."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary, descriptor = open_temporary(path, mode=0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()

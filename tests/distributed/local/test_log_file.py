@@ -9,6 +9,16 @@ def files(path):
     return [path.with_name(name) for name in names if path.with_name(name).exists()]
 
 
+def test_a_planted_link_is_not_followed_and_the_last_lines_stay(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "worker-0.log").symlink_to(tmp_path / "victim")
+    log = LogFile(tmp_path / "worker-0.log")
+    log.write(b"hello\n")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert log.tail() == "hello"
+    log.close()
+
+
 def test_appends_to_what_is_there(tmp_path):
     path = tmp_path / "logs" / "x.log"
     for text in (b"one\n", b"two\n"):

@@ -23,6 +23,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerUnavailableError,
     compare_identity,
 )
+from ctr_pipeline.durable import not_through_links
 
 _APPLICATION_ID = 0x63747270  # "ctrp", so that `file` and we know whose database it is
 _NETWORK_DISKS = frozenset(
@@ -165,7 +166,8 @@ def _take_lock(
 ) -> IO[bytes]:
     lock_path = path.with_name(f"{path.name}.lock")
     try:
-        file = lock_path.open("a+b")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        file = os.fdopen(not_through_links(str(lock_path), flags), "a+b")
     except OSError as error:
         raise LedgerError(
             f"cannot be opened ({error.strerror})",
