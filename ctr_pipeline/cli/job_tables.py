@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 160
 _NUM_EVENTS = 8
 _UNKNOWN = "–"
-_GOOD = frozenset({"running", "standby", "finished", "training", "trained"})
+_GOOD = frozenset({"running", "standby", "finished", "training"})
 _BAD = frozenset({"silent", "ended", "backing off", "failed"})
 
 

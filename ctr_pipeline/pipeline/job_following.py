@@ -1,13 +1,14 @@
-"""A job that this process has started: shown while it runs, ended when it is done."""
+"""A job that this process has started: shown while it runs, until its members have left."""
 
 import logging
 import signal
 import time
+from dataclasses import replace
 
 from ctr_pipeline import interruption
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, Interrupted, TrainingError
 from ctr_pipeline.pipeline.job_control import ENDED_STATES, Job, MasterLine, ask_master, read_status
@@ -26,7 +27,7 @@ _RESUME = "--resume goes on from the last checkpoint"
 def follow_job(
     run: RunFolder, launcher: LocalLauncher, progress: Progress, *, resumable: bool
 ) -> JobView:
-    """Shows a job until there is nothing left to train or to score.
+    """Shows a job until there is nothing left to train or to score, and its master has ended.
 
     Args:
         run: Its folder.
@@ -34,11 +35,15 @@ def follow_job(
         progress: Who is shown it.
         resumable: It takes checkpoints, from which it may go on.
 
+    Returns:
+        How it ended; its members as a master saw them last.
+
     Raises:
         TrainingError: It failed.
         Interrupted: It was stopped.
     """
     job, stop_until = Job(run.path), None
+    members: tuple[MemberView, ...] = ()
     with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
         while True:
             if interruption.requested() and stop_until is None:
@@ -59,8 +64,10 @@ def follow_job(
                     raise _failed(reason, failure, run, resumable=resumable) from None
             if view is not None:
                 shown.show(view)
-                if view.state == "trained":
-                    return view
+                members = view.members if view.answering else members
+                if view.state == "finished":
+                    _await_master(launcher)
+                    return replace(view, members=members or view.members)
                 if view.state == "failed":
                     raise _failed(view.reason, view.traceback, run, resumable=resumable)
                 if view.state == "stopped":
@@ -104,9 +111,8 @@ def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> Tr
     )
 
 
-def finish_job(run: RunFolder, launcher: LocalLauncher) -> None:
+def _await_master(launcher: LocalLauncher) -> None:
     """Lets members leave, the master last; the launcher ends those that stay."""
-    _tell(Job(run.path), "Finish")
     until = time.monotonic() + _FINISH_SECONDS
     while time.monotonic() < until:
         if not any(one.running for one in launcher.observe() if one.role == "master"):

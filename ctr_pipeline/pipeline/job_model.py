@@ -17,10 +17,12 @@ from ctr_pipeline.pipeline.trained_model import (
     TrainedModel,
     assemble_local,
     require_same_plan,
+    with_initial_parameters,
 )
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.history import EpochRecord, load_history
 from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.training.trainer import TrainingState
@@ -120,23 +122,32 @@ def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> 
 
 
 def stream_job_model(
-    loaded: LoadedConfig, run: RunFolder, progress: Progress, workspace: Path, stack: ExitStack
+    loaded: LoadedConfig,
+    run: RunFolder,
+    progress: Progress,
+    stack: ExitStack,
+    compiled: CompiledModel | None = None,
 ) -> TrainedModel:
-    """Opens the best epoch; its rows stay on the disk.
+    """Opens the best epoch; its rows stay on the disk, sorted in the run folder.
 
     Args:
         loaded: The config.
         run: The run folder.
         progress: Who is told.
-        workspace: Folder on whose disk rows are sorted.
         stack: Gives their room back.
+        compiled: The dense part, where it is there already.
 
     Raises:
         CheckpointError: As `find_trained_cut`.
         RunFolderError: The disk is full.
     """
     cut = find_trained_cut(loaded, run, progress)
-    model = assemble_local(loaded, run, cut.plan, None)
+    if compiled is None:
+        model = assemble_local(loaded, run, cut.plan, None)
+    else:
+        model = with_initial_parameters(loaded.config, run, cut.plan, None, compiled)
+    workspace = run.path / "cache"
+    workspace.mkdir(parents=True, exist_ok=True)
     rows = open_cut(model.store, model.dense, run.checkpoints, cut.manifest, workspace)
     if rows is None:
         return model.opened(cut.state).trained()

@@ -69,7 +69,7 @@ def streamed_trained(
         if (run.job / "spec.json").exists():
             from ctr_pipeline.pipeline.job_model import stream_job_model
 
-            yield stream_job_model(loaded, run, progress, workspace, stack)
+            yield stream_job_model(loaded, run, progress, stack)
         else:
             yield _open_all(loaded, run, progress, stream)
 

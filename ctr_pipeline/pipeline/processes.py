@@ -1,12 +1,13 @@
 """Training by a master, parameter servers and workers: started here, watched, ended here.
 
-This process is the parent of all members. It prepares what they agree on, waits until the model is
-trained, and has its artefacts made while the parameter servers still hold the rows.
+This process is the parent of all members. It prepares what they agree on and waits until the model
+is trained, its best epoch is scored and all of them have left. What comes after is made from the
+best cut on the disk.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.config.loader import LoadedConfig
@@ -18,20 +19,19 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.pipeline.earlier_run import Beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding
-from ctr_pipeline.pipeline.job_following import finish_job, follow_job
+from ctr_pipeline.pipeline.job_following import follow_job
 from ctr_pipeline.pipeline.job_spec import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.members import CommandLines
 from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.score_files import ScoreFiles
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.workspace import RunFolder, require_mode
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.spec import JobSpec
     from ctr_pipeline.pipeline.trained_model import TrainedModel
     from ctr_pipeline.training.compiled import CompiledModel
-    from ctr_pipeline.training.trainer import TrainingState
 
 _ETCD_SECONDS = 60.0
 """For etcd to answer before members are started; it may be starting, too."""
@@ -48,7 +48,7 @@ def trained_in_processes(
     progress: Progress,
     times: StageTimes,
 ) -> Iterator["TrainedModel"]:
-    """Trains, from the start or where a run ended; gives the model while members live.
+    """Trains, from the start or where a run ended; gives the model, whose rows lie on the disk.
 
     Args:
         loaded: The config.
@@ -67,20 +67,21 @@ def trained_in_processes(
         loaded, run, resume=resume, tls=loaded.config.runtime.tls == "always", progress=progress
     )
     commands = CommandLines(run.config)
-    with LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher:
-        with times.stage("training"):
-            spec, compiled = _prepare(
-                loaded, run, encoding, resume=resume, beginning=beginning, progress=progress
-            )
-            launcher.start("master", 0)
-            view = follow_job(run, launcher, progress, resumable=True)
-            state = _state_of(loaded, view, encoding)
-            progress.say(f"Training ended: {state.finished}")
-        with _served(
-            loaded, run, encoding.plan, spec, compiled, access=access, view=view, state=state
-        ) as model:
-            yield model
-            finish_job(run, launcher)
+    with (
+        LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher,
+        times.stage("training"),
+    ):
+        compiled = _prepare(
+            loaded, run, encoding, resume=resume, beginning=beginning, progress=progress
+        )
+        launcher.start("master", 0)
+        view = follow_job(run, launcher, progress, resumable=True)
+    from ctr_pipeline.pipeline.job_model import stream_job_model
+
+    with ExitStack() as stack:
+        model = stream_job_model(loaded, run, progress, stack, compiled)
+        progress.say(f"Training ended: {model.state.finished}")
+        yield replace(model, scores=ScoreFiles(run.scores), runtime=describe_job(view))
 
 
 def prepare_for_members(
@@ -159,7 +160,7 @@ def _prepare(
     resume: bool,
     beginning: Beginning | None,
     progress: Progress,
-) -> "tuple[JobSpec, CompiledModel]":
+) -> "CompiledModel":
     """Writes the spec, for which the number of dense parameters has to be known.
 
     The parameters of an earlier run become the first cut of the job, before there is a spec: a job
@@ -183,7 +184,7 @@ def _prepare(
     elif beginning is not None:
         _write_beginning(loaded, run, encoding, spec, beginning, progress=progress)
     save_spec(run.job, spec)
-    return spec, compiled
+    return compiled
 
 
 def _write_beginning(
@@ -211,71 +212,6 @@ def _write_beginning(
     if parameters.rows is not None:
         parameters.rows.release()
     progress.say(f"Training begins from {beginning.record.describe()}")
-
-
-@contextmanager
-def _served(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    plan: PreprocessingPlan,
-    spec: "JobSpec",
-    compiled: "CompiledModel",
-    *,
-    access: Access,
-    view: JobView,
-    state: "TrainingState",
-) -> Iterator["TrainedModel"]:
-    """The model as the parameter servers hold it."""
-    from ctr_pipeline.distributed.worker.ps_client import PsClient
-    from ctr_pipeline.pipeline.rows import NoRows, memory_bound_of, row_layout
-    from ctr_pipeline.pipeline.score_files import ScoreFiles
-    from ctr_pipeline.pipeline.served_rows import ServedDense, ServedRows
-    from ctr_pipeline.pipeline.trained_model import TrainedModel
-    from ctr_pipeline.training.scoring import Scorer
-
-    config = loaded.config
-    client = PsClient(spec, access)
-    try:
-        client.route(view.generation, _server_addresses(view, spec))
-        row_bytes = row_layout(config, plan).record_bytes
-        rows = ServedRows(client, row_bytes, memory_bound_of(config)) if plan.fields else None
-        dense = ServedDense.read(client, num_fields=plan.num_slots)
-        lookup = rows if rows is not None else NoRows(1 + config.model.embedding_dim)
-        yield TrainedModel(
-            plan=plan,
-            compiled=compiled,
-            rows=rows,
-            dense=dense,
-            scorer=Scorer(compiled, lookup, dense),
-            state=state,
-            row_width=1 + config.model.embedding_dim,
-            scores=ScoreFiles(run.scores),
-            runtime=describe_job(view),
-        )
-    finally:
-        client.close()
-
-
-def _server_addresses(view: JobView, spec: "JobSpec") -> tuple[str, ...]:
-    addresses = {one.index: one.address for one in view.members if one.role == "ps"}
-    return tuple(addresses.get(index, "") for index in range(spec.num_parameter_servers))
-
-
-def _state_of(loaded: LoadedConfig, view: JobView, encoding: Encoding) -> "TrainingState":
-    from ctr_pipeline.training.stopping import decide_stop
-    from ctr_pipeline.training.trainer import TrainingState
-
-    train = loaded.config.train
-    decision = decide_stop(view.history, train.early_stopping, train.epochs)
-    best = next((one for one in view.history if one.epoch == view.best_epoch), None)
-    return TrainingState(
-        step=best.step if best else view.step,
-        history=list(view.history),
-        best_step=best.step if best else None,
-        finished=decision.reason,
-        rows_fingerprint=encoding.fingerprint,
-        plan_fingerprint=encoding.plan.fingerprint(),
-    )
 
 
 def describe_job(view: JobView) -> dict[str, Any]:

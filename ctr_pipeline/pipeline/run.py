@@ -63,7 +63,7 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Trained(_Prepared):
-    """A run up to and with training; the model may be served only while the run is open."""
+    """A run up to and with training; the model may be used only while the run is open."""
 
     model: "TrainedModel"
 
@@ -177,8 +177,8 @@ def prepare_job(
         progress.say(
             "The job is prepared. On hosts that see the run folder: 'ctrpipe master --config "
             f"{prepared.run.config} --bind HOST:PORT', 'ctrpipe ps' with --index 0 … {servers - 1},"
-            " and any number of 'ctrpipe worker'. Once 'ctrpipe status' says 'trained': 'ctrpipe "
-            "stop', then 'ctrpipe run CONFIG --resume' evaluates, exports and reports"
+            " and any number of 'ctrpipe worker'. Once 'ctrpipe status' says 'finished', 'ctrpipe "
+            "run CONFIG --resume' evaluates, exports and reports"
         )
         return prepared.result({})
 
@@ -395,7 +395,7 @@ def _trained_model(
     progress: Progress,
     times: StageTimes,
 ) -> "Iterator[TrainedModel]":
-    """Trains in the mode that the config asks for; the model may be served only inside."""
+    """Trains in the mode that the config asks for; the model may be used only inside."""
     times.reach("rows")
     progress.say("Starting TensorFlow")
     # It is imported by the stages from here on and by no earlier one.

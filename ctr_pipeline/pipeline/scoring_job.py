@@ -28,7 +28,7 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.encoding_stage import encode_in_order
-from ctr_pipeline.pipeline.job_following import finish_job, follow_job
+from ctr_pipeline.pipeline.job_following import follow_job
 from ctr_pipeline.pipeline.job_model import TrainedCut, find_trained_cut
 from ctr_pipeline.pipeline.members import CommandLines
 from ctr_pipeline.pipeline.resources import num_threads
@@ -115,7 +115,6 @@ def _score(
     with LocalLauncher(commands, logs_folder=folder.logs, access=access) as launcher:
         launcher.start("master", 0)
         follow_job(folder, launcher, progress, resumable=False)
-        finish_job(folder, launcher)
     return CutScores(facts, ScoreFiles(folder.scores))
 
 

@@ -44,7 +44,6 @@ def finish(world):
     view = world.wait_until_trained()
     assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 2), 1)
     assert view.records.trained == 2 * 1030
-    world.ask("Finish")
     assert world.join_master() == 0
     return view
 

@@ -140,7 +140,6 @@ def contents_of(run):
         ("processes", "training", True),
         ("processes", "cutting", True),
         ("processes", "validating", True),
-        ("processes", "trained", True),
         ("processes", None, True),
         ("processes", "finished", False),
         ("processes", "stopped", False),

@@ -35,7 +35,7 @@ def test_epochs_are_bars_with_validation_between_them():
         view("cutting", trained=1000),
         view("validating", trained=1000, tasks_done=3),
         view(epoch=1, trained=1500, history=(RECORD,)),
-        view("trained", epoch=1, trained=2000, history=(RECORD, replace(RECORD, epoch=1))),
+        view("finished", epoch=1, trained=2000, history=(RECORD, replace(RECORD, epoch=1))),
     )
     assert [(task.name, task.done, task.total) for task in told.tasks] == [
         ("Training, epoch 1 of 2", 1000, 1000),

@@ -19,7 +19,6 @@ Phase = Literal[
     "cutting",
     "validating",
     "scoring",
-    "trained",
     "stopping",
     "finished",
     "stopped",
@@ -27,8 +26,8 @@ Phase = Literal[
 ]
 """`waiting`: for parameter servers and the first workers. `restoring`: parameter servers load a
 cut. `cutting`: the cut at the end of an epoch. `validating`: the split `valid` after an epoch.
-`scoring`: all splits under the best cut. `trained`: parameter servers stay for the export.
-`stopping`: the cut before an asked stop. `finished`, `stopped`, `failed`: members leave."""
+`scoring`: all splits under the best cut. `stopping`: the cut before an asked stop. `finished`,
+`stopped`, `failed`: members leave."""
 
 Json = Mapping[str, Any]
 
@@ -170,11 +169,6 @@ class ScaleAsked:
     target_workers: int | None = None
 
 
-@dataclass(frozen=True)
-class FinishAsked:
-    """The export is done; members may leave."""
-
-
 Event = (
     ProcessesSeen
     | StartRefused
@@ -187,7 +181,6 @@ Event = (
     | CannotGoOn
     | StopAsked
     | ScaleAsked
-    | FinishAsked
 )
 
 

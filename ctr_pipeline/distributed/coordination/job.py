@@ -35,7 +35,6 @@ from ctr_pipeline.distributed.coordination.events import (
     EpochTotals,
     Event,
     Fail,
-    FinishAsked,
     Json,
     Phase,
     ProcessesSeen,
@@ -253,7 +252,14 @@ class Job:
             self._head.final_scores = ()
         if not self._head.training_over:
             self._end_scoring()
+        elif self._all_is_scored:
+            # What comes after is made from the best cut; nobody needs members for it.
+            self._head.phase = "finished"
         self._touch_head(durable=True)
+
+    @property
+    def _all_is_scored(self) -> bool:
+        return bool(self._head.final_scores) or not self._settings.final_splits
 
     # What the executor reads.
 
@@ -406,9 +412,6 @@ class Job:
                 self._take_in_stop()
             case ScaleAsked():
                 self._take_in_scale(event)
-            case FinishAsked():
-                if self._head.phase == "trained":
-                    self._enter("finished")
             case _:
                 assert_never(event)
         self._advance()
@@ -459,7 +462,7 @@ class Job:
         """Gives a worker tasks under new attempts."""
         self._pass_time(now)
         self._advance()
-        if self._head.phase in _OVER or self._head.phase == "trained":
+        if self._head.phase in _OVER:
             return LeaseReply("end", self._head.generation, (), 0.0), self._flush()
         member = self._registered(request.member)
         board = self._open_board()
@@ -537,9 +540,9 @@ class Job:
         ledger = self._ledger
         self._head.has_started = True
         if self._head.training_over:
-            if self._head.final_scores or not self._settings.final_splits:
-                self._enter("trained")
+            if self._all_is_scored:
                 self._announce_recovery()
+                self._enter("finished")
                 return
             if self._scoring is None:
                 self._begin_scoring()
@@ -620,7 +623,7 @@ class Job:
                     self._split_totals(board, split) for split in self._settings.final_splits
                 )
                 self._end_scoring()
-                self._enter("trained")
+                self._enter("finished")
         elif not self._is_deciding and (board is None or board.is_over):
             self._is_deciding = True
             split, history = self._settings.valid, tuple(self._ledger.history)
@@ -700,7 +703,7 @@ class Job:
         if member.role == "ps":
             return member.index < self._settings.num_parameter_servers
         wanted = self._head.target_workers + self._settings.standby_workers
-        return self._head.phase != "trained" and member.index < wanted
+        return member.index < wanted
 
     def _take_in_member(self, request: RegisterRequest) -> str:
         who = request.member
@@ -892,8 +895,7 @@ class Job:
         if self._head.phase not in _OVER:
             for index in range(settings.num_parameter_servers):
                 self._start(self._member("ps", index))
-            if self._head.phase != "trained":
-                self._start_workers(self._head.target_workers + settings.standby_workers)
+            self._start_workers(self._head.target_workers + settings.standby_workers)
         for member in self._members.values():
             grace = 0.0 if member.is_condemned else settings.leave_seconds
             is_in_the_way = member.is_condemned or (

@@ -47,7 +47,7 @@ class JobHead:
         chain_intact: The parameter servers know what changed since the last cut.
         is_restored: They hold what the ledger counts.
         has_started: There were enough workers once.
-        training_over: The best cut is what is left to be scored and exported.
+        training_over: The best cut is what is left to be scored.
         repeated: Records executed beyond those counted, by epoch; of tasks on the board,
             the board counts them.
         seconds: Spent training, by epoch.

@@ -14,7 +14,6 @@ STATES = (
     "cutting",
     "validating",
     "scoring",
-    "trained",
     "stopping",
     "finished",
     "stopped",

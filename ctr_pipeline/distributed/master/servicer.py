@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from ctr_pipeline.distributed.coordination.events import FinishAsked, ScaleAsked, StopAsked
+from ctr_pipeline.distributed.coordination.events import ScaleAsked, StopAsked
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
     HeartbeatReply,
@@ -78,7 +78,6 @@ class MasterServicer:
             Method("Status", Empty, JobView, lambda _: self.status()),
             Method("Stop", Empty, Empty, self._stop, callers=_PEOPLE),
             Method("Scale", ScaleRequest, Empty, self._scale, callers=_PEOPLE),
-            Method("Finish", Empty, Empty, self._finish, callers=_PEOPLE),
         )
 
     def know_server(self, server: RpcServer, address: str, metrics_address: str) -> None:
@@ -147,10 +146,6 @@ class MasterServicer:
                 "range",
             )
         self._executor.submit(ScaleAsked(*wanted))
-        return Empty()
-
-    def _finish(self, _: Empty) -> Empty:
-        self._executor.submit(FinishAsked())
         return Empty()
 
     def _view_self(self) -> MemberView:

@@ -145,7 +145,7 @@ class JobView:
     Attributes:
         job: Its name.
         state: Phase: `waiting`, `restoring`, `training`, `cutting`, `validating`, `scoring`,
-            `trained`, `stopping`, `finished`, `stopped` or `failed`.
+            `stopping`, `finished`, `stopped` or `failed`.
         reason: Why it stopped or failed; empty otherwise.
         traceback: Of the member whose failure failed the job; empty otherwise.
         answering: A master answered; otherwise this is what its ledger held.

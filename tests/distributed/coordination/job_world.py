@@ -24,7 +24,6 @@ from ctr_pipeline.distributed.coordination.events import (
     EpochDecided,
     Event,
     Fail,
-    FinishAsked,
     Persist,
     ProcessesSeen,
     RestoreCut,
@@ -748,7 +747,7 @@ class World:
         phase = self.job.phase
         self.settle(before, actions)
         if reply.verdict == "end":
-            assert phase in {"trained", "finished", "stopped", "failed"}, "END is not the end"
+            assert phase in {"finished", "stopped", "failed"}, "END is not the end"
         again = set(worker.leases)
         for task in reply.tasks:
             self.check_lease(task, worker, again)
@@ -1025,6 +1024,8 @@ class World:
 
     def stop_and_go_on(self) -> None:
         """A person stops the job, and starts it again: all members are new."""
+        if self.job.phase == "finished":
+            return
         self.tell(StopAsked())
         for _ in range(12):
             if self.job.phase == "stopped":
@@ -1049,7 +1050,7 @@ class World:
         for worker in self.workers:
             worker.stalled = False
         for _ in range(12):
-            if self.job.phase in {"training", "trained"}:
+            if self.job.phase in {"training", "finished"}:
                 break
             self.live(1)
 
@@ -1061,14 +1062,14 @@ class World:
     def finish(self) -> None:
         """Members stay alive from now on: the job must come to its end."""
         for _ in range(400):
-            if self.job.phase == "trained":
+            if self.job.phase == "finished":
                 break
             if self.job.phase == "scoring":
                 self.deliver_all_late()
             elif self.job.phase == "training" and self.job.status().epoch == NUM_EPOCHS - 1:
                 self.push_late(0)
             self.live(1)
-        assert self.job.phase == "trained", f"the job hangs in {self.job.phase}"
+        assert self.job.phase == "finished", f"the job hangs in {self.job.phase}"
         status = self.job.status()
         assert [totals.trained for totals in status.epochs] == [NUM_ROWS] * NUM_EPOCHS
         assert [totals.split for totals in status.final_scores] == ["valid", "test"]
@@ -1077,7 +1078,6 @@ class World:
         for server in self.servers:
             if server.incarnation:
                 assert set(server.applied) == batches_of_epoch(0), "not the best model is left"
-        self.tell(FinishAsked())
         for _ in range(40):
             if self.ended:
                 break

@@ -14,7 +14,6 @@ from ctr_pipeline.distributed.coordination.events import (
     End,
     EpochDecided,
     Fail,
-    FinishAsked,
     Persist,
     ProcessesSeen,
     RestoreCut,
@@ -942,7 +941,7 @@ def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():
     assert (decision.totals.trained, decision.totals.loss_sum) == (192, 24.0)
     assert decision.valid.scores == SCORES
     assert bench.all_of(RestoreCut)[-1].cut == 1
-    assert bench.job.phase == "trained"
+    assert bench.job.phase == "finished"
     assert bench.job.status().final_scores[0].scores == SCORES
 
 
@@ -956,7 +955,7 @@ def test_the_last_epoch_as_the_best_needs_no_restore():
     bench.train_all()
     bench.tell(EpochDecided(1, {"epoch": 1}, True, 1, "all epochs are done"))
     bench.train_all()
-    assert bench.job.phase == "trained"
+    assert bench.job.phase == "finished"
     assert len(bench.all_of(RestoreCut)) == 1
 
 
@@ -965,7 +964,7 @@ def test_early_stopping_ends_training():
     bench.stops = True
     bench.begin_training("w")
     bench.train_all()
-    assert bench.job.phase == "trained"
+    assert bench.job.phase == "finished"
     assert len(bench.job.status().history) == 1
 
 
@@ -974,7 +973,7 @@ def test_without_validation_rows_the_decision_comes_at_once():
     bench.begin_training("w")
     bench.train_all()
     assert bench.all_of(DecideEpoch)[0].valid is None
-    assert bench.job.phase == "trained"
+    assert bench.job.phase == "finished"
 
 
 def test_only_final_scores_are_written_to_files():
@@ -988,16 +987,16 @@ def test_only_final_scores_are_written_to_files():
     assert final.scores_file == "scores/valid-0.f32"
 
 
-def test_a_server_lost_after_training_brings_back_the_best_and_takes_nothing_back():
+def test_a_server_lost_after_training_changes_nothing():
     bench = Bench(num_epochs=2)
     bench.begin_training("w")
+    bench.see("ps", 0, "p")
     bench.train_all()
+    bench.log.clear()
     bench.see("ps", 0, "p", "killed")
-    bench.register("ps", 0, "q")
-    assert bench.all_of(RestoreCut)[-1].cut == 1
     status = bench.job.status()
-    assert (status.phase, status.trained, status.repeated) == ("trained", 2 * 192, 0)
-    assert "the job has recovered: its work goes on" in bench.told()
+    assert (status.phase, status.trained, status.repeated) == ("finished", 2 * 192, 0)
+    assert not [one for one in bench.log if isinstance(one, RestoreCut | StartMember)]
 
 
 def test_a_server_lost_while_the_best_is_scored_costs_no_scores():
@@ -1029,15 +1028,13 @@ def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
     assert bench.all_of(Fail)[0].reason == "no cut of a whole epoch is left: damaged"
 
 
-def test_workers_leave_when_training_is_over_and_servers_when_the_export_is():
+def test_all_leave_when_training_is_over_and_its_best_epoch_is_scored():
     bench = Bench(num_epochs=1)
     bench.begin_training("w")
     bench.see("ps", 0, "p")
     bench.train_all()
     assert bench.lease(0, "w").verdict == "end"
     assert bench.heartbeat("worker", 0, "w").directive == "leave"
-    assert bench.heartbeat("ps", 0, "p").directive == "go_on"
-    bench.tell(FinishAsked())
     assert bench.heartbeat("ps", 0, "p").directive == "leave"
     bench.see("worker", 0, "w", "completed", code=0)
     assert not bench.all_of(End)
@@ -1056,13 +1053,6 @@ def test_members_that_do_not_leave_are_waited_for_only_so_long():
     assert not bench.all_of(End)
     bench.tell(Tick(), after=2.0)
     assert bench.all_of(End) == [End("failed")]
-
-
-def test_an_export_is_not_over_before_training_is():
-    bench = Bench()
-    bench.begin_training("w")
-    bench.tell(FinishAsked())
-    assert bench.job.phase == "training"
 
 
 # Stopping, going on, scaling.
@@ -1084,7 +1074,7 @@ def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():
     status = again.job.status()
     assert (status.phase, status.trained, status.repeated) == ("training", 64, 0)
     again.train_all(0, "v")
-    assert again.job.phase == "trained"
+    assert again.job.phase == "finished"
 
 
 def test_a_stop_does_not_wait_for_what_workers_do_meanwhile():
@@ -1126,14 +1116,14 @@ def test_a_stop_whose_cut_keeps_failing_is_a_stop_all_the_same():
     assert "it will begin anew; what was trained since will be repeated" in bench.told()
 
 
-@pytest.mark.parametrize("phase", ["waiting", "validating", "trained"])
+@pytest.mark.parametrize("phase", ["waiting", "validating"])
 def test_a_stop_where_nothing_is_new_needs_no_cut(phase):
     bench = Bench(num_epochs=1)
     bench.tell(Tick())
     if phase != "waiting":
         bench.register("ps", 0, "p")
         bench.register("worker", 0, "w")
-        bench.train_all(most_tasks=6 if phase == "validating" else 99)
+        bench.train_all(most_tasks=6)
     assert bench.job.phase == phase
     cuts = len(bench.all_of(TakeCut))
     bench.tell(StopAsked())
@@ -1160,7 +1150,7 @@ def test_a_decision_that_comes_after_the_end_does_not_begin_the_job_again(event,
     again.register("worker", 0, "v")
     again.train_all(0, "v")
     assert again.all_of(DecideEpoch)[0].totals.epoch == 0
-    assert again.job.phase == "trained"
+    assert again.job.phase == "finished"
 
 
 def test_a_server_lost_while_the_job_stops_does_not_hold_it_up():
@@ -1177,7 +1167,6 @@ def test_more_epochs_may_be_asked_for_when_a_finished_job_goes_on():
     bench = Bench(num_epochs=1)
     bench.begin_training("w")
     bench.train_all()
-    bench.tell(FinishAsked())
     again = Bench(records=bench.disk, resume=True, num_epochs=2)
     again.cuts = bench.cuts
     again.register("ps", 0, "q")
@@ -1185,20 +1174,20 @@ def test_more_epochs_may_be_asked_for_when_a_finished_job_goes_on():
     # The decision on the first epoch is made again: now it need not be the last.
     assert again.job.phase == "validating"
     again.train_all(0, "v")
-    assert again.job.phase == "trained"
+    assert again.job.phase == "finished"
     assert [epoch.trained for epoch in again.job.status().epochs] == [192, 192]
 
 
-def test_a_finished_job_that_goes_on_is_ready_for_another_export():
+def test_a_finished_job_that_goes_on_ends_at_once_and_starts_nobody():
     bench = Bench(num_epochs=1)
     bench.begin_training("w")
     bench.train_all()
-    bench.tell(FinishAsked())
     again = Bench(records=bench.disk, resume=True, num_epochs=1)
-    again.cuts = bench.cuts
-    again.register("ps", 0, "q")
-    again.register("worker", 0, "v")
-    assert again.job.phase == "trained"
+    again.tell(Tick())
+    again.tell(ProcessesSeen(()))
+    again.tell(Tick())
+    assert again.all_of(End) == [End("finished")]
+    assert not again.all_of(StartMember)
     assert again.job.status().final_scores == bench.job.status().final_scores
 
 
@@ -1221,7 +1210,7 @@ def test_a_job_without_its_ledger_goes_on_from_its_newest_cut():
     assert task.attempt >= attempt
     again.tell(Tick())
     again.train_all(0, "v")
-    assert again.job.phase == "trained"
+    assert again.job.phase == "finished"
 
 
 def scoring_bench(trained, cut, **changes):
@@ -1250,10 +1239,9 @@ def test_a_job_that_scores_does_so_with_its_cut_and_touches_none(most_tasks):
     assert restored_cuts(bench) == [cut]
     bench.tell(Tick(), after=100.0)
     bench.train_all(0, "v")
-    assert bench.job.phase == "trained"
+    assert bench.job.phase == "finished"
     assert [split.num_rows for split in bench.job.status().final_scores] == [20]
     assert not [action for action in bench.log if isinstance(action, TakeCut | DropCuts)]
-    bench.tell(FinishAsked())
     assert bench.job.phase == "finished"
 
 
@@ -1272,7 +1260,7 @@ def test_a_job_that_scores_outlives_its_members_and_its_master():
     again.register("worker", 0, "x")
     assert restored_cuts(again) == [cut]
     again.train_all(0, "x")
-    assert again.job.phase == "trained"
+    assert again.job.phase == "finished"
     again.tell(StopAsked())
     assert not [action for action in again.log if isinstance(action, TakeCut)]
 

@@ -641,8 +641,8 @@ class World:
         raise AssertionError(f"it did not come to that: {view}")
 
     def wait_until_trained(self) -> JobView:
-        view = self.wait_for(lambda view: view.state in {"trained", "failed", "stopped"})
-        assert view.state == "trained", view
+        view = self.wait_for(lambda view: view.state in {"finished", "failed", "stopped"})
+        assert view.state == "finished", view
         return view
 
     def server_at(self, address: str) -> FakeServer:

@@ -48,7 +48,6 @@ def start(tmp_path):
 def finish(world):
     """The job to its end; its last status and the master's exit code."""
     view = world.wait_until_trained()
-    world.ask("Finish")
     assert world.join_master() == 0
     return view
 

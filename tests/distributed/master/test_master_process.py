@@ -98,9 +98,8 @@ def test_it_starts_fast_and_stays_light(tmp_path):
         # Of the processor, as others may use it too; about a second on an idle machine.
         assert min(_restart(master) for _ in range(3)) < 2.0
         start_members(world)
-        master.wait_for(lambda view: view.state == "trained")
+        master.wait_for(lambda view: view.state == "finished")
         assert psutil.Process(master.process.pid).memory_info().rss < 100 * 2**20
-        world.ask("Finish")
         assert master.process.wait(60) == 0
         modules = set(re.findall(r"^modules: (.*)$", master.output.read_text(), re.M)[-1].split())
         assert "ctr_pipeline.distributed.master.program" in modules
@@ -134,7 +133,7 @@ def test_killed_again_and_again_it_loses_nothing_and_repeats_nothing(tmp_path):
             master.start()
             assert load_endpoint(world.run_folder / "job").address == address
         world.batch_seconds = 0.0
-        view = master.wait_for(lambda view: view.state == "trained")
+        view = master.wait_for(lambda view: view.state == "finished")
         assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 1), 1)
         # Workers went on without a master, on what they had leased.
         assert trained_alone > 0
@@ -145,7 +144,6 @@ def test_killed_again_and_again_it_loses_nothing_and_repeats_nothing(tmp_path):
         lost = [event for event in view.events if event.what == "the master was lost"]
         assert len(lost) == 3
         assert all(event.recovery_seconds < 30 for event in lost)
-        world.ask("Finish")
         assert master.process.wait(60) == 0
 
 
@@ -163,9 +161,8 @@ def test_sigterm_ends_it_in_order_and_the_next_one_goes_on(tmp_path):
         assert master.end(signal.SIGTERM) == 128 + signal.SIGTERM
         master.start()
         world.batch_seconds = 0.0
-        master.wait_for(lambda view: view.state == "trained")
+        master.wait_for(lambda view: view.state == "finished")
         assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 1), 1)
-        world.ask("Finish")
         assert master.process.wait(60) == 0
 
 
@@ -181,6 +178,6 @@ def test_a_stopped_process_is_no_disaster(tmp_path):
         time.sleep(7.0)
         os.kill(master.process.pid, signal.SIGCONT)
         world.batch_seconds = 0.0
-        view = master.wait_for(lambda view: view.state == "trained")
+        view = master.wait_for(lambda view: view.state == "finished")
         assert view.generation == generation
         assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 1), 1)
