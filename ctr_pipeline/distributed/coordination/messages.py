@@ -452,20 +452,5 @@ class ScaleRequest:
 
 
 @dataclass(frozen=True)
-class ReadRowsRequest:
-    """Asks a parameter server for all its rows, by ascending key.
-
-    Attributes:
-        generation: Of the job.
-        block_rows: Rows of an answer at most; 0: no rows, only how many there are.
-        after_key: Only rows of greater keys; -1: all.
-    """
-
-    generation: int
-    block_rows: int
-    after_key: int
-
-
-@dataclass(frozen=True)
 class Empty:
     """Nothing to say."""

@@ -21,7 +21,6 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import (
     PartitionLoads,
-    ReadRowsRequest,
     RestoreReply,
     RestoreRequest,
     SnapshotReply,
@@ -47,7 +46,6 @@ from ctr_pipeline.distributed.rpc.packed import (
     PullRequest,
     PushReply,
     PushRequest,
-    RowsPart,
     Status,
 )
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
@@ -55,7 +53,6 @@ from ctr_pipeline.embeddings.snapshot import RowSnapshot, SnapshotAbandonedError
 from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
-_MOST_BYTES_AN_ANSWER = 32 << 20
 
 
 @dataclass
@@ -311,43 +308,6 @@ class PsCore:
                     )
                 status = Status.REPEATED if before else Status.DONE
             return DenseReply(status, self._shown_generation())
-
-    def read_rows(self, request: ReadRowsRequest) -> Iterator[RowsPart]:
-        """All rows by ascending key; the first part says how many there are, the last may be a no.
-
-        Rows that change meanwhile may be read before or after the change.
-        """
-        with self._lock:
-            status = self._gate(request.generation)
-            keys = np.empty(0, np.int64) if status else self._holdings.sorted_keys()
-        num_rows = len(keys)
-        yield self._rows_part(status, num_rows, keys[:0], self._no_values())
-        if request.block_rows < 1:
-            return
-        most = max(_MOST_BYTES_AN_ANSWER // (8 + 4 * self._holdings.width), 1)
-        block_rows = min(request.block_rows, most)
-        begin = int(np.searchsorted(keys, request.after_key, side="right"))
-        for first in range(begin, num_rows, block_rows):
-            block = keys[first : first + block_rows]
-            with self._lock:
-                status = self._gate(request.generation)
-                if status is not None:
-                    block = block[:0]
-                values = self._holdings.read_rows(block, create=False)
-            yield self._rows_part(status, num_rows, block, values)
-            if status is not None:
-                return
-
-    def _rows_part(
-        self, status: Status | None, num_rows: int, keys: Int64Array, values: Float32Array
-    ) -> RowsPart:
-        return RowsPart(
-            Status.DONE if status is None else status,
-            self._shown_generation(),
-            num_rows,
-            keys,
-            values,
-        )
 
     def snapshot(self, request: SnapshotRequest) -> SnapshotReply:
         """This server's part of a cut; a repeated request gets the same answer."""

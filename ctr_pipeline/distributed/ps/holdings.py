@@ -180,12 +180,6 @@ class Holdings:
             return np.empty((0, self.width), np.float32)
         return self._store.read_rows(keys, create=create)
 
-    def sorted_keys(self) -> Int64Array:
-        """Keys of all rows, ascending."""
-        if self._store is None:
-            return np.empty(0, np.int64)
-        return np.sort(self._store.rows.keys_N[: self._store.num_rows])
-
     def dense_values(self) -> Float32Array:
         """The dense range, float32; later updates leave it as it is."""
         return self._given_dense().copy_values()

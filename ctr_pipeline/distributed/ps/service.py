@@ -1,10 +1,9 @@
 """What a parameter server offers to the members of its job."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
-    ReadRowsRequest,
     RestoreReply,
     RestoreRequest,
     SnapshotReply,
@@ -32,20 +31,14 @@ def ps_methods(core: PsCore, shut_down: Callable[[], None]) -> tuple[Method, ...
         shut_down: Ends the process soon; returns at once.
     """
 
-    def read_rows(request: ReadRowsRequest) -> Iterator[bytes]:
-        return (part.encode() for part in core.read_rows(request))
-
     def end(_: Empty) -> Empty:
         shut_down()
         return Empty()
 
     return (
-        Method("Pull", PullRequest, PullReply, core.pull, callers=("worker", "launcher")),
+        Method("Pull", PullRequest, PullReply, core.pull, callers=("worker",)),
         Method("Push", PushRequest, PushReply, core.push, callers=("worker",)),
-        Method(
-            "InitDense", DenseRequest, DenseReply, core.init_dense, callers=("worker", "launcher")
-        ),
-        Method("ReadRows", ReadRowsRequest, None, read_rows, streams=True),
+        Method("InitDense", DenseRequest, DenseReply, core.init_dense, callers=("worker",)),
         Method("Snapshot", SnapshotRequest, SnapshotReply, core.snapshot, callers=("master",)),
         Method("Restore", RestoreRequest, RestoreReply, core.restore, callers=("master",)),
         Method("Shutdown", Empty, Empty, end, callers=("master",)),

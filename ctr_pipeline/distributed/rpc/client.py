@@ -1,6 +1,5 @@
 """The calling side of a member."""
 
-from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -125,25 +124,6 @@ class RpcClient:
         except ValueError as error:
             raise _closed(error, self.address) from None
         return PendingCall(call, self.address)
-
-    def stream_bytes(
-        self, method: str, message: object, *, deadline_seconds: float
-    ) -> Iterator[bytes]:
-        """Sends a control message and yields the answers as they come; raises as `call` does."""
-        invoke: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(
-            wire.method_path(self._service, method)
-        )
-        data = message if isinstance(message, bytes) else encode(message)
-        try:
-            call = invoke(data, timeout=deadline_seconds, metadata=self._metadata)
-        except ValueError as error:
-            raise _closed(error, self.address) from None
-        try:
-            yield from call
-        except grpc.RpcError as error:
-            raise _explain(error, self.address) from None
-        finally:
-            call.cancel()
 
     def close(self) -> None:
         """Ends the connection; calls under way become `PeerUnavailable`."""

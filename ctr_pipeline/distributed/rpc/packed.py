@@ -63,7 +63,6 @@ class Kind(IntEnum):
     PUSH_REPLY = 4
     DENSE_REQUEST = 5
     DENSE_REPLY = 6
-    ROWS_PART = 7
 
 
 class _Header(NamedTuple):
@@ -461,52 +460,3 @@ class DenseReply:
         header, arrays = _decode(data, cls.KIND), _Arrays(data)
         arrays.finish()
         return cls(status=_status(header), generation=header.generation)
-
-
-@dataclass(frozen=True)
-class RowsPart:
-    """Some rows of a server.
-
-    Attributes:
-        status: DONE, ROLLED_BACK or NOT_READY; there are no rows then, and no part follows.
-        generation: Of the server.
-        num_rows: That the server has in all.
-        keys: int64 [U], ascending.
-        values: float32 [U, W].
-    """
-
-    KIND: ClassVar = Kind.ROWS_PART
-    status: Status
-    generation: int
-    num_rows: int
-    keys: Int64Array
-    values: Float32Array
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        header = _Header(
-            kind=self.KIND,
-            status=self.status,
-            generation=self.generation,
-            first=self.num_rows,
-            width=self.values.shape[1],
-            num_keys=len(self.keys),
-        )
-        return _encode(header, self.keys, self.values)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        keys = arrays.take(np.int64, header.num_keys)
-        values = arrays.take(np.float32, header.num_keys, header.width)
-        arrays.finish()
-        if header.first < 0:
-            raise MalformedMessage(f"{header.first} rows")
-        return cls(
-            status=_status(header),
-            generation=header.generation,
-            num_rows=header.first,
-            keys=keys,
-            values=values,
-        )

@@ -59,7 +59,6 @@ class Method:
         reply: Type of its answer; None: raw bytes.
         call: The handler; runs in any thread, several at once. Returns the answer or, where
             somebody else will have it, a `LaterReply`.
-        streams: `call` returns an iterator of answers.
         callers: Roles that may call it, as their certificates prove; all of them without TLS.
     """
 
@@ -67,7 +66,6 @@ class Method:
     request: type | None
     reply: type | None
     call: Callable[[Any], Any]
-    streams: bool = False
     callers: tuple[Role, ...] = ROLES
 
 
@@ -185,9 +183,6 @@ class RpcServer:
         return self._server.add_secure_port(self._address, credentials)
 
     def _handler(self, method: Method) -> Any:
-        if method.streams:
-            return grpc.unary_stream_rpc_method_handler(self._streaming(method))
-
         def answer(
             requests: Iterator[bytes],
             context: grpc.ServicerContext,
@@ -235,21 +230,6 @@ class RpcServer:
             return True
         proved = context.auth_context().get("x509_subject_alternative_name", ())
         return any(role_name(role).encode() in proved for role in method.callers)
-
-    def _streaming(self, method: Method) -> Any:
-        def answer_each(data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-            if not self._may_call(method, context):
-                _refuse(context, *_NOT_ITS_ROLE)
-            self._received.add(len(data))
-            try:
-                for reply in method.call(_from_bytes(method.request, data)):
-                    sent = _to_bytes(method.reply, reply)
-                    self._sent.add(len(sent))
-                    yield sent
-            except Exception as error:  # noqa: BLE001  the caller is told
-                _refuse(context, *_explain(method, context, error))
-
-        return answer_each
 
 
 def _from_bytes(kind: Any, data: bytes) -> Any:

@@ -10,12 +10,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from ctr_pipeline.distributed.coordination.messages import ReadRowsRequest
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
-from ctr_pipeline.distributed.rpc.packed import RowsPart, Status
+from ctr_pipeline.distributed.rpc.packed import Status
 
-_STREAM_SECONDS = 300.0
 _FIRST_PAUSE_SECONDS = 0.05
 _PAUSE_GROWTH = 1.6
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -42,11 +40,6 @@ class PsTransport(Protocol):
 
     def call_bytes(self, method: str, data: bytes, *, deadline_seconds: float) -> bytes:
         """Sends bytes and waits for the answer."""
-
-    def stream_bytes(
-        self, method: str, message: object, *, deadline_seconds: float
-    ) -> Iterator[bytes]:
-        """Sends a message and yields the answers."""
 
     def close(self) -> None:
         """Ends the connection."""
@@ -210,42 +203,6 @@ class PsCalls:
                     if self._says_something(reply, generation):
                         return reply, num_tries
                     problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
-            self._pause(next(pauses), deadline, generation, problem)
-
-    def parts_of(self, server: int, *, generation: int, block_rows: int) -> Iterator[RowsPart]:
-        """A server's rows; a lost connection is taken up where it was lost.
-
-        Raises:
-            RolledBack: The generation is over.
-            PeerUnavailable: Nothing came until the deadline.
-        """
-        deadline = self._clock() + self._patience.deadline_seconds
-        pauses = self._pauses(server)
-        after_key = -1
-        while True:
-            problem = PeerUnavailable("has not started yet", place=f"ps-{server}")
-            transport = self._transport_to(server, generation)
-            if transport is not None:
-                request = ReadRowsRequest(generation, block_rows, after_key)
-                answers = transport.stream_bytes(
-                    "ReadRows", request, deadline_seconds=_STREAM_SECONDS
-                )
-                try:
-                    for answer in answers:
-                        self._count(0, len(answer))
-                        part = _decoded(server, RowsPart.decode, answer)
-                        if not self._says_something(part, generation):
-                            problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
-                            break
-                        if len(part.keys):
-                            after_key = int(part.keys[-1])
-                        yield part
-                        # Whoever makes progress has time.
-                        deadline = self._clock() + self._patience.deadline_seconds
-                    else:
-                        return
-                except PeerUnavailable as error:
-                    problem = error
             self._pause(next(pauses), deadline, generation, problem)
 
     def _says_something(self, reply: PsReply, generation: int) -> bool:

@@ -9,7 +9,7 @@ twice, and a push that was applied before is answered as such.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Literal
@@ -32,7 +32,6 @@ from ctr_pipeline.distributed.rpc.packed import (
     PullRequest,
     PushReply,
     PushRequest,
-    RowsPart,
     Status,
 )
 from ctr_pipeline.distributed.worker import value_kernels
@@ -54,9 +53,7 @@ from ctr_pipeline.embeddings.arrays import (
 )
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.ranges import RangeRunner
-from ctr_pipeline.embeddings.row_merge import merge_blocks
 from ctr_pipeline.embeddings.specs import TableSpec
-from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 
 __all__ = ["PreparedKeys", "PsClient", "Pull", "Push", "PushOutcome", "RolledBack", "Superseded"]
@@ -578,41 +575,6 @@ class PsClient:
 
         self._calls.on_all_servers(send)
 
-    def num_rows(self) -> int:
-        """Rows of all servers.
-
-        Raises:
-            RolledBack, PeerUnavailable: As `push`.
-        """
-        return sum(self.num_rows_by_server())
-
-    def num_rows_by_server(self) -> list[int]:
-        """Rows of each server.
-
-        Raises:
-            RolledBack, PeerUnavailable: As `push`.
-        """
-        generation = self.generation
-        return [
-            next(self._calls.parts_of(server, generation=generation, block_rows=0)).num_rows
-            for server in range(self._num_servers)
-        ]
-
-    def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
-        """Rows of all servers by ascending key, in blocks of at most `block_rows`.
-
-        Memory: a few blocks for each server. A lost connection is taken up where it was lost.
-
-        Raises:
-            RolledBack, PeerUnavailable: As `push`.
-        """
-        generation = self.generation
-        streams = [
-            _blocks(self._calls.parts_of(server, generation=generation, block_rows=block_rows))
-            for server in range(self._num_servers)
-        ]
-        yield from merge_blocks(streams, block_rows)
-
     def _sum_gradients(
         self, prepared: PreparedKeys, gradients: tuple[Float32Array, Float32Array]
     ) -> Float32Array:
@@ -675,12 +637,6 @@ class PsClient:
 
 def _is_stale(answer: _PushAnswer) -> bool:
     return answer[0].status is Status.STALE
-
-
-def _blocks(parts: Iterator[RowsPart]) -> Iterator[RowBlock]:
-    for part in parts:
-        if len(part.keys):
-            yield RowBlock(part.keys, part.values)
 
 
 def _common_places(keys: Int64Array, others: Int64Array) -> Int32Array:

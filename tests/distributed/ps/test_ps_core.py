@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ps_requests import Caller, all_keys, batch, counting, key, nothing_trained, owned_keys
+from ps_requests import Caller, batch, counting, key, nothing_trained, owned_keys
 
-from ctr_pipeline.distributed.coordination.messages import ReadRowsRequest
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
@@ -244,41 +243,6 @@ def test_any_order_of_pushes_applies_each_batch_once(make_spec, make_core, make_
     assert values == [float(number in applied) for number in range(num_batches)]
     assert dense == [float(len(applied))] * 37 or (not applied and not dense)
     assert caller.core.version == len(applied)
-
-
-def read_all(core, block_rows, after_key=-1, generation=0):
-    return list(core.read_rows(ReadRowsRequest(generation, block_rows, after_key)))
-
-
-def test_rows_are_read_by_ascending_key_in_blocks(make_spec, make_core):
-    caller = Caller(make_core(make_spec()))
-    caller.init()
-    keys = np.random.default_rng(1).permutation(all_keys(caller.spec))[:500]
-    expected = caller.pull(keys).values[np.argsort(keys)]
-    parts = read_all(caller.core, 64)
-    assert [part.num_rows for part in parts] == [500] * len(parts)
-    assert max(len(part.keys) for part in parts) == 64
-    np.testing.assert_array_equal(np.concatenate([part.keys for part in parts]), np.sort(keys))
-    np.testing.assert_array_equal(np.concatenate([part.values for part in parts]), expected)
-    # As after a lost connection.
-    rest = read_all(caller.core, 64, after_key=int(np.sort(keys)[99]))
-    np.testing.assert_array_equal(np.concatenate([part.keys for part in rest]), np.sort(keys)[100:])
-
-
-def test_reading_no_rows_tells_how_many_there_are(caller):
-    (part,) = read_all(caller.core, 0)
-    assert (part.num_rows, len(part.keys)) == (3, 0)
-
-
-def test_reading_ends_when_the_job_is_rolled_back(caller):
-    assert read_all(caller.core, 10, generation=4)[-1].status is Status.NOT_READY
-    reading = caller.core.read_rows(ReadRowsRequest(0, 1, -1))
-    assert next(reading).status is Status.DONE
-    assert len(next(reading).keys) == 1
-    caller.core.restore(nothing_trained(1))
-    rest = list(reading)
-    assert [part.status for part in rest] == [Status.ROLLED_BACK]
-    assert not len(rest[0].keys)
 
 
 def test_training_counts_become_part_of_the_rows(make_spec, make_core, make_optimizer):

@@ -72,13 +72,6 @@ class Service:
         later.refuse(Refusal("second", "the first answer counts"))
         return later
 
-    def count(self, ask):
-        return (str(number).encode() for number in range(ask.number))
-
-    def break_off(self, ask):
-        yield b"first"
-        raise Refusal("gone", "no more rows")
-
     @property
     def methods(self):
         return (
@@ -90,9 +83,6 @@ class Service:
             Method("Wait", None, None, self.wait),
             Method("AskLater", Empty, Answer, self.ask_later),
             Method("KnowAlready", Ask, Answer, self.know_already),
-            Method("Count", Ask, None, self.count, streams=True),
-            Method("CountAnswers", Ask, Answer, lambda ask: iter([Answer("a")]), streams=True),
-            Method("BreakOff", Ask, None, self.break_off, streams=True),
         )
 
 
@@ -160,18 +150,6 @@ class TestCalls:
             (str(number) * 2)[::-1].encode() for number in range(10, 30)
         ]
 
-    def test_streams(self, pair):
-        found = pair.client.stream_bytes("Count", Ask(5), deadline_seconds=5)
-        assert list(found) == [b"0", b"1", b"2", b"3", b"4"]
-        found = pair.client.stream_bytes("CountAnswers", Ask(1), deadline_seconds=5)
-        assert list(found) == [b'{"text":"a"}']
-
-    def test_a_stream_may_be_left_early(self, pair):
-        found = pair.client.stream_bytes("Count", Ask(10**6), deadline_seconds=60)
-        assert next(found) == b"0"
-        found.close()
-        assert pair.client.call_bytes("Reverse", b"ab", deadline_seconds=5) == b"ba"
-
     def test_many_threads_share_a_client(self, open_pair):
         with ThreadPoolExecutor(8) as pool:
             found = pool.map(
@@ -185,9 +163,8 @@ class TestCalls:
 
     def test_payload_is_counted(self, open_pair):
         open_pair.client.call_bytes("Reverse", b"x" * 1000, deadline_seconds=5)
-        list(open_pair.client.stream_bytes("Count", Ask(3), deadline_seconds=5))
-        assert open_pair.server.bytes_received == 1000 + len('{"number":3}')
-        assert open_pair.server.bytes_sent == 1000 + 3
+        assert open_pair.server.bytes_received == 1000
+        assert open_pair.server.bytes_sent == 1000
 
     def test_64_mb_pass(self, open_pair):
         data = bytes(1 << 20) * 64
@@ -369,12 +346,6 @@ class TestRefusals:
         assert caught.value.code == "stale"
         assert caught.value.place == pair.address
 
-    def test_in_the_middle_of_a_stream(self, pair):
-        found = pair.client.stream_bytes("BreakOff", Ask(1), deadline_seconds=5)
-        assert next(found) == b"first"
-        with pytest.raises(CallRefused, match="no more rows"):
-            next(found)
-
     def test_a_bug_is_logged_there_and_named_here(self, open_pair, caplog):
         with pytest.raises(CallRefused, match="Stumble failed: KeyError") as caught:
             open_pair.client.call("Stumble", Empty(), Empty, deadline_seconds=5)
@@ -514,7 +485,6 @@ class TestUnavailable:
         for use in (
             lambda: open_pair.client.call("Double", Ask(1), Answer, deadline_seconds=1),
             lambda: open_pair.client.start_bytes("Reverse", b"", deadline_seconds=1),
-            lambda: list(open_pair.client.stream_bytes("Count", Ask(1), deadline_seconds=1)),
         ):
             with pytest.raises(PeerUnavailable):
                 use()

@@ -14,7 +14,6 @@ from ctr_pipeline.distributed.rpc.packed import (
     PullRequest,
     PushReply,
     PushRequest,
-    RowsPart,
     Status,
 )
 
@@ -41,7 +40,7 @@ def batch_ids(draw):
 
 @st.composite
 def messages(draw):
-    kind = draw(st.integers(0, 6))
+    kind = draw(st.integers(0, 5))
     size, width, num_dense = draw(SIZES), draw(st.integers(0, 5)), draw(SIZES)
     if kind == 0:
         return PullRequest(
@@ -85,12 +84,10 @@ def messages(draw):
         )
     if kind == 4:
         return DenseRequest(draw(COUNTS), draw(COUNTS), floats(num_dense))
-    if kind == 5:
-        return DenseReply(draw(STATUSES), draw(COUNTS))
-    return RowsPart(draw(STATUSES), draw(COUNTS), draw(COUNTS), keys(size), floats(size, width))
+    return DenseReply(draw(STATUSES), draw(COUNTS))
 
 
-KINDS = (PullRequest, PullReply, PushRequest, PushReply, DenseRequest, DenseReply, RowsPart)
+KINDS = (PullRequest, PullReply, PushRequest, PushReply, DenseRequest, DenseReply)
 
 
 def assert_same(found, expected):

@@ -11,7 +11,6 @@ from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.service import ps_methods
-from ctr_pipeline.distributed.rpc.control import encode
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
 from ctr_pipeline.distributed.worker.ps_client import PsClient, RolledBack, Superseded
 
@@ -71,14 +70,6 @@ class _Line:
 
     def _answer(self, method, data):
         return Answered(method.call(method.request.decode(data))).reply.encode()
-
-    def stream_bytes(self, method, message, *, deadline_seconds):
-        encode(message)
-        self.wire.calls.append((self.server, method))
-        for number, part in enumerate(self.wire.methods[self.server][method].call(message)):
-            if self.wire.fate(self.server, method, number) == "lost":
-                raise PeerUnavailable("lost", place=str(self.server))
-            yield part
 
     def close(self):
         self.wire.closed.append(self.server)
@@ -413,7 +404,7 @@ def test_scoring_makes_no_rows_and_reads_zeros(start):
     linear, embeddings = world.client.gather_parts(pull, 1)
     assert not linear.any()
     assert not embeddings.any()
-    assert world.client.num_rows() == 0
+    assert sum(core.num_rows for core in world.cores) == 0
 
 
 def test_a_pull_ahead_knows_of_the_push_before_it(start):
@@ -552,48 +543,6 @@ def test_two_workers_make_one_update_of_a_round(start, access):
     other.close()
 
 
-def test_rows_are_read_on_where_the_connection_was_lost(start):
-    world = start(2)
-    prepared = world.prepare(size=300)
-    world.push(world.pull(prepared))
-    whole = list(world.client.iterate_rows(10**6))
-    lost = []
-
-    def lose(server, method, number):
-        # Every stream breaks at its third part, a few times.
-        if method == "ReadRows" and number == 2 and len(lost) < 4:
-            lost.append(server)
-            return "lost"
-        return None
-
-    world.wire.fate = lose
-    blocks = list(world.client.iterate_rows(16))
-    assert len(lost) == 4
-    assert max(len(block.keys) for block in blocks) <= 16
-    for name in ("keys", "values"):
-        np.testing.assert_array_equal(
-            np.concatenate([getattr(block, name) for block in blocks]),
-            np.concatenate([getattr(block, name) for block in whole]),
-        )
-    keys = np.concatenate([block.keys for block in blocks])
-    assert (np.diff(keys) > 0).all()
-    assert len(keys) == world.client.num_rows() == prepared.batch.num_unique
-
-
-def test_reading_rows_of_a_generation_that_is_over_is_told(start):
-    world = start(1)
-    world.push(world.pull(world.prepare()))
-    reading = world.client.iterate_rows(4)
-    next(reading)
-    world.cores[0].restore(RestoreRequest(1, 0, (), (), ()))
-    with pytest.raises(RolledBack):
-        list(reading)
-    with pytest.raises(RolledBack):
-        world.client.num_rows()
-    with pytest.raises(ValueError, match="block_rows"):
-        next(world.client.iterate_rows(0))
-
-
 def test_a_model_without_fields_trains_its_dense_values(make_spec, make_core, access):
     spec = make_spec(tables=(), counts_file="")
     world = World(spec, [make_core(spec)], access)
@@ -603,7 +552,6 @@ def test_a_model_without_fields_trains_its_dense_values(make_spec, make_core, ac
     linear, embeddings = world.client.gather_parts(pull, 1)
     assert (linear.shape, embeddings.shape) == ((4, 0, 1), (4, 0, 4))
     assert world.push(pull).verdict == "applied"
-    assert list(world.client.iterate_rows(5)) == []
     world.client.close()
 
 
