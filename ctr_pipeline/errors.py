@@ -73,6 +73,10 @@ class CheckpointError(CtrPipelineError):
     """A checkpoint is damaged or belongs to another configuration."""
 
 
+class StorageError(CtrPipelineError):
+    """Files cannot be read or written at this moment; what they hold may be whole."""
+
+
 class ExportError(CtrPipelineError):
     """The servable model cannot be written, or does not score as the trainer does."""
 

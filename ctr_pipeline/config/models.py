@@ -963,6 +963,12 @@ class RuntimeConfig(Section):
         le=3600,
         description="A worker that has not reported for so long loses its tasks to others.",
     )
+    storage_patience_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds for which a job tries again while its checkpoints cannot be read or "
+        "written; then it ends, and --resume goes on from the last checkpoint.",
+    )
 
 
 class SearchValues(Section):

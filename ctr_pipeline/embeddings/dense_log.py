@@ -1,8 +1,9 @@
 """Dense parameters of a cut: a file for each range, read back under any division of ranges."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import LogFile, dense_name
+from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
-from ctr_pipeline.embeddings.row_log import verify_files
+from ctr_pipeline.embeddings.row_log import require_finite, verify_files
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import CheckpointError
 
@@ -42,10 +44,12 @@ def save_range(
 
     Raises:
         ValueError: The range is empty; it needs no file.
+        TrainingError: A value is not finite.
         RunFolderError: The disk is full or the folder cannot be written.
     """
     if not len(values):
         raise ValueError(f"no dense parameters at {first}: an empty range has no file")
+    require_finite(values, slots)
     path = folder / dense_name(first, cut)
     with durable_write(path) as file:
         writer = ArrayFileWriter(
@@ -91,6 +95,7 @@ def restore_range(
     Raises:
         CheckpointError: A file is missing, damaged or of other parameters, or the files do not
             cover the range; nothing has changed then.
+        StorageError: A file cannot be read at this moment; nothing has changed either.
     """
     num_values = len(dense.values)
     last = first + num_values
@@ -137,9 +142,8 @@ def _read_range(
         "num_dense": num_dense,
         "optimizer": optimizer.name,
     }
-    values = np.empty(file.num_rows, np.float32)
-    slots = np.empty(rule_of(optimizer).num_slots(file.num_rows), np.float32)
-    with (folder / file.name).open("rb") as opened:
+    num_slots = rule_of(optimizer).num_slots(file.num_rows)
+    with _opened(folder / file.name) as opened:
         reader = ArrayFileReader(opened, _MAGIC, file.name)
         for key, value in expected.items():
             if reader.description.get(key) != value:
@@ -149,7 +153,22 @@ def _read_range(
                     place=file.name,
                     remedy="Restore the configuration of the checkpoint, or start a new run",
                 )
+        # Before room is made for what a false number promises.
+        if 4 * (file.num_rows + num_slots) > file.num_bytes:
+            raise reader.damaged(f"{file.num_bytes:,} bytes cannot hold {file.num_rows:,} values")
+        values, slots = np.empty(file.num_rows, np.float32), np.empty(num_slots, np.float32)
         reader.read_array(values)
         reader.read_array(slots)
         reader.finish()
+    if not (np.isfinite(values).all() and np.isfinite(slots).all()):
+        raise reader.damaged("it holds a value that is not finite")
     return values, slots
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise explain_read_error(error, path, place=path.name) from error

@@ -29,6 +29,7 @@ from ctr_pipeline.embeddings.arrays import (
     Int64Array,
 )
 from ctr_pipeline.embeddings.log_chain import LogFile, LogKind, rows_name
+from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_file import describe_rows, first_difference
@@ -36,7 +37,7 @@ from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN, HEADER_WORDS
-from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.errors import CheckpointError, TrainingError
 
 FORMAT_VERSION = 1
 _METADATA_KEY = b"ctrpipe.row_log"
@@ -191,6 +192,7 @@ class RowLogWriter:
 
     def _flush_buffer(self, slot: int) -> None:
         num_rows = int(self._sizes_P[slot])
+        require_finite(self._values_PBW[slot, :num_rows], self._slots_PBS[slot, :num_rows])
         self._file(self._partitions[slot]).write(
             self._keys_PB[slot, :num_rows],
             self._headers_2PB[:, slot, :num_rows],
@@ -226,6 +228,7 @@ class RowLogWriter:
             with rows.
 
         Raises:
+            TrainingError: A row holds a value that is not finite.
             RunFolderError: The disk is full or the folder cannot be written.
         """
         try:
@@ -263,6 +266,19 @@ class RowLogWriter:
         """Removes what was written."""
         for file in self._files.values():
             file.remove()
+
+
+def require_finite(*parts: Float32Array) -> None:
+    """Refuses parameters that nobody can train or score with.
+
+    Raises:
+        TrainingError: A value, or the optimizer's state of one, is infinite or not a number.
+    """
+    if not all(np.isfinite(part).all() for part in parts):
+        raise TrainingError(
+            "the parameters hold a value that is not finite, so no checkpoint is written",
+            remedy="Lower train.learning_rate, or look for values out of range",
+        )
 
 
 def prepare_writing(store: EmbeddingStore) -> None:
@@ -314,17 +330,8 @@ class _PartitionFile:
 
         self.path = path
         self._pa = pa
-        self._schema = pa.schema(
-            [
-                pa.field("table", pa.int32(), nullable=False),
-                pa.field("id", pa.int64(), nullable=False),
-                pa.field("values", _vectors(pa, width), nullable=False),
-                pa.field("slots", _vectors(pa, num_slots), nullable=False),
-                pa.field("count", pa.int32(), nullable=False),
-                pa.field("last_seen", pa.int32(), nullable=False),
-                pa.field("deleted", pa.bool_(), nullable=False),
-            ],
-            metadata={_METADATA_KEY: json.dumps(description, sort_keys=True).encode()},
+        self._schema = _rows_schema(pa, width, num_slots).with_metadata(
+            {_METADATA_KEY: json.dumps(description, sort_keys=True).encode()}
         )
         self._num_rows = 0
         with os_errors_explained(path):
@@ -378,6 +385,21 @@ class _PartitionFile:
         self.path.unlink(missing_ok=True)
 
 
+def _rows_schema(pa: Any, width: int, num_slots: int) -> Any:
+    """Columns of every file of the log."""
+    return pa.schema(
+        [
+            pa.field("table", pa.int32(), nullable=False),
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("values", _vectors(pa, width), nullable=False),
+            pa.field("slots", _vectors(pa, num_slots), nullable=False),
+            pa.field("count", pa.int32(), nullable=False),
+            pa.field("last_seen", pa.int32(), nullable=False),
+            pa.field("deleted", pa.bool_(), nullable=False),
+        ]
+    )
+
+
 def _vectors(pa: Any, size: int) -> Any:
     return pa.list_(pa.field("item", pa.float32(), nullable=False), size)
 
@@ -406,22 +428,30 @@ def verify_files(folder: Path, files: Sequence[LogFile]) -> None:
 
     Raises:
         CheckpointError: One is missing, too short or too long, or its checksum differs.
+        StorageError: One cannot be read at this moment.
     """
     for file in files:
         path = folder / file.name
         try:
             num_bytes = path.stat().st_size
-        except FileNotFoundError:
-            raise _unusable(file.name, "the file is missing") from None
+        except OSError as error:
+            raise explain_read_error(error, path, place=file.name) from error
         if num_bytes != file.num_bytes:
             raise _unusable(
                 file.name, f"the file is damaged: {num_bytes} bytes, {file.num_bytes} were written"
             )
     with ThreadPoolExecutor(_CRC_THREADS, thread_name_prefix="row-log-crc") as pool:
-        sums = list(pool.map(lambda file: crc32_of(folder / file.name), files))
+        sums = list(pool.map(lambda file: _read_crc32(folder / file.name), files))
     for file, crc in zip(files, sums, strict=True):
         if crc != file.crc32:
             raise _unusable(file.name, "the file is damaged: its checksum differs")
+
+
+def _read_crc32(path: Path) -> int:
+    try:
+        return crc32_of(path)
+    except OSError as error:
+        raise explain_read_error(error, path, place=path.name) from error
 
 
 def _unusable(name: str, what: str) -> CheckpointError:
@@ -448,6 +478,7 @@ def restore_rows(
     Raises:
         CheckpointError: A file is missing or damaged, or of another make; the store is as it was,
             or empty if the files were found to contradict each other while they were read.
+        StorageError: A file cannot be read at this moment.
         TrainingError: There is no room for so many rows.
     """
     _check_files(store, folder, chains, num_partitions)
@@ -497,6 +528,7 @@ def read_log(
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
+        StorageError: A file cannot be read at this moment.
     """
     _check_files(store, folder, chains, num_partitions)
     for chain in chains:
@@ -526,9 +558,10 @@ def _opened(folder: Path, file: LogFile, *, mapped: bool = True) -> Iterator[Any
     try:
         with pa.memory_map(path) if mapped else pa.OSFile(path) as source:
             yield pa.ipc.open_file(source)
-    except FileNotFoundError as error:
-        raise _unusable(file.name, "the file is missing") from error
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise explain_read_error(error, Path(path), place=file.name) from error
+        # PyArrow has OSErrors of its own for contents that contradict themselves.
         raise _unusable(file.name, f"the file cannot be read ({error})") from error
 
 
@@ -583,15 +616,28 @@ def _batches_of(
     store: EmbeddingStore, folder: Path, file: LogFile, num_partitions: int, *, mapped: bool = True
 ) -> Iterator["_LogBatch"]:
     """The rows of a file, checked; those that were announced."""
+    import pyarrow as pa
+
+    schema = _rows_schema(pa, store.layout.width, store.layout.num_slots)
     num_rows = 0
     with _opened(folder, file, mapped=mapped) as reader:
+        if not reader.schema.equals(schema, check_metadata=False):
+            raise _unusable(file.name, "the file has other columns than those of the row log")
         for number in range(reader.num_record_batches):
-            batch = _LogBatch(reader.get_batch(number), store)
-            num_rows += len(batch.keys)
+            found = reader.get_batch(number)
+            num_rows += found.num_rows
+            if num_rows > file.num_rows:
+                break
+            # Lengths and offsets of a made-up file need not agree with each other.
+            found.validate(full=True)
+            if any(column.null_count for column in found.columns):
+                raise _unusable(file.name, "the file holds rows without a value")
+            batch = _LogBatch(found, store)
             batch.check(store, file, num_partitions)
             yield batch
     if num_rows != file.num_rows:
-        raise _unusable(file.name, f"{num_rows} rows, {file.num_rows} were written")
+        found_rows = f"{num_rows} rows" if num_rows < file.num_rows else "more rows"
+        raise _unusable(file.name, f"{found_rows}, {file.num_rows} were written")
 
 
 class _LogBatch:
@@ -617,6 +663,8 @@ class _LogBatch:
             raise _unusable(file.name, "the file holds an id that its table has not")
         if (partitions_of(self.keys, num_partitions) != file.partition).any():
             raise _unusable(file.name, "the file holds a row of another partition")
+        if not (np.isfinite(self.values_NW).all() and np.isfinite(self._slots_NS).all()):
+            raise _unusable(file.name, "the file holds a value that is not finite")
 
     def append_to(self, rows: RowStorage, chosen: Any, file: LogFile) -> None:
         """Adds the chosen rows."""

@@ -17,6 +17,7 @@ from ctr_pipeline.distributed.master.manifests import (
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -119,6 +120,7 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
         RunFolderError: The disk is full or the folder cannot be written.
     """
     folder = CheckpointsFolder(Path(spec.checkpoints_folder), spec.job)
+    create_folder(folder.path, spec.job)
     servers = spec.num_parameter_servers
     row_files: tuple[LogFile, ...] = ()
     if rows is not None:

@@ -8,6 +8,7 @@ best cut on the disk.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.config.loader import LoadedConfig
@@ -17,6 +18,7 @@ from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
 from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.pipeline.earlier_run import Beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.job_following import follow_job
@@ -181,7 +183,9 @@ def _prepare(
     )
     if resume:
         spec = continue_spec(spec, run)
-    elif beginning is not None:
+    else:
+        create_folder(Path(spec.checkpoints_folder), spec.job)
+    if beginning is not None and not resume:
         _write_beginning(loaded, run, encoding, spec, beginning, progress=progress)
     save_spec(run.job, spec)
     return compiled

@@ -17,6 +17,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
+from ctr_pipeline.embeddings.log_folder import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 
 _LEFT_SECONDS = 60.0
@@ -373,7 +374,10 @@ def require_mode(run: RunFolder, *, processes: bool) -> None:
         RunFolderError: The checkpoints are of the other one.
     """
     of_job = (run.job / "spec.json").exists()
-    if run.checkpoints.is_dir() and any(run.checkpoints.iterdir()) and of_job != processes:
+    has_checkpoints = run.checkpoints.is_dir() and any(
+        entry.name != MARKER for entry in run.checkpoints.iterdir()
+    )
+    if has_checkpoints and of_job != processes:
         mode = "processes" if of_job else "local"
         raise RunFolderError(
             f"was trained with runtime.mode: {mode}",

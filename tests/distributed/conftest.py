@@ -12,6 +12,7 @@ from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.server import RpcServer
+from ctr_pipeline.embeddings.log_folder import create_folder
 
 ACCESS = Access(token="token-of-the-tests", tls=None)  # noqa: S106
 ASYNC = UpdateRule("async", 1, 0, False)
@@ -24,7 +25,7 @@ def spec_with_tables(folder, **changes):
     if not counts.exists():
         counts.parent.mkdir(parents=True, exist_ok=True)
         np.save(counts, np.random.default_rng(5).integers(0, 50, sum(sizes)))
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    create_folder(folder / "checkpoints", "job-1")
     facts = {
         "seed": 3,
         "tables": tuple(TableShape(name, size) for name, size in zip("abc", sizes, strict=True)),

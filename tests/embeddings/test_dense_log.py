@@ -1,3 +1,6 @@
+import zlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,7 +8,7 @@ from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.optimizers import OPTIMIZERS
 from ctr_pipeline.embeddings.specs import OptimizerSpec
-from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.errors import CheckpointError, TrainingError
 
 NUM_DENSE = 11
 
@@ -133,4 +136,27 @@ def test_an_empty_range_has_no_file(tmp_path):
         save_range(
             tmp_path, empty.values, empty.slots, empty.optimizer, cut=1, first=3, num_dense=3
         )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_false_number_of_values_takes_no_memory(tmp_path):
+    (file,) = split(trained("adam", NUM_DENSE), tmp_path, [(0, NUM_DENSE)])
+    path = tmp_path / file.name
+    vast = 10**12
+    content = path.read_bytes()
+    for key, value in (("num_values", NUM_DENSE), ("num_dense", NUM_DENSE)):
+        content = content.replace(f'"{key}": {value}'.encode(), f'"{key}": {vast}'.encode())
+    length = len(content) - path.stat().st_size + int.from_bytes(content[8:12], "little")
+    content = content[:8] + length.to_bytes(4, "little") + content[12:]
+    path.write_bytes(content)
+    file = replace(file, num_rows=vast, num_bytes=len(content), crc32=zlib.crc32(content))
+    with pytest.raises(CheckpointError, match="cannot hold 1,000,000,000,000 values"):
+        restore_range(zeros("adam", NUM_DENSE), tmp_path, [file], first=0, num_dense=vast)
+
+
+def test_values_that_are_not_finite_are_not_written(tmp_path):
+    dense = trained("adam", NUM_DENSE)
+    dense.values[5] = np.inf
+    with pytest.raises(TrainingError, match="not finite"):
+        split(dense, tmp_path, [(0, NUM_DENSE)])
     assert not list(tmp_path.iterdir())

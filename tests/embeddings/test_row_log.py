@@ -1,6 +1,11 @@
+import errno
 import json
+import random
 import subprocess
 import sys
+import zlib
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +17,8 @@ from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows, verify_f
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+from ctr_pipeline.errors import CheckpointError, StorageError, TrainingError
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
@@ -376,3 +382,83 @@ print("pyarrow" in sys.modules, "pandas" in sys.modules, store.num_rows)
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert output.stdout.split() == ["False", "True", "False", "100"]
+
+
+def rewritten(folder, file, content):
+    """A file with other contents, and an entry that fits them."""
+    (folder / file.name).write_bytes(content)
+    return replace(file, num_bytes=len(content), crc32=zlib.crc32(content))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_made_up_files_whose_checksums_fit_are_refused_or_read(tmp_path, cut, seed):
+    _, files = cut
+    content = (tmp_path / files[1].name).read_bytes()
+    dice = random.Random(seed)
+    refused = 0
+    for _ in range(60):
+        mutant = bytearray(content)
+        for _ in range(dice.choice([1, 1, 4, 30])):
+            # Most of a file is values, and what may go wrong is around them.
+            place = dice.choice([dice.randrange(2500), -dice.randrange(1, 1500)])
+            mutant[place] = dice.randrange(256)
+        if dice.random() < 0.2:
+            del mutant[dice.randrange(len(mutant)) :]
+        chain = [rewritten(tmp_path, files[1], bytes(mutant))]
+        try:
+            restore(tmp_path, [chain])
+        except CheckpointError:
+            refused += 1
+    assert 10 < refused <= 60
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop_columns(["slots"]), "other columns"),
+        (lambda table: table.append_column("more", table["count"]), "other columns"),
+        (lambda table: pa.concat_tables([table, table]), "more rows"),
+        (lambda table: table.slice(1), "were written"),
+    ],
+)
+def test_whole_files_of_other_contents_are_refused(tmp_path, cut, change, message):
+    _, files = cut
+    table = change(read_table(tmp_path, files[0]))
+    path = tmp_path / "other.arrow"
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    file = rewritten(tmp_path, files[0], path.read_bytes())
+    with pytest.raises(CheckpointError, match=message):
+        restore(tmp_path, [[file]])
+
+
+def test_values_that_are_not_finite_are_neither_written_nor_read(tmp_path, monkeypatch):
+    store = make_store()
+    train(store, EVERYTHING, 1)
+    store.rows.records_NR[3, HEADER_WORDS + 1] = np.nan
+    with pytest.raises(TrainingError, match="not finite"):
+        write_cut(store, tmp_path, 1, full=True)
+    assert not list(tmp_path.iterdir())
+    # As an earlier version may have written them.
+    monkeypatch.setattr("ctr_pipeline.embeddings.row_log.require_finite", lambda *_: None)
+    files = write_cut(store, tmp_path, 2, full=True)
+    with pytest.raises(CheckpointError, match="not finite"):
+        restore(tmp_path, [[file] for file in files])
+
+
+def test_a_file_that_cannot_be_read_for_now_is_no_damaged_one(tmp_path, cut, monkeypatch):
+    _, files = cut
+    chains = [[file] for file in files]
+
+    def fail(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("ctr_pipeline.embeddings.row_log.crc32_of", fail)
+        with pytest.raises(StorageError, match="Input/output error"):
+            restore(tmp_path, chains)
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "stat", fail)
+        with pytest.raises(StorageError, match="Input/output error"):
+            restore(tmp_path, chains)
+    assert len(restore(tmp_path, chains).rows.keys_N)

@@ -29,6 +29,11 @@ cut. `cutting`: the cut at the end of an epoch. `validating`: the split `valid` 
 `scoring`: all splits under the best cut. `stopping`: the cut before an asked stop. `finished`,
 `stopped`, `failed`: members leave."""
 
+RestoreFailure = Literal["damage", "storage", "outrun", "server"]
+"""`damage`: the cut is proven bad, and the one before it is tried. `storage`: it cannot be read at
+the moment, and is tried again for as long as the job waits for storage. `outrun`: a server knows a
+newer generation than the ledger, which was lost. `server`: one was not reachable, or failed."""
+
 Json = Mapping[str, Any]
 
 # Events: `Job.handle(event, now)`.
@@ -78,6 +83,22 @@ class CutFailed:
     Attributes:
         cut: Its number.
         reason: For a person.
+        of_storage: Files could not be read or written: it is tried again for as long as the job
+            waits for storage.
+    """
+
+    cut: int
+    reason: str
+    of_storage: bool = False
+
+
+@dataclass(frozen=True)
+class CutDamaged:
+    """A cut that was kept has proved damaged; its files were set aside.
+
+    Attributes:
+        cut: Its number.
+        reason: For a person, naming the file.
     """
 
     cut: int
@@ -107,14 +128,15 @@ class RestoreFailed:
         generation: Of the `RestoreCut` that asked.
         cut: That was to be restored.
         reason: For a person, naming the file.
-        damaged: The cut itself is bad, and the one before it is tried; otherwise a server was
-            not reachable, and the same cut is tried again.
+        cause: Of `RestoreFailure`.
+        announced: The newest generation that a server knows; 0 unless that was the cause.
     """
 
     generation: int
     cut: int
     reason: str
-    damaged: bool
+    cause: RestoreFailure
+    announced: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,6 +197,7 @@ Event = (
     | Tick
     | CutTaken
     | CutFailed
+    | CutDamaged
     | RestoreDone
     | RestoreFailed
     | EpochDecided

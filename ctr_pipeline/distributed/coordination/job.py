@@ -13,7 +13,7 @@ as none and a leap forwards as at most `JobSettings.most_clock_step_seconds`, so
 machine does not find all its members dead when it wakes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Self, assert_never
 
 from ctr_pipeline.distributed.coordination.cuts import (
@@ -26,6 +26,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
     CannotGoOn,
+    CutDamaged,
     CutFailed,
     CutTaken,
     DecideEpoch,
@@ -77,6 +78,7 @@ from ctr_pipeline.distributed.coordination.records import JobHead, LedgerRecords
 from ctr_pipeline.distributed.coordination.relaunch import decide_relaunch, explain_end
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.storage import StorageWait
 from ctr_pipeline.distributed.coordination.tasks import (
     ScoredSplit,
     Task,
@@ -98,6 +100,7 @@ _WAIT_SECONDS = 0.2
 _RESTORE_RETRY_SECONDS = 1.0
 _MAX_RESTORE_FAILURES = 5
 _MAX_CUT_FAILURES = 5
+_KEPT_FILES = "its files are kept until its manifest, *.json.given-up, is removed"
 # A worker that is slower than half of the others for so long is told of; one that has come back to
 # this fraction of them keeps up, and is told of again if it falls behind again.
 _BEHIND_SECONDS = 5.0
@@ -133,6 +136,7 @@ class Job:
         self._restore_in_flight = False
         self._restore_retry_at = 0.0
         self._restore_failures = 0
+        self._storage = StorageWait(settings.storage_patience_seconds)
         self._is_deciding = False
         self._stops_with = 0
         """The first cut that is new enough for an asked stop."""
@@ -292,7 +296,7 @@ class Job:
         totals = tuple(self._totals())
         return JobStatus(
             phase=self._head.phase,
-            reason=self._head.reason,
+            reason=self._head.reason or self._storage_reason(),
             traceback=self._head.traceback,
             generation=self._head.generation,
             epoch=max(0, self._ledger.epoch - (1 if self._ledger.board is None else 0)),
@@ -316,6 +320,10 @@ class Job:
             refused_reports=self._head.refused_reports,
             final_scores=self._head.final_scores,
         )
+
+    def _storage_reason(self) -> str:
+        is_waiting = self._storage.reason and self._head.phase not in _OVER
+        return f"waiting for storage: {self._storage.reason}" if is_waiting else ""
 
     def _member_status(self, member: MemberState) -> MemberStatus:
         leases = sum(board.num_held_by(member.incarnation) for board in self._boards())
@@ -400,6 +408,8 @@ class Job:
                 self._take_in_cut(event)
             case CutFailed():
                 self._take_in_failed_cut(event)
+            case CutDamaged():
+                self._take_in_damaged_cut(event)
             case RestoreDone():
                 self._take_in_restore(event)
             case RestoreFailed():
@@ -525,15 +535,16 @@ class Job:
         self._enter("restoring")
         self._actions.append(RestoreCut(self._cut_to_restore(), self._head.generation))
 
-    def _cut_to_restore(self) -> int:
+    def _cut_to_restore(self, among: Collection[int] | None = None) -> int:
+        """The cut to go back to, of all or some; 0: the beginning."""
+        cuts = self._cuts if among is None else among
         if not self._head.training_over:
-            return max(self._cuts, default=0)
+            return max(cuts, default=0)
         best = self._ledger.best_cut
-        if best in self._cuts:
+        if best in cuts:
             return best
         # The best cut is damaged: the newest epoch that has one is the next best thing.
-        others = (cut for cut in self._ledger.epoch_cuts.values() if cut in self._cuts)
-        return max(others, default=0)
+        return max((cut for cut in self._ledger.epoch_cuts.values() if cut in cuts), default=0)
 
     def _go_on(self) -> None:
         """Parameter servers hold what the ledger counts; whatever comes next begins."""
@@ -565,6 +576,7 @@ class Job:
             self._ledger.close_epoch()
             self._write_ledger()
             self._counted_since_cut = True
+            self._storage.start_over(self._clock.seconds)
             self._enter("cutting")
         elif self._counted_since_cut:
             self._take_cut_if_due(at_once=False)
@@ -1239,6 +1251,7 @@ class Job:
             # Of a generation that is over: the servers went back behind it.
             return
         self._pending_cut = None
+        self._end_storage_wait()
         self._schedule.succeed(self._clock.seconds)
         self._head.chain_intact = True
         self._cuts[record.cut] = record
@@ -1258,11 +1271,44 @@ class Job:
         self._pending_cut = None
         self._schedule.fail(self._clock.seconds)
         self._counted_since_cut = True
-        self._actions.append(
-            Announce(f"cut {event.cut} failed: {event.reason}", "it is tried again")
-        )
-        if self._head.phase == "cutting" and self._schedule.failures_in_row >= _MAX_CUT_FAILURES:
+        now = self._clock.seconds
+        if event.of_storage:
+            self._storage.fail(now, event.reason)
+        if not event.of_storage or self._storage.is_new:
+            self._actions.append(
+                Announce(f"cut {event.cut} failed: {event.reason}", "it is tried again")
+            )
+        if self._head.phase != "cutting":
+            return
+        if self._storage.is_over(now):
+            self._fail_for_storage("what was trained since is trained again then")
+        elif not self._storage.reason and self._schedule.failures_in_row >= _MAX_CUT_FAILURES:
             self._fail(f"no cut can be taken at the end of an epoch: {event.reason}")
+
+    def _take_in_damaged_cut(self, event: CutDamaged) -> None:
+        if event.cut not in self._cuts:
+            return
+        what = f"cut {event.cut} is damaged: {event.reason}"
+        self._actions.append(Announce(what, f"it counts no more; {_KEPT_FILES}"))
+        if len(self._cuts) > 1:
+            # The last one stays known: a restore of it fails, where none would begin anew.
+            self._forget_cut(event.cut)
+        self._head.chain_intact = False
+        self._touch_head()
+
+    def _end_storage_wait(self) -> None:
+        seconds = self._storage.end(self._clock.seconds)
+        if seconds is not None:
+            self._actions.append(Announce("checkpoints can be read and written again", "", seconds))
+
+    def _fail_for_storage(self, more: str) -> None:
+        last = max(self._cuts, default=0)
+        where = f"goes on from cut {last}" if last else "begins anew, as there is no cut yet"
+        self._fail(
+            f"storage could not be used for {self._settings.storage_patience_seconds:g} s: "
+            f"{self._storage.reason}. Nothing that was saved is lost: once it is back, --resume "
+            f"{where}; {more}"
+        )
 
     def _drop_cuts(self) -> None:
         ledger = self._ledger
@@ -1290,14 +1336,27 @@ class Job:
             return
         self._restore_in_flight = False
         self._restore_failures = 0
+        self._end_storage_wait()
         self._head.is_restored = self._head.chain_intact = True
         self._schedule.start_over(self._clock.seconds)
         self._counted_since_cut = False
         self._rows_rolled_back = 0
-        if not self._head.training_over:
+        if self._head.training_over:
+            self._name_restored_epoch(event.cut)
+        else:
             self._roll_ledger_back(event.frozen)
         self._touch_head(durable=True)
         self._head.phase = "waiting"
+
+    def _name_restored_epoch(self, cut: int) -> None:
+        """The best epoch is one whose cut is left."""
+        ledger = self._ledger
+        if ledger.best_epoch is None or ledger.best_cut == cut:
+            return
+        for epoch, of_epoch in ledger.epoch_cuts.items():
+            if of_epoch == cut:
+                ledger.best_epoch = epoch
+                self._write_ledger()
 
     def _roll_ledger_back(self, frozen: Json) -> None:
         before, failures = self._ledger, {}
@@ -1322,18 +1381,51 @@ class Job:
         if not self._awaits_restore(event.generation):
             return
         self._restore_in_flight = False
-        self._restore_retry_at = self._clock.seconds + _RESTORE_RETRY_SECONDS
         what = f"cut {event.cut} cannot be restored: {event.reason}"
-        if event.damaged and event.cut in self._cuts:
-            self._forget_cut(event.cut)
-            self._restore_retry_at = self._clock.seconds
-            before = self._cut_to_restore()
-            if self._head.training_over and not before:
-                self._fail(f"no cut of a whole epoch is left: {event.reason}")
-                return
-            done = f"cut {before} is used" if before else "the job begins anew"
-            self._actions.append(Announce(what, done))
+        match event.cause:
+            case "damage":
+                self._use_cut_before(event.cut, what)
+            case "storage":
+                self._wait_for_storage(what)
+            case "outrun":
+                # The ledger was lost, and an older one or none took its place.
+                self._head.generation = max(self._head.generation, event.announced)
+                self._touch_head(durable=True)
+                self._retry_restore(what, _RESTORE_RETRY_SECONDS)
+            case "server":
+                self._retry_restore(what, _RESTORE_RETRY_SECONDS)
+            case _:
+                assert_never(event.cause)
+
+    def _use_cut_before(self, cut: int, what: str) -> None:
+        others = set(self._cuts) - {cut}
+        before = self._cut_to_restore(others)
+        self._restore_retry_at = self._clock.seconds
+        if not before:
+            whole = " of a whole epoch" if self._head.training_over else ""
+            # It stays known, so that nothing begins anew unless a person says so.
+            self._fail(f"no cut{whole} is left: {what}; {_KEPT_FILES}, and --overwrite begins anew")
             return
+        self._forget_cut(cut)
+        done = f"cut {before} is used"
+        if self._head.training_over:
+            # Scores of two models are no scores of one.
+            self._end_scoring()
+            epochs = {of: epoch for epoch, of in self._ledger.epoch_cuts.items()}
+            done += f", of epoch {epochs[before] + 1}"
+        self._actions.append(Announce(what, f"{done}; {_KEPT_FILES}"))
+
+    def _wait_for_storage(self, what: str) -> None:
+        now = self._clock.seconds
+        self._storage.fail(now, what)
+        self._restore_retry_at = now + self._storage.retry_seconds
+        if self._storage.is_over(now):
+            self._fail_for_storage("it is tried again then")
+        elif self._storage.is_new:
+            self._actions.append(Announce(what, "it is tried until storage is back"))
+
+    def _retry_restore(self, what: str, seconds: float) -> None:
+        self._restore_retry_at = self._clock.seconds + seconds
         self._restore_failures += 1
         if self._restore_failures >= _MAX_RESTORE_FAILURES:
             self._fail(what)

@@ -386,6 +386,7 @@ class SnapshotReply:
         marks: Batches that the snapshot holds, of epochs that are not over.
         version: Updates applied when it was taken.
         pause_seconds: For how long updates waited, at most.
+        of_storage: Refused because files could not be written at the moment.
     """
 
     refused: str
@@ -393,6 +394,7 @@ class SnapshotReply:
     marks: tuple[TaskMarks, ...]
     version: int
     pause_seconds: float
+    of_storage: bool = False
 
 
 @dataclass(frozen=True)
@@ -428,12 +430,16 @@ class RestoreReply:
     """Whether a parameter server restored itself.
 
     Attributes:
-        refused: What is missing or damaged, naming the file; empty if all is well.
+        refused: Why not, naming the file if it is one; empty if all is well.
         num_rows: Rows held now.
+        damaged: The cut itself is proven bad; otherwise it may be restored another time.
+        announced: The newest generation that the server knows, if that is why; 0 otherwise.
     """
 
     refused: str
     num_rows: int
+    damaged: bool = False
+    announced: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,16 @@
 import logging
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.job import Job, JobSettings
 from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.coordination.storage import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
 from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger, read_ledger
@@ -22,7 +24,9 @@ from ctr_pipeline.distributed.master.ledger.store import (
 )
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
-from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.errors import CheckpointError, StorageError
+
+T = TypeVar("T")
 
 EVENTS_RECORD = "master/events"
 START_RECORD = "master/start"
@@ -114,6 +118,7 @@ def begin_job(
     Raises:
         CheckpointError: There is no ledger, and of the cuts none can be used; or the one that is
             to be scored with cannot.
+        StorageError: There is no ledger, and what cuts there are cannot be told at this moment.
     """
     jobs_own = records_of_job(records)
     if jobs_own:
@@ -122,6 +127,7 @@ def begin_job(
         manifest = folder.load(spec.scores_cut)
         require_same_job(manifest, spec)
         return Job.to_score(settings, spec.scores_cut, manifest.frozen, now)
+    folder.require_there()
     sound, reasons = folder.sound()
     for reason in reasons:
         _LOGGER.warning("passed over: %s", reason)
@@ -142,6 +148,36 @@ def begin_job(
             remedy="Start anew with --overwrite",
         )
     return Job.begin(settings, now)
+
+
+def await_storage(
+    question: Callable[[], T], patience_seconds: float, *, wait: Callable[[float], None]
+) -> T:
+    """The answer to a question that reads checkpoints; waits while they cannot be read.
+
+    Args:
+        question: Raises StorageError then.
+        patience_seconds: For how long.
+        wait: Waits for some seconds.
+
+    Raises:
+        StorageError: They could not be read for so long.
+    """
+    storage, waited = StorageWait(patience_seconds), 0.0
+    while True:
+        try:
+            return question()
+        except StorageError as error:
+            storage.fail(waited, str(error))
+            if storage.is_over(waited):
+                raise StorageError(
+                    f"checkpoints could not be read for {patience_seconds:g} s: {error.message}",
+                    place=error.place,
+                    remedy="Nothing is lost: run it again with --resume once they can",
+                ) from error
+            _LOGGER.warning("waiting for storage: %s", error)
+            wait(storage.retry_seconds)
+            waited += storage.retry_seconds
 
 
 def records_of_job(records: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -167,7 +203,7 @@ def find_newest_cut(folder: CheckpointsFolder, cut: int) -> NewestCut:
         return NO_CUT
     try:
         facts = folder.load(cut).facts
-    except CheckpointError as error:
+    except (CheckpointError, StorageError) as error:
         # Whoever restores it will see to it; for the status it is not worth the job.
         _LOGGER.warning("the last cut cannot be read: %s", error)
         return NewestCut(cut, 0, time.time())

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import (
+    CutDamaged,
     CutFailed,
     CutTaken,
     Json,
     RestoreCut,
     RestoreDone,
     RestoreFailed,
+    RestoreFailure,
     TakeCut,
 )
 from ctr_pipeline.distributed.coordination.messages import (
@@ -34,7 +36,7 @@ from ctr_pipeline.distributed.master.server_calls import (
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.embeddings.log_chain import LogFile, needs_base
 from ctr_pipeline.embeddings.specs import oldest_step_kept
-from ctr_pipeline.errors import CheckpointError, CtrPipelineError
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError, RunFolderError, StorageError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ class CutKeeper:
             fence: Raises if this master may not write any more; called before the manifest.
         """
         try:
+            self._folder.require_there()
             parent = self._folder.load(action.parent) if action.parent else None
             # Deltas that have outgrown their base end sooner than the schedule says.
             full = action.full or (
@@ -121,7 +124,8 @@ class CutKeeper:
             )
             for number, reply in enumerate(replies):
                 if reply.refused:
-                    raise ServerRefusedError(f"parameter server {number}: {reply.refused}")
+                    reason = f"parameter server {number}: {reply.refused}"
+                    raise (StorageError if reply.of_storage else ServerRefusedError)(reason)
             facts = self._facts(action, len(addresses))
             files = chain_files(facts, parent, replies)
             manifest = CutManifest(facts, files, action.frozen, history)
@@ -130,6 +134,8 @@ class CutKeeper:
             self._folder.save(manifest)
         except CallAbandonedError:
             return CutFailed(action.cut, "the job went back to an earlier cut meanwhile")
+        except (StorageError, RunFolderError) as error:
+            return CutFailed(action.cut, str(error), of_storage=True)
         except (CtrPipelineError, ServerRefusedError) as error:
             return CutFailed(action.cut, str(error))
         return CutTaken(action.cut, max(reply.pause_seconds for reply in replies))
@@ -148,22 +154,32 @@ class CutKeeper:
             The outcome, and what was restored if it was.
         """
 
-        def failed(reason: object, *, damaged: bool) -> tuple[RestoreFailed, None]:
-            return RestoreFailed(action.generation, action.cut, str(reason), damaged), None
+        def failed(
+            reason: object, cause: RestoreFailure, announced: int = 0
+        ) -> tuple[RestoreFailed, None]:
+            if cause == "damage" and action.cut:
+                try:
+                    self._folder.give_up(action.cut)
+                except StorageError as error:
+                    reason, cause = error, "storage"
+            text = str(reason)
+            return RestoreFailed(action.generation, action.cut, text, cause, announced), None
 
         manifest: CutManifest | None = None
         request = RestoreRequest(action.generation, 0, (), (), ())
         if not action.cut and self._spec.earlier_steps:
             reason = "no checkpoint is left, and the job began with parameters of an earlier run"
-            return failed(reason, damaged=True)
+            return failed(reason, "damage")
         try:
             if action.cut:
                 manifest = self._folder.load(action.cut)
                 require_same_job(manifest, self._spec)
                 self._folder.check_files(manifest, read=False)
                 request = manifest.restore_request(action.generation)
-        except CtrPipelineError as error:
-            return failed(error, damaged=True)
+        except StorageError as error:
+            return failed(error, "storage")
+        except CheckpointError as error:
+            return failed(error, "damage")
         try:
             replies = self._calls.call_all(
                 "Restore",
@@ -174,13 +190,16 @@ class CutKeeper:
                 abandoned=abandoned,
             )
         except CallAbandonedError:
-            return failed("another cut is wanted by now", damaged=False)
+            return failed("another cut is wanted by now", "server")
         except (PeerUnavailable, ServerRefusedError) as error:
-            return failed(error, damaged=False)
+            return failed(error, "server")
+        announced = max(reply.announced for reply in replies)
         for number, reply in enumerate(replies):
             if reply.refused:
                 reason = f"parameter server {number}: {reply.refused}"
-                return failed(reason, damaged=manifest is not None)
+                if announced:
+                    return failed(reason, "outrun", announced)
+                return failed(reason, "damage" if reply.damaged else "storage")
         if manifest is None:
             return RestoreDone(action.generation, 0, {}), RestoredCut(0, 0, 0.0)
         return (
@@ -188,12 +207,18 @@ class CutKeeper:
             RestoredCut(action.cut, manifest.facts.step, manifest.facts.taken_at),
         )
 
-    def keep_only(self, cuts: Sequence[int]) -> None:
-        """Deletes other cuts and files that none of these needs; says so if it cannot."""
+    def keep_only(self, cuts: Sequence[int]) -> tuple[CutDamaged, ...]:
+        """Deletes other cuts and files that none of these needs; says so if it cannot.
+
+        Returns:
+            Cuts among these that proved damaged, and were given up.
+        """
         try:
-            self._folder.keep_only(cuts)
-        except OSError as error:
+            damages = self._folder.keep_only(cuts)
+        except (OSError, StorageError) as error:
             _LOGGER.warning("old cuts are not deleted: %s", error)
+            return ()
+        return tuple(CutDamaged(cut, reason) for cut, reason in damages.items())
 
     def _oldest_step(self, action: TakeCut) -> int:
         """Which rows a cut removes first: the same on all servers, and if it is tried again."""

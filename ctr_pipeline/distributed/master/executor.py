@@ -364,7 +364,7 @@ class JobExecutor:
             case RestoreCut():
                 self._cut_lane.put(lambda: self._restore_cut(action))
             case DropCuts(keep):
-                self._cut_lane.put(lambda: self._cuts.keep_only(keep))
+                self._cut_lane.put(lambda: self._drop_cuts(keep))
             case DecideEpoch():
                 self._cut_lane.put(lambda: self._end_epoch(action))
             case Announce(what, done, recovery_seconds):
@@ -463,6 +463,10 @@ class JobExecutor:
         if isinstance(outcome, CutTaken):
             self._newest_cut = NewestCut(action.cut, action.step, self._wall_clock())
         self._submit_from_lane(outcome)
+
+    def _drop_cuts(self, keep: tuple[int, ...]) -> None:
+        for damage in self._cuts.keep_only(keep):
+            self._submit_from_lane(damage)
 
     def _restore_cut(self, action: RestoreCut) -> None:
         try:

@@ -7,10 +7,9 @@ it.
 """
 
 import json
-import logging
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,14 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.placement import owner_of
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage
-from ctr_pipeline.embeddings.log_chain import LogFile, extend_chain, unneeded_files
-from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.embeddings import log_folder
+from ctr_pipeline.embeddings.log_chain import LogFile, cut_of, extend_chain, unneeded_files
+from ctr_pipeline.errors import CheckpointError, StorageError
 
 MANIFEST_FORMAT = 1
 
-_LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"cut-(\d{6,})\.json")
+_GIVEN_UP = re.compile(r"cut-(\d{6,})\.json\.given-up")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]+\.tmp")
 
 
@@ -175,27 +175,47 @@ class CheckpointsFolder:
     """Manifests of one job's cuts and the files that they name.
 
     Args:
-        path: The folder; made if it is missing.
+        path: The folder.
         job: Whose cuts count; None takes any.
     """
 
     def __init__(self, path: Path, job: str | None) -> None:
         self.path = path
         self._job = job
-        with durable.os_errors_explained(path):
-            path.mkdir(parents=True, exist_ok=True)
+
+    def require_there(self) -> None:
+        """Raises StorageError while something else, or nothing, stands in the folder's place."""
+        log_folder.require_there(self.path)
 
     def numbers(self) -> list[int]:
-        """Cuts with a manifest, sound or not, newest first."""
-        found = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        """Cuts with a manifest, sound or not, newest first; those given up are left out.
+
+        Raises:
+            StorageError: The folder cannot be listed.
+        """
+        return sorted(self._numbers_like(_NAME), reverse=True)
+
+    def _numbers_like(self, pattern: re.Pattern[str]) -> list[int]:
+        return [int(match[1]) for name in self._names() if (match := pattern.fullmatch(name))]
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in self.path.iterdir())
+        except OSError as error:
+            raise StorageError(
+                f"cannot be listed ({error.strerror or error})",
+                place=str(self.path),
+                remedy="Mount its volume, if it is away",
+            ) from error
 
     def save(self, manifest: CutManifest) -> None:
         """Commits a cut; its files are on disk before.
 
         Raises:
+            StorageError: The folder is not there.
             RunFolderError: The disk is full, or the folder cannot be written.
         """
+        self.require_there()
         durable.write_text(self._manifest_path(manifest.facts.cut), _render(manifest))
 
     def load(self, cut: int) -> CutManifest:
@@ -203,6 +223,7 @@ class CheckpointsFolder:
 
         Raises:
             CheckpointError: It is missing, damaged, of another format, or of another job.
+            StorageError: It cannot be read at this moment.
         """
         path = self._manifest_path(cut)
         manifest = load_manifest(path)
@@ -225,6 +246,7 @@ class CheckpointsFolder:
 
         Raises:
             CheckpointError: Names the first file that is missing or damaged.
+            StorageError: Names the first that cannot be read at this moment.
         """
         for file in manifest.files.all_files():
             path = self.path / file.name
@@ -236,18 +258,17 @@ class CheckpointsFolder:
                     )
                 if read and durable.crc32_of(path) != file.crc32:
                     raise CheckpointError("is damaged: its checksum differs", place=str(path))
-            except FileNotFoundError:
-                raise CheckpointError("is missing", place=str(path)) from None
             except OSError as error:
-                raise CheckpointError(
-                    f"cannot be read ({error.strerror})", place=str(path)
-                ) from error
+                raise log_folder.explain_read_error(error, path, absent="is missing") from error
 
     def sound(self, *, read: bool = False) -> tuple[list[CutManifest], list[str]]:
         """Cuts that can be restored, newest first, and why each of the others cannot.
 
         Args:
             read: Compare checksums of all bytes, not only sizes.
+
+        Raises:
+            StorageError: What is sound cannot be told at this moment.
         """
         whole, reasons = [], []
         for cut in self.numbers():
@@ -260,38 +281,85 @@ class CheckpointsFolder:
                 whole.append(manifest)
         return whole, reasons
 
-    def keep_only(self, cuts: Iterable[int]) -> None:
+    def give_up(self, cut: int) -> None:
+        """Sets a damaged cut aside: it counts no more, and its files stay.
+
+        Raises:
+            StorageError: The folder cannot be changed at this moment.
+        """
+        path = self._manifest_path(cut)
+        try:
+            path.replace(self.path / given_up_name(cut))
+            durable.sync_folder(self.path)
+        except FileNotFoundError:
+            # Its manifest is what it lacks.
+            self.require_there()
+        except OSError as error:
+            raise StorageError(
+                f"cannot be renamed ({error.strerror or error})", place=str(path)
+            ) from error
+
+    def keep_only(self, cuts: Iterable[int]) -> dict[int, str]:
         """Deletes other cuts, and files that no kept one names.
 
         Manifests newer than all kept ones stay, and so do files newer than all kept cuts: they may
-        still be written. A kept manifest that cannot be read keeps all files.
+        still be written. So do the files of cuts that were given up, until their manifests are
+        removed by hand. A kept manifest that proves damaged is given up, and nothing is deleted
+        this time: an older cut may be needed in its place.
+
+        Returns:
+            Cuts that were given up, with why.
+
+        Raises:
+            StorageError, OSError: Some files could not be read or deleted at this moment.
         """
         kept = set(cuts)
         if not kept:
-            return
+            return {}
+        self.require_there()
         newest = max(kept)
-        for cut in self.numbers():
+        present = self.numbers()
+        needed: set[str] = set()
+        damages: dict[int, str] = {}
+        for cut in present:
+            if cut in kept or cut > newest:
+                try:
+                    needed.update(file.name for file in self.load(cut).files.all_files())
+                except CheckpointError as error:
+                    self.give_up(cut)
+                    damages[cut] = str(error)
+        if damages:
+            return damages
+        needed.update(self._files_of_given_up())
+        for cut in present:
             if cut not in kept and cut < newest:
                 self._manifest_path(cut).unlink(missing_ok=True)
         durable.sync_folder(self.path)
-        needed: set[str] = set()
-        for cut in self.numbers():
-            try:
-                needed.update(file.name for file in self.load(cut).files.all_files())
-            except CheckpointError as error:
-                _LOGGER.warning("no file is deleted: %s", error)
-                return
-        present = [entry.name for entry in self.path.iterdir()]
+        self._delete_files(needed, before_cut=newest)
+        return {}
+
+    def _delete_files(self, needed: set[str], *, before_cut: int) -> None:
+        present = self._names()
         # What a member that died was writing has the name of a file within it.
         abandoned = {
             name: match[1] for name in present if (match := _TEMPORARY.fullmatch(name)) is not None
         }
-        for name in unneeded_files(present, needed, before_cut=newest):
+        for name in unneeded_files(present, needed, before_cut=before_cut):
             (self.path / name).unlink(missing_ok=True)
-        unneeded = set(unneeded_files(abandoned.values(), (), before_cut=newest))
+        unneeded = set(unneeded_files(abandoned.values(), (), before_cut=before_cut))
         for name, becomes in abandoned.items():
             if becomes in unneeded:
                 (self.path / name).unlink(missing_ok=True)
+
+    def _files_of_given_up(self) -> Iterator[str]:
+        """What cuts that were given up rest on; of a damaged manifest, what that cut wrote."""
+        for cut in self._numbers_like(_GIVEN_UP):
+            try:
+                manifest = load_manifest(self.path / given_up_name(cut))
+            except CheckpointError:
+                yield from (name for name in self._names() if cut_of(name) == cut)
+            else:
+                yield from (file.name for file in manifest.files.all_files())
 
     def _manifest_path(self, cut: int) -> Path:
         return self.path / cut_file_name(cut)
@@ -302,19 +370,23 @@ def cut_file_name(cut: int) -> str:
     return f"cut-{cut:06d}.json"
 
 
+def given_up_name(cut: int) -> str:
+    """Of the manifest of a cut that was given up."""
+    return f"{cut_file_name(cut)}.given-up"
+
+
 def load_manifest(path: Path) -> CutManifest:
     """Reads a manifest.
 
     Raises:
         CheckpointError: It is missing, damaged or of another format.
+        StorageError: It cannot be read at this moment.
     """
     try:
         document = json.loads(path.read_text("utf-8"))
         version = document["format"]
-    except FileNotFoundError:
-        raise CheckpointError("there is no such cut", place=str(path)) from None
     except OSError as error:
-        raise CheckpointError(f"cannot be read ({error.strerror})", place=str(path)) from error
+        raise log_folder.explain_read_error(error, path, absent="there is no such cut") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError("is damaged: it is no manifest", place=str(path)) from error
     if version != MANIFEST_FORMAT:

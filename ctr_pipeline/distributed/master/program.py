@@ -20,6 +20,7 @@ from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.beginning import (
     START_RECORD,
     MasterStart,
+    await_storage,
     begin_job,
     find_newest_cut,
     open_ledger,
@@ -115,13 +116,17 @@ class Master:
     ) -> JobExecutor:
         spec = self._spec
         folder = CheckpointsFolder(self._run_folder / spec.checkpoints_folder, spec.job)
-        job = begin_job(
-            self._settings,
-            spec,
-            records,
-            folder,
-            time.monotonic(),
-            resume=self._before is not None and not self._is_restart,
+        job = await_storage(
+            lambda: begin_job(
+                self._settings,
+                spec,
+                records,
+                folder,
+                time.monotonic(),
+                resume=self._before is not None and not self._is_restart,
+            ),
+            self._settings.storage_patience_seconds,
+            wait=time.sleep,
         )
         calls = ServerCalls(self._access)
         stack.callback(calls.close)

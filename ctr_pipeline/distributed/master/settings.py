@@ -93,6 +93,7 @@ def plan_job(
         worker_silence_seconds=runtime.lease_seconds,
         server_silence_seconds=runtime.lease_seconds,
         most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, runtime.lease_seconds / 3),
+        storage_patience_seconds=runtime.storage_patience_seconds,
         max_task_failures=runtime.max_task_failures,
         max_dropped_tasks=runtime.max_dropped_tasks,
     )

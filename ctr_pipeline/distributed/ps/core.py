@@ -50,7 +50,12 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.snapshot import RowSnapshot, SnapshotAbandonedError
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.errors import (
+    CheckpointError,
+    CtrPipelineError,
+    RunFolderError,
+    StorageError,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -131,7 +136,8 @@ class PsCore:
         # The newest generation that was announced, and the one that is served.
         self._announced = -1
         self._served = -1
-        self._version = 0
+        self._wanted: RestoreRequest | None = None
+        self._version = self._restored_version = 0
         self._round = Round()
         self._waiting: dict[BatchId, _WaitingPush] = {}
         self._active_workers: frozenset[int] | None = None
@@ -318,7 +324,8 @@ class PsCore:
                 reply = self._take_cut(request)
             except CtrPipelineError as error:
                 _LOGGER.warning("cut %d failed: %s", request.cut, error)
-                return _no_cut(str(error))
+                of_storage = isinstance(error, (StorageError, RunFolderError))
+                return _no_cut(str(error), of_storage=of_storage)
             except SnapshotAbandonedError:
                 return _no_cut("the job was rolled back meanwhile")
             finally:
@@ -332,21 +339,23 @@ class PsCore:
     def restore(self, request: RestoreRequest) -> RestoreReply:
         """Holds what a cut has from now on, and serves its generation alone.
 
-        A repeated request changes nothing.
+        A repeated request changes nothing. One of a generation that is known with other contents,
+        or after an update, is of a master that has lost its ledger: it needs a newer generation.
         """
         with self._lock:
-            if request.generation < self._announced:
+            if self._is_outrun_by(request):
                 return _too_old(self._announced)
             if request.generation == self._served:
                 return RestoreReply("", self.num_rows)
             self._announced, self._served = request.generation, -1
+            self._wanted = request
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.ROLLED_BACK)
             if self._snapshot is not None:
                 self._snapshot.abandon()
         with self._cutting:
             # Nobody else looks at the holdings while no generation is served.
-            if request.generation < self._announced:
+            if self._is_outrun_by(request):
                 return _too_old(self._announced)
             if request.generation == self._served:
                 return RestoreReply("", self.num_rows)
@@ -354,12 +363,19 @@ class PsCore:
                 self._holdings.restore(request)
             except CtrPipelineError as error:
                 _LOGGER.warning("cut %d cannot be restored: %s", request.cut, error)
-                return RestoreReply(str(error), 0)
+                return RestoreReply(str(error), 0, damaged=isinstance(error, CheckpointError))
             with self._lock:
-                if request.generation < self._announced:
+                if self._is_outrun_by(request):
                     return _too_old(self._announced)
-                self._served = request.generation
+                self._served, self._restored_version = request.generation, self._version
                 return RestoreReply("", self.num_rows)
+
+    def _is_outrun_by(self, request: RestoreRequest) -> bool:
+        """Whether a request is not of a newer generation, and not that of the newest one."""
+        if request.generation != self._announced:
+            return request.generation < self._announced
+        has_moved = self._served >= 0 and self._version != self._restored_version
+        return has_moved or request != self._wanted
 
     def _take_cut(self, request: SnapshotRequest) -> SnapshotReply:
         snapshot = self._holdings.prepare_cut(request.cut)
@@ -479,9 +495,9 @@ class PsCore:
         self._version += 1
 
 
-def _no_cut(reason: str) -> SnapshotReply:
-    return SnapshotReply(reason, (), (), 0, 0.0)
+def _no_cut(reason: str, *, of_storage: bool = False) -> SnapshotReply:
+    return SnapshotReply(reason, (), (), 0, 0.0, of_storage)
 
 
 def _too_old(announced: int) -> RestoreReply:
-    return RestoreReply(f"generation {announced} was announced before", 0)
+    return RestoreReply(f"generation {announced} was announced before", 0, announced=announced)

@@ -42,6 +42,7 @@ from ctr_pipeline.distributed.ps.merging import (
 from ctr_pipeline.distributed.ps.ownership import are_owned
 from ctr_pipeline.distributed.ps.partition_counts import PartitionCounts
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.log_folder import require_there
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -269,8 +270,11 @@ class Holdings:
 
         Raises:
             RunFolderError: The disk is full or the folder cannot be written.
+            StorageError: The folder is not there.
+            TrainingError: A value is not finite.
             SnapshotAbandonedError: A restore gave it up.
         """
+        require_there(self._folder)
         files: tuple[LoggedFile, ...] = ()
         if cut.snapshot is not None:
             rows = cut.snapshot.write(
@@ -292,7 +296,8 @@ class Holdings:
         """Replaces everything by what a cut has of this server's partitions and range.
 
         Raises:
-            CheckpointError: A file is missing, damaged or of another job.
+            CheckpointError: A file is proven missing, damaged or of another job.
+            StorageError: A file cannot be read at this moment.
             TrainingError, RunFolderError: There is no room for the rows, in memory or on disk.
         """
         applied = AppliedBatches.restored(self._spec, self._index, request)

@@ -941,12 +941,16 @@ class World:
         if self.damages and action.cut and not self.job._head.training_over:
             self.damages = False
             self.failed_restores = 0
-            self.tell(RestoreFailed(action.generation, action.cut, "a bad checksum", damaged=True))
+            # Where no other is left the job would fail; so its volume is only away for a moment.
+            cause = "damage" if len(self.job.cuts) > 1 else "storage"
+            self.tell(RestoreFailed(action.generation, action.cut, "a bad checksum", cause))
+            if cause == "storage":
+                return
             assert action.cut not in self.job.cuts or action.generation != self.job.generation
             return
         is_alone = not all(server.incarnation for server in self.servers)
         if is_alone or 0 < self.failed_restores < 3:
-            self.tell(RestoreFailed(action.generation, action.cut, "unreachable", damaged=False))
+            self.tell(RestoreFailed(action.generation, action.cut, "unreachable", "server"))
             return
         cut = self.cuts[action.cut] if action.cut else None
         for place, server in enumerate(self.servers):

@@ -7,6 +7,7 @@ import pytest
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
     CannotGoOn,
+    CutDamaged,
     CutFailed,
     CutTaken,
     DecideEpoch,
@@ -888,11 +889,146 @@ def test_a_damaged_cut_gives_way_to_the_one_before_it():
     newest = bench.all_of(RestoreCut)[-1]
     assert newest.cut == 2
     bench.holds.clear()
-    bench.tell(RestoreFailed(newest.generation, 2, "rows-2.log is damaged", damaged=True))
+    bench.tell(RestoreFailed(newest.generation, 2, "rows-2.log is damaged", "damage"))
     assert bench.job.cuts == (1,)
     assert "cut 2 cannot be restored: rows-2.log is damaged: cut 1 is used" in bench.told()
     status = bench.job.status()
     assert (status.phase, status.trained, status.repeated) == ("training", 32, 32)
+
+
+def with_cuts(number, **changes):
+    """A job with some cuts, whose restores are answered by hand, and whose server is new."""
+    bench = Bench(
+        worker_silence_seconds=1e9, server_silence_seconds=1e9, keep_checkpoints=2, **changes
+    )
+    bench.begin_training("a")
+    for _ in range(number):
+        bench.train_all(0, "a", most_tasks=1)
+        bench.tell(Tick(), after=31.0)
+    bench.holds.add(RestoreCut)
+    bench.replace_server("q")
+    return bench
+
+
+def fail_restore(bench, cause, *, after=0.0, announced=0):
+    wanted = bench.all_of(RestoreCut)[-1]
+    bench.now += after
+    bench.tell(RestoreFailed(wanted.generation, wanted.cut, "why", cause, announced))
+
+
+def test_a_cut_that_cannot_be_read_for_now_is_waited_for():
+    bench = with_cuts(2, storage_patience_seconds=60.0)
+    for _ in range(9):
+        fail_restore(bench, "storage")
+        assert bench.job.cuts == (1, 2)
+        status = bench.job.status()
+        assert (status.phase, status.trained) == ("restoring", 64)
+        assert status.reason == "waiting for storage: cut 2 cannot be restored: why"
+        asked = len(bench.all_of(RestoreCut))
+        while len(bench.all_of(RestoreCut)) == asked:
+            bench.tell(Tick(), after=0.5)
+    assert [one for one in bench.told().splitlines() if "cannot be restored" in one] == [
+        "cut 2 cannot be restored: why: it is tried until storage is back"
+    ]
+    bench.restore(bench.all_of(RestoreCut)[-1])
+    status = bench.job.status()
+    assert (status.phase, status.trained, status.repeated, status.reason) == ("training", 64, 0, "")
+
+
+def test_a_job_that_has_waited_for_storage_long_enough_fails_and_goes_on_from_its_cut():
+    bench = with_cuts(2, storage_patience_seconds=60.0)
+    fail_restore(bench, "storage")
+    bench.tell(Tick(), after=2.0)
+    fail_restore(bench, "storage", after=60.0)
+    (failure,) = bench.all_of(Fail)
+    assert "Nothing that was saved is lost" in failure.reason
+    assert "--resume goes on from cut 2" in failure.reason
+    again = Bench(records=bench.disk, resume=True)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "r")
+    assert restored_cuts(again) == [2]
+
+
+def test_no_job_begins_anew_because_all_its_cuts_are_damaged():
+    bench = with_cuts(2)
+    fail_restore(bench, "damage")
+    fail_restore(bench, "damage")
+    (failure,) = bench.all_of(Fail)
+    assert failure.reason.startswith("no cut is left: cut 1 cannot be restored: why")
+    assert "--overwrite" in failure.reason
+    again = Bench(records=bench.disk, resume=True)
+    again.holds.add(RestoreCut)
+    again.register("ps", 0, "r")
+    assert restored_cuts(again) == [1]
+
+
+def test_a_master_whose_ledger_is_older_than_its_servers_goes_beyond_their_generation():
+    bench = with_cuts(1)
+    fail_restore(bench, "outrun", announced=41)
+    bench.tell(Tick(), after=1.0)
+    assert bench.all_of(RestoreCut)[-1].generation == 42
+    assert bench.job.cuts == (1,)
+
+
+def test_a_cut_at_the_end_of_an_epoch_waits_for_storage():
+    bench = Bench(
+        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_patience_seconds=400.0
+    )
+    bench.begin_training("a")
+    bench.holds.add(TakeCut)
+    bench.train_all(0, "a")
+    for number in range(1, 10):
+        bench.tell(CutFailed(number, "the volume is away", of_storage=True))
+        assert bench.job.phase == "cutting"
+        assert bench.job.status().reason == "waiting for storage: the volume is away"
+        bench.tell(Tick(), after=31.0)
+    assert bench.told().count("the volume is away") == 1
+    bench.tell(CutTaken(10))
+    assert (bench.job.phase, bench.job.status().reason) == ("validating", "")
+
+
+def test_a_cut_at_the_end_of_an_epoch_waits_no_longer_than_it_may():
+    bench = Bench(
+        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_patience_seconds=60.0
+    )
+    bench.begin_training("a")
+    bench.holds.add(TakeCut)
+    bench.train_all(0, "a")
+    bench.tell(CutFailed(1, "the volume is away", of_storage=True))
+    bench.tell(Tick(), after=61.0)
+    bench.tell(CutFailed(2, "the volume is away", of_storage=True))
+    assert "the volume is away" in bench.all_of(Fail)[0].reason
+
+
+def test_a_cut_that_proves_damaged_while_it_is_kept_is_no_parent_of_the_next():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    for _ in range(2):
+        bench.train_all(0, "a", most_tasks=1)
+        bench.tell(Tick(), after=31.0)
+    bench.tell(CutDamaged(2, "its checksum differs"))
+    assert bench.job.cuts == (1,)
+    assert "cut 2 is damaged: its checksum differs" in bench.told()
+    bench.train_all(0, "a", most_tasks=1)
+    bench.tell(Tick(), after=31.0)
+    assert (bench.all_of(TakeCut)[-1].cut, bench.all_of(TakeCut)[-1].full) == (3, True)
+
+
+def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of_another():
+    splits = (ScoredSplit("test", 20, 10),)
+    bench = Bench(num_epochs=2, final_splits=splits)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6 + 1 + 6 + 1 + 1)
+    assert (bench.job.phase, bench.job.status().tasks_done) == ("scoring", 1)
+    bench.holds.add(RestoreCut)
+    bench.see("ps", 0, "p", "killed")
+    bench.register("ps", 0, "q")
+    assert bench.all_of(RestoreCut)[-1].cut == 1
+    fail_restore(bench, "damage")
+    assert "cut 2 is used, of epoch 2" in bench.told()
+    bench.restore(bench.all_of(RestoreCut)[-1])
+    status = bench.job.status()
+    assert (status.phase, status.tasks_done, status.best_epoch) == ("scoring", 0, 1)
 
 
 def test_servers_that_cannot_restore_fail_the_job_in_the_end():
@@ -903,7 +1039,7 @@ def test_servers_that_cannot_restore_fail_the_job_in_the_end():
     for number in range(5):
         generation = bench.all_of(RestoreCut)[-1].generation
         assert generation == number + 1
-        bench.tell(RestoreFailed(generation, 0, "no memory", damaged=False))
+        bench.tell(RestoreFailed(generation, 0, "no memory", "server"))
         bench.heartbeat("ps", 0, "p")
         bench.tell(Tick(), after=1.0)
     assert bench.all_of(Fail)[0].reason == "cut 0 cannot be restored: no memory"
@@ -1021,11 +1157,11 @@ def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
     bench.train_all()
     best = bench.all_of(RestoreCut)[-1]
     assert best.cut == 1
-    bench.tell(RestoreFailed(best.generation, 1, "damaged", damaged=True))
+    bench.tell(RestoreFailed(best.generation, 1, "damaged", "damage"))
     second = bench.all_of(RestoreCut)[-1]
     assert second.cut == 2
-    bench.tell(RestoreFailed(second.generation, 2, "damaged", damaged=True))
-    assert bench.all_of(Fail)[0].reason == "no cut of a whole epoch is left: damaged"
+    bench.tell(RestoreFailed(second.generation, 2, "damaged", "damage"))
+    assert bench.all_of(Fail)[0].reason.startswith("no cut of a whole epoch is left: cut 2")
 
 
 def test_all_leave_when_training_is_over_and_its_best_epoch_is_scored():
@@ -1274,7 +1410,7 @@ def test_a_job_that_scores_fails_rather_than_score_with_other_parameters():
     bench.holds = {RestoreCut}
     bench.job = Job.to_score(bench.settings, cut, trained.cuts[cut], 0.0)
     bench.register("ps", 0, "q")
-    bench.tell(RestoreFailed(bench.job.generation, cut, "a file is gone", True))
+    bench.tell(RestoreFailed(bench.job.generation, cut, "a file is gone", "damage"))
     assert bench.job.phase == "failed"
     assert restored_cuts(bench) == [cut]
 

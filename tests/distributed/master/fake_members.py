@@ -58,6 +58,7 @@ from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 
 NUM_PARTITIONS = 4
@@ -113,6 +114,7 @@ def prepare_job(
         checkpoint_seconds=checkpoint_seconds,
     )
     Access.create(run_folder / "job", tls=False)
+    create_folder(run_folder / spec.checkpoints_folder, spec.job)
     save_spec(run_folder / "job", spec)
     return spec
 
@@ -245,7 +247,7 @@ class FakeServer:
                 for file in entry.files:
                     content = (self._world.checkpoints / file.name).read_bytes()
                     if zlib.crc32(content) != file.crc32:
-                        return RestoreReply(f"{file.name} is damaged", 0)
+                        return RestoreReply(f"{file.name} is damaged", 0, damaged=True)
                     for epoch, task, batch, count in json.loads(content):
                         counts[entry.partition][(epoch, task, batch)] = count
                 for mark in request.marks[entry.marks_of]:

@@ -9,6 +9,7 @@ from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotR
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.embeddings.log_chain import rows_name
+from ctr_pipeline.embeddings.log_folder import create_folder
 
 NUM_PARTITIONS = 2
 SPEC = job_spec(num_partitions=NUM_PARTITIONS, keep_checkpoints=3)
@@ -38,6 +39,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path):
+    create_folder(tmp_path, "job-1")
     return Server(tmp_path)
 
 

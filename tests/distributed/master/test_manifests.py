@@ -266,15 +266,16 @@ def test_what_a_failed_cut_left_is_deleted_and_what_is_being_written_is_not(tmp_
     assert f".{rows_name(1, 'delta', 4)}.4711.tmp" in present
 
 
-def test_a_kept_manifest_that_cannot_be_read_keeps_all_files(tmp_path):
+def test_a_kept_manifest_that_is_damaged_is_given_up_and_the_cut_before_it_stays(tmp_path):
     folder = CheckpointsFolder(tmp_path, "job-1")
     first = take(tmp_path, 1)
     second = take(tmp_path, 2, first, "base")
     folder.save(first)
     folder.save(second)
     (tmp_path / "cut-000002.json").write_text("{broken")
-    folder.keep_only([2])
+    assert list(folder.keep_only([2])) == [2]
     assert names(first) <= {path.name for path in tmp_path.iterdir()}
+    assert folder.load(1) == first
 
 
 def test_nothing_to_keep_deletes_nothing(tmp_path):

@@ -25,6 +25,7 @@ from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cha
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.packed import Status
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.errors import RunFolderError
 
@@ -264,9 +265,12 @@ class Servers:
                 assert Caller(core).init(generation=self.generation).status is Status.DONE
 
     def restore_again(self):
-        """The answer was lost, or overtaken by the request before."""
+        """The answer was lost, or overtaken by the request before; or the ledger was lost."""
         for core in self.cores:
-            assert core.restore(self.request).refused == ""
+            reply = core.restore(self.request)
+            # Once a batch was applied, the same request is of a master that has forgotten it.
+            assert reply.announced in {0, self.generation}
+            assert bool(reply.refused) == bool(reply.announced)
             older = replace(self.request, generation=self.generation - 1)
             assert "was announced before" in core.restore(older).refused
 
@@ -321,7 +325,7 @@ class ServersMachine(RuleBasedStateMachine):
     def __init__(self, spec, folder):
         super().__init__()
         self.folder = folder / f"cuts-{next(self.examples)}"
-        self.folder.mkdir()
+        create_folder(self.folder, "job-1")
         self.servers = Servers(replace(spec, checkpoints_folder=str(self.folder)))
 
     def server(self, number):

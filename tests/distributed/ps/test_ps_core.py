@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ps_requests import Caller, batch, counting, key, nothing_trained, owned_keys
 
+from ctr_pipeline.distributed.coordination.messages import RestoreReply
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
@@ -95,10 +96,26 @@ def test_a_restore_forgets_attempts_of_the_generation_before(caller):
     assert caller.push(KEYS, batch(0, attempt=1), generation=1).status is Status.DONE
 
 
-def test_a_repeated_restore_keeps_what_was_trained_since(caller):
-    caller.push(KEYS, batch(0))
-    assert caller.core.restore(nothing_trained(0)).num_rows == 3
-    assert caller.values(KEYS)[0] == [1.0, 1.0, 1.0]
+def test_a_repeated_restore_changes_nothing(caller):
+    caller.pull(KEYS)
+    assert caller.core.restore(nothing_trained(0)) == RestoreReply("", 3)
+
+
+def test_a_master_without_its_ledger_is_told_which_generation_is_beyond_those_of_before(caller):
+    caller.core.restore(nothing_trained(9))
+    caller.init(generation=9)
+    caller.push(KEYS, batch(0), generation=9)
+    # Older, of another cut, and the very same after an update: none of them is done.
+    for request in (
+        nothing_trained(8),
+        replace(nothing_trained(9), cut=4),
+        nothing_trained(9),
+    ):
+        reply = caller.core.restore(request)
+        assert (reply.refused != "", reply.announced, reply.damaged) == (True, 9, False)
+        assert caller.core.version == 1
+    assert caller.core.restore(nothing_trained(10)).refused == ""
+    assert caller.core.num_rows == 0
 
 
 def test_an_older_restore_is_refused(caller):

@@ -19,7 +19,9 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
 NUM_BATCHES = 12
 KEYS = np.array([key(0, 1), key(0, 2), key(1, 33), key(2, 700), key(2, 701)])
@@ -169,6 +171,7 @@ def test_every_batch_counts_once_after_restores_under_other_numbers_of_servers(
 ):
     servers, arrived, between, lone = history
     folder = str(tmp_path_factory.mktemp("cuts"))
+    create_folder(Path(folder), "job-1")
     # Few partitions, because each is a file of every cut.
     spec = counting(make_spec(), make_optimizer, checkpoints_folder=folder, num_partitions=5)
     specs = [replace(spec, num_parameter_servers=number) for number in servers]
@@ -343,7 +346,7 @@ def test_a_damaged_file_is_named_and_an_earlier_cut_can_be_restored_instead(
     Caller(core).init()
     job = Job([core], 0)
     job.train([0])
-    good = restore_request(take_cut([core], 0, 1), 1, 1)
+    good = restore_request(take_cut([core], 0, 1), 2, 1)
     job.train([1])
     bad = restore_request(take_cut([core], 0, 2), 1, 2)
     files = bad.dense if kind == "dense" else [f for p in bad.partitions for f in p.files]
@@ -356,8 +359,56 @@ def test_a_damaged_file_is_named_and_an_earlier_cut_can_be_restored_instead(
     assert name in reply.refused
     # It serves nobody until there is something to serve.
     assert job.callers[0].pull([], generation=1).status is Status.NOT_READY
+    assert reply.damaged
     assert core.restore(good).refused == ""
+    assert Job([core], 2).counts() == expected_counts([0])
+
+
+def test_files_that_are_away_are_no_damage_and_are_restored_once_they_are_back(
+    make_spec, make_core, make_optimizer
+):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    Job([core], 0).train([0])
+    request = restore_request(take_cut([core], 0, 1), 1, 1)
+    folder = Path(core.spec.checkpoints_folder)
+    moved = folder.rename(folder.with_name("moved"))
+    # As under the place where a volume is mounted.
+    folder.mkdir()
+    reply = core.restore(request)
+    assert ("not there" in reply.refused, reply.damaged, reply.announced) == (True, False, 0)
+    folder.rmdir()
+    moved.rename(folder)
+    assert core.restore(request).refused == ""
     assert Job([core], 1).counts() == expected_counts([0])
+
+
+def test_no_cut_is_written_where_its_folder_is_away(make_spec, make_core, make_optimizer):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    Job([core], 0).train([0])
+    folder = Path(core.spec.checkpoints_folder)
+    folder.rename(folder.with_name("moved"))
+    folder.mkdir()
+    (reply,) = take_cut([core], 0, 1)
+    assert reply.of_storage
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["rows", "dense"])
+def test_a_cut_with_a_value_that_is_not_finite_is_given_up(
+    make_spec, make_core, make_optimizer, kind
+):
+    core = make_core(counting(make_spec(), make_optimizer))
+    caller = Caller(core)
+    caller.init()
+    Job([core], 0).train([0])
+    if kind == "rows":
+        core._holdings._store.rows.records_NR[0, HEADER_WORDS] = np.nan
+    else:
+        core._holdings._dense._pieces[0].values[0] = np.inf
+    (reply,) = take_cut([core], 0, 1)
+    assert ("not finite" in reply.refused, reply.of_storage) == (True, False)
 
 
 def test_updates_go_on_while_a_cut_is_written_and_are_not_in_it(

@@ -1,0 +1,52 @@
+"""How long a job waits for the storage of its checkpoints."""
+
+_FIRST_RETRY_SECONDS = 1.0
+_MOST_RETRY_SECONDS = 10.0
+
+
+class StorageWait:
+    """Whether checkpoints cannot be read or written at the moment, and since when.
+
+    Args:
+        patience_seconds: After so long the job fails.
+
+    Attributes:
+        reason: Why not, for a person; empty while they can.
+    """
+
+    def __init__(self, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._since = 0.0
+        self._failures = 0
+        self.reason = ""
+
+    def fail(self, now: float, reason: str) -> None:
+        """Checkpoints cannot be read or written."""
+        if not self.reason:
+            self._since, self._failures = now, 0
+        self.reason = reason
+        self._failures += 1
+
+    def start_over(self, now: float) -> None:
+        """Work cannot go on without storage from now on; until now it could."""
+        self._since = now
+
+    def end(self, now: float) -> float | None:
+        """They can again: after how many seconds, None if they always could."""
+        seconds = now - self._since if self.reason else None
+        self.reason = ""
+        return seconds
+
+    def is_over(self, now: float) -> bool:
+        """Whether the job has waited as long as it may."""
+        return bool(self.reason) and now - self._since >= self._patience_seconds
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this is the first failure of several."""
+        return self._failures == 1
+
+    @property
+    def retry_seconds(self) -> float:
+        """Until the next attempt."""
+        return min(_MOST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(self._failures - 1, 10))

@@ -1,0 +1,169 @@
+"""What is damage of a cut and what is only away, at real folders and scripted servers."""
+
+import errno
+import zlib
+from pathlib import Path
+
+import pytest
+from job_specs import job_spec
+
+from ctr_pipeline.distributed.coordination.events import CutTaken, RestoreCut, RestoreDone, TakeCut
+from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
+from ctr_pipeline.distributed.coordination.messages import LoggedFile, RestoreReply, SnapshotReply
+from ctr_pipeline.distributed.master.beginning import await_storage
+from ctr_pipeline.distributed.master.cuts import CutKeeper
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.embeddings.log_chain import rows_name
+from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.errors import CheckpointError, StorageError
+
+SPEC = job_spec(num_partitions=1)
+
+
+class Servers:
+    """One server that writes what it is told to, and answers restores as the test says."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.answer = RestoreReply("", 0)
+        self.snapshot_refused = None
+
+    def call_all(self, method, addresses, request, reply, *, deadline_seconds, abandoned):
+        if method == "Restore":
+            return [self.answer]
+        if self.snapshot_refused:
+            return [self.snapshot_refused]
+        name = rows_name(0, "base", request.cut)
+        content = name.encode()
+        (self._folder / name).write_bytes(content)
+        file = LoggedFile(name, len(content), zlib.crc32(content), 1, 0, "base", 0)
+        return [SnapshotReply("", (file,), (), 1, 0.0)]
+
+
+class Keeping:
+    def __init__(self, folder):
+        create_folder(folder, "job-1")
+        self.path = folder
+        self.servers = Servers(folder)
+        self.folder = CheckpointsFolder(folder, "job-1")
+        self.keeper = CutKeeper(
+            SPEC, self.folder, self.servers, deadline_seconds=1.0, wall_clock=lambda: 0.0
+        )
+
+    def take(self, cut):
+        action = TakeCut(cut, 1, 0, True, 0, cut, 0, frozen_beginning(cut))
+        return self.keeper.take(action, ["s"], (), abandoned=lambda: False, fence=lambda: None)
+
+    def restore(self, cut):
+        outcome, _ = self.keeper.restore(RestoreCut(cut, 2), ["s"], abandoned=lambda: False)
+        return outcome
+
+
+@pytest.fixture
+def keeping(tmp_path):
+    found = Keeping(tmp_path / "checkpoints")
+    assert [found.take(cut) for cut in (1, 2)] == [CutTaken(1), CutTaken(2)]
+    return found
+
+
+@pytest.mark.parametrize("leaves_a_mount_point", [True, False])
+def test_cuts_of_a_volume_that_is_away_are_used_once_it_is_back(keeping, leaves_a_mount_point):
+    away = keeping.path.rename(keeping.path.with_name("away"))
+    if leaves_a_mount_point:
+        keeping.path.mkdir()
+    assert [keeping.restore(cut).cause for cut in (2, 1)] == ["storage", "storage"]
+    assert keeping.take(3).of_storage
+    assert keeping.keeper.keep_only((3,)) == ()
+    if leaves_a_mount_point:
+        keeping.path.rmdir()
+    away.rename(keeping.path)
+    assert isinstance(keeping.restore(2), RestoreDone)
+    assert keeping.folder.numbers() == [2, 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
+def test_a_manifest_that_cannot_be_read_is_no_damaged_one(keeping, monkeypatch, number):
+    def fail(*_):
+        raise OSError(number, "no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_text", fail)
+        assert keeping.restore(2).cause == "storage"
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "stat", fail)
+        assert keeping.restore(2).cause == "storage"
+    assert isinstance(keeping.restore(2), RestoreDone)
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (RestoreReply("its checksum differs", 0, damaged=True), "damage"),
+        (RestoreReply("the disk is full", 0), "storage"),
+        (RestoreReply("there is room for 12 rows", 0), "storage"),
+        (RestoreReply("generation 9 was announced before", 0, announced=9), "outrun"),
+    ],
+)
+def test_a_server_says_itself_whether_a_cut_is_damaged(keeping, answer, cause):
+    keeping.servers.answer = answer
+    outcome = keeping.restore(2)
+    assert (outcome.cause, outcome.announced) == (cause, answer.announced)
+    assert keeping.folder.numbers() == ([1] if cause == "damage" else [2, 1])
+
+
+def test_a_cut_that_servers_cannot_write_for_now_is_of_storage(keeping):
+    keeping.servers.snapshot_refused = SnapshotReply("full", (), (), 0, 0.0, of_storage=True)
+    assert keeping.take(3).of_storage
+    keeping.servers.snapshot_refused = SnapshotReply("not finite", (), (), 0, 0.0)
+    assert not keeping.take(4).of_storage
+
+
+@pytest.mark.parametrize("damage", ["manifest", "file", "missing file"])
+def test_files_of_a_cut_that_was_given_up_stay_until_its_manifest_is_removed(keeping, damage):
+    rows = keeping.path / rows_name(0, "base", 1)
+    if damage == "manifest":
+        (keeping.path / "cut-000001.json").write_text("{")
+    elif damage == "file":
+        rows.write_bytes(b"short")
+    else:
+        rows.unlink()
+    assert keeping.restore(1).cause == "damage"
+    assert keeping.take(3) == CutTaken(3)
+    assert keeping.keeper.keep_only((3,)) == ()
+    assert keeping.folder.numbers() == [3]
+    assert rows.exists() == (damage != "missing file")
+    (keeping.path / "cut-000001.json.given-up").unlink()
+    keeping.keeper.keep_only((3,))
+    assert not rows.exists()
+
+
+def test_a_kept_cut_that_proves_damaged_is_told_and_deletes_nothing_until_then(keeping):
+    (keeping.path / "cut-000002.json").write_text("{")
+    (damaged,) = keeping.keeper.keep_only((2,))
+    assert (damaged.cut, "no manifest" in damaged.reason) == (2, True)
+    assert keeping.folder.sound()[0][0].facts.cut == 1
+    assert keeping.keeper.keep_only((1,)) == ()
+
+
+def test_what_waits_for_storage_ends_with_it_or_with_its_patience():
+    waits = []
+
+    def question():
+        if len(waits) < 3:
+            raise StorageError("away", place="checkpoints")
+        return "here"
+
+    assert await_storage(question, 60.0, wait=waits.append) == "here"
+    assert waits == [1.0, 2.0, 4.0]
+
+    def never():
+        raise StorageError("away", place="checkpoints")
+
+    with pytest.raises(StorageError, match="Nothing is lost"):
+        await_storage(never, 60.0, wait=waits.append)
+    with pytest.raises(CheckpointError):
+        await_storage(keeping_damage, 60.0, wait=waits.append)
+
+
+def keeping_damage():
+    raise CheckpointError("damaged")
