@@ -21,6 +21,7 @@ from ctr_pipeline.distributed.master.manifests import (
     CutManifest,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.errors import CheckpointError, DataError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline import cut_evaluation, evaluate, predict, scoring_job
 from ctr_pipeline.pipeline.analysis_stage import run_analysis
@@ -99,6 +100,7 @@ def take_cut(run, number, *, step=64, files=(), **changes):
     )
     known = CutFacts(**{**vars(facts), **changes})
     manifest = CutManifest(known, CutFiles((), tuple(files), (), ()), {}, ())
+    create_folder(run.checkpoints, manifest.facts.job)
     CheckpointsFolder(run.checkpoints, None).save(manifest)
     return known
 

@@ -184,6 +184,7 @@ class ScriptedCuts:
     def keep_only(self, cuts):
         self._stumble()
         self.kept.append(cuts)
+        return ()
 
 
 class ScriptedRecorder:
@@ -359,7 +360,7 @@ def test_an_observer_that_stumbles_looks_again_and_is_told_of_once(stage):
     ("action", "answer"),
     [
         (TakeCut(4, 3, 0, True, 0, 55, 0, {}), CutFailed(4, "KeyError: 'head'")),
-        (RestoreCut(2, 3), RestoreFailed(3, 2, "KeyError: 'head'", damaged=False)),
+        (RestoreCut(2, 3), RestoreFailed(3, 2, "KeyError: 'head'", "server")),
     ],
 )
 def test_a_cut_that_stumbles_has_failed_and_the_lane_goes_on(stage, action, answer):
