@@ -475,9 +475,7 @@ class JobExecutor:
             )
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            self._submit_from_lane(
-                RestoreFailed(action.generation, action.cut, reason, "server")
-            )
+            self._submit_from_lane(RestoreFailed(action.generation, action.cut, reason, "server"))
             raise
         self._submit_from_lane(outcome)
         if restored is None:
