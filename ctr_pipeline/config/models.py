@@ -911,19 +911,22 @@ class RuntimeConfig(Section):
         default="async",
         description="async: each batch's gradients are applied as they come, and a worker computes "
         "the next batch meanwhile unless train.deterministic is set; sync: the mean of those of "
-        "grads_to_wait batches; bounded: as they come, but not more than max_staleness updates "
-        "late.",
+        "grads_to_wait batches; bounded: as they come, and a worker that is more than "
+        "max_staleness batches ahead of the slowest waits (stale-synchronous parallel).",
     )
     grads_to_wait: int = Field(
         default=1,
         ge=1,
         le=1000,
-        description="With update: sync, batches of one update; fewer where fewer workers train.",
+        description="With update: sync, batches of one update; fewer where fewer workers train. "
+        "A batch that missed its update joins the next, with weight "
+        "1 / (1 + updates since its pull), as in n-softsync.",
     )
     max_staleness: int = Field(
         default=4,
         ge=0,
-        description="With update: bounded, updates that may pass between a batch's pull and push.",
+        description="With update: bounded, batches that a worker may be ahead of the slowest one; "
+        "a worker that is silent for 15 seconds is not waited for.",
     )
     scale_learning_rate_by_staleness: bool = Field(
         default=False,

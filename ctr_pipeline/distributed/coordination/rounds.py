@@ -1,8 +1,12 @@
-"""When a push becomes an update: at once, in a round with others, or never.
+"""When a push becomes an update, at once or in a round with others, and when a pull has to wait.
 
 A parameter server counts its updates; the count is its *version*. A pull carries the version that
 its values have, a push names the version that its gradients were computed at, and the difference
 is the push's *staleness*: the updates that its values do not know of.
+
+No work is thrown away. Where staleness is bounded, the fast wait for the slow before they pull
+(`Pace`). Where a round does not wait for all, gradients that come too late for theirs join the next
+one and weigh less (`admit_push`).
 """
 
 import hashlib
@@ -12,9 +16,10 @@ from typing import Literal
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 
 ROUND_PATIENCE_SECONDS = 15.0
-"""A push waits so long for its round, longer than a lost worker's leases live; then it is stale."""
+"""A push waits so long for its round, longer than a lost worker's leases live; then it is stale.
+A worker that is not heard of for so long holds nobody back."""
 
-PushAction = Literal["apply", "join", "stale"]
+PushAction = Literal["apply", "join"]
 
 
 @dataclass(frozen=True)
@@ -39,30 +44,30 @@ class Admission:
     """What becomes of a push.
 
     Attributes:
-        action: `apply` it at once; let it `join` the open round; it is too `stale`: pull again and
-            compute it again.
-        learning_rate_scale: Factor on its learning rate.
+        action: `apply` it at once, or let it `join` the open round.
+        weight: Factor on its learning rate; in a round, on its part of the mean.
     """
 
     action: PushAction
-    learning_rate_scale: float
+    weight: float
 
 
 def admit_push(rule: UpdateRule, *, version: int, pulled_version: int) -> Admission:
     """Decides on a push by its staleness alone.
+
+    In synchronous mode gradients that missed their round join the next with weight
+    1 / (1 + staleness): n-softsync of Zhang, Gupta, Lian and Liu, "Staleness-aware Async-SGD for
+    distributed deep learning" (IJCAI 2016), equation 6, whose staleness counts from 1.
 
     Args:
         rule: Of the job.
         version: Of the server now.
         pulled_version: Of the values that the gradients were computed with.
     """
-    staleness = version - pulled_version
+    staleness = max(version - pulled_version, 0)
     if rule.mode == "sync":
-        if staleness != 0:
-            return Admission("stale", 1.0)
-        return Admission("apply" if rule.grads_to_wait == 1 else "join", 1.0)
-    if rule.mode == "bounded" and staleness > rule.max_staleness:
-        return Admission("stale", 1.0)
+        action: PushAction = "apply" if rule.grads_to_wait == 1 else "join"
+        return Admission(action, 1.0 / (1 + staleness))
     scale = 1.0 / max(1, staleness) if rule.scale_by_staleness else 1.0
     return Admission("apply", scale)
 
@@ -109,6 +114,87 @@ class Round:
         if active_workers is None:
             return False
         return active_workers - self.excused <= {worker for worker, _ in self.members}
+
+
+@dataclass
+class _Progress:
+    """How far a worker is.
+
+    Attributes:
+        batches: Pushed, counted from where the slowest other one was when this one came.
+        last: Newest of them; a call that is tried again counts once.
+        heard: When it last called.
+    """
+
+    batches: int
+    last: BatchId | None
+    heard: float
+
+
+class Pace:
+    """How far the workers are, so that none runs away from the slowest.
+
+    Stale-synchronous parallel: Ho et al., "More effective distributed ML via a stale synchronous
+    parallel parameter server" (NIPS 2013), section 2, with batches as clocks. What differs: workers
+    come and go. Who comes, or comes back, begins where the slowest other one is. Nobody waits for a
+    worker that the master does not name among those that hold training leases, nor for one that
+    was not heard of for `patience_seconds`.
+
+    Args:
+        max_staleness: Batches that a worker may be ahead of the slowest.
+        patience_seconds: See above; so no pull waits for longer.
+    """
+
+    def __init__(self, max_staleness: int, patience_seconds: float) -> None:
+        self._max_staleness = max_staleness
+        self._patience_seconds = patience_seconds
+        self._workers: dict[int, _Progress] = {}
+
+    def hear(self, worker: int, active: frozenset[int] | None, now: float) -> None:
+        """Notes that a worker called.
+
+        Args:
+            worker: Its number.
+            active: Workers that can still push; None: nobody knows yet.
+            now: Seconds.
+        """
+        known = self._workers.get(worker)
+        was_away = known is None or self._is_silent(worker, now)
+        if known is not None and not was_away and (active is None or worker in active):
+            known.heard = now
+            return
+        others = self.slowest(None if active is None else active - {worker}, now)
+        if known is None:
+            for gone in [number for number in self._workers if self._is_silent(number, now)]:
+                del self._workers[gone]
+            known = self._workers[worker] = _Progress(0, None, now)
+        known.batches = max(known.batches, others)
+        known.heard = now
+
+    def count(self, worker: int, batch: BatchId) -> None:
+        """Notes that a worker that was heard of has pushed a batch."""
+        progress = self._workers[worker]
+        if progress.last != batch:
+            progress.last = batch
+            progress.batches += 1
+
+    def slowest(self, active: frozenset[int] | None, now: float) -> int:
+        """Batches of the slowest worker that others wait for, 0 if there is none; as `hear`."""
+        return min(
+            (
+                progress.batches
+                for worker, progress in self._workers.items()
+                if (active is None or worker in active) and not self._is_silent(worker, now)
+            ),
+            default=0,
+        )
+
+    def must_wait(self, worker: int, slowest: int) -> bool:
+        """Whether a worker that was heard of is too far ahead of the slowest to get values."""
+        return self._workers[worker].batches - slowest > self._max_staleness
+
+    def _is_silent(self, worker: int, now: float) -> bool:
+        return now - self._workers[worker].heard >= self._patience_seconds
 
 
 def worker_number(incarnation: str) -> int:

@@ -60,10 +60,11 @@ class UpdateRule:
 
     Attributes:
         mode: `async`: at once. `sync`: a round waits for `grads_to_wait` pushes, or for one of
-            each worker that can still push, and applies their mean; a push of an older version is
-            refused. `bounded`: at once, but refused if more than `max_staleness` versions old.
+            each worker that can still push, and applies their mean; one that missed its round
+            joins the next and weighs less. `bounded`: at once; a worker that is more than
+            `max_staleness` batches ahead of the slowest waits before it pulls.
         grads_to_wait: Pushes of a sync round.
-        max_staleness: Versions, for `bounded`.
+        max_staleness: Batches, for `bounded`.
         scale_by_staleness: Divide the learning rate by max(1, staleness).
     """
 

@@ -4,7 +4,8 @@ Axes: U keys of a message, W values of a row.
 
 One lock orders everything that reads or changes what the server holds, so that a pull sees one
 version and a push is one step. A push of synchronous mode is answered when its round is complete,
-and holds no thread until then. A cut begins between two updates, copies what is small and notes the
+a pull of a worker that is too far ahead when the others have come closer; neither holds a thread
+until then. A cut begins between two updates, copies what is small and notes the
 instant for the rows; they are written while updates go on. Before the first restore, and while one
 runs, nothing is served.
 """
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.rounds import (
     ROUND_PATIENCE_SECONDS,
     BatchId,
+    Pace,
     Round,
     admit_push,
     worker_number,
@@ -68,7 +70,7 @@ class CallCounts:
         pulls: Answered.
         applied: Batches applied, wholly or where they were missing.
         repeated: Were applied before.
-        stale: Too old, or their round did not fill.
+        stale: Their round did not fill.
         refused: Of an old generation or attempt.
         vanished_keys: Keys whose gradients were dropped, because they have no row; where rows are
             admitted by count, those below it are among them.
@@ -88,13 +90,24 @@ class _WaitingPush:
 
     Attributes:
         gradients: What it brings.
+        weight: Of it in the round.
         until: When it is given up.
         calls: That wait for it.
     """
 
     gradients: BatchGradients
+    weight: float
     until: float
     calls: list[tuple[PushRequest, LaterReply]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _HeldPull:
+    """A pull of a worker that is too far ahead."""
+
+    request: PullRequest
+    keys: Int64Array
+    later: LaterReply
 
 
 class PsCore:
@@ -140,6 +153,8 @@ class PsCore:
         self._version = self._restored_version = 0
         self._round = Round()
         self._waiting: dict[BatchId, _WaitingPush] = {}
+        self._pace = Pace(spec.update.max_staleness, round_patience_seconds)
+        self._held: list[_HeldPull] = []
         self._active_workers: frozenset[int] | None = None
         self._news = threading.Event()
         # Cuts and restores exclude each other; a restore gives up the cut that is being written.
@@ -183,8 +198,8 @@ class PsCore:
 
     @property
     def num_waiting(self) -> int:
-        """Pushes in the open round."""
-        return len(self._round.members)
+        """Pushes in the open round, and pulls of workers that are too far ahead."""
+        return len(self._round.members) + len(self._held)
 
     def set_active_workers(self, incarnations: Collection[str]) -> None:
         """Says which workers can still push; a round does not wait for others.
@@ -202,7 +217,7 @@ class PsCore:
 
     def keep_time(self) -> None:
         """Closes a round that nobody else can come to and ends what has waited for too long."""
-        if not self._waiting:
+        if not self._waiting and not self._held:
             return
         with self._lock:
             now = self._clock()
@@ -210,14 +225,42 @@ class PsCore:
                 if waiting.until <= now:
                     self._withdraw(batch, Status.STALE)
             self._close_complete_round()
+            self._let_pull()
 
-    def pull(self, request: PullRequest) -> PullReply:
+    def pull(self, request: PullRequest) -> PullReply | LaterReply:
         """Values of keys, and the dense values if they are newer than the caller's.
+
+        Where staleness is bounded, the answer may have to wait for slower workers.
 
         Raises:
             Refusal: The keys are not of this server.
         """
         keys = self._checked_keys(request.keys, self._holdings.counts.count_pull)
+        with self._lock:
+            is_served = self._gate(request.generation) is None
+            if is_served and request.batch is not None and self._must_wait(request.worker):
+                later = LaterReply()
+                self._held.append(_HeldPull(request, keys, later))
+                return later
+        return self._pull(request, keys)
+
+    def _must_wait(self, worker: int) -> bool:
+        if self.spec.update.mode != "bounded":
+            return False
+        now = self._clock()
+        self._pace.hear(worker, self._active_workers, now)
+        return self._pace.must_wait(worker, self._pace.slowest(self._active_workers, now))
+
+    def _let_pull(self) -> None:
+        """Answers the pulls that need not wait any longer; the lock is held."""
+        slowest = self._pace.slowest(self._active_workers, self._clock())
+        for held in list(self._held):
+            is_over = self._gate(held.request.generation) is not None or held.later.is_over
+            if is_over or not self._pace.must_wait(held.request.worker, slowest):
+                self._held.remove(held)
+                held.later.resume(partial(self._pull, held.request, held.keys))
+
+    def _pull(self, request: PullRequest, keys: Int64Array) -> PullReply:
         with self._lock:
             status = self._gate(request.generation)
             if status is None and request.batch is not None:
@@ -240,8 +283,7 @@ class PsCore:
     def push(self, request: PushRequest) -> PushReply | LaterReply:
         """Applies the gradients of a batch, once.
 
-        In synchronous mode the answer comes with the end of the round; see
-        `round_patience_seconds`.
+        In synchronous mode the answer comes with the end of the round.
 
         Raises:
             Refusal: The gradients do not fit what this server holds.
@@ -264,6 +306,10 @@ class PsCore:
             outcome = self._admit(request, rows)
             if isinstance(outcome, LaterReply):
                 return outcome
+            if self.spec.update.mode == "bounded":
+                self._pace.hear(request.worker, self._active_workers, self._clock())
+                self._pace.count(request.worker, request.batch)
+                self._let_pull()
             return self._push_reply(request, outcome)
 
     def _end_of_round(self, request: PushRequest, status: Status) -> PushReply:
@@ -351,6 +397,8 @@ class PsCore:
             self._wanted = request
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.ROLLED_BACK)
+            self._let_pull()
+            self._pace = Pace(self.spec.update.max_staleness, self._patience_seconds)
             if self._snapshot is not None:
                 self._snapshot.abandon()
         with self._cutting:
@@ -439,12 +487,13 @@ class PsCore:
             admission = admit_push(
                 self.spec.update, version=self._version, pulled_version=request.version
             )
-            if admission.action == "stale":
-                return Status.STALE
+            factor = request.learning_rate_factor
+            if admission.action == "apply":
+                factor *= admission.weight
             gradients = BatchGradients(
                 batch=request.batch,
                 step=request.step,
-                learning_rate_factor=request.learning_rate_factor * admission.learning_rate_scale,
+                learning_rate_factor=factor,
                 num_examples=request.num_examples,
                 rows=rows,
                 dense=request.dense,
@@ -453,7 +502,9 @@ class PsCore:
                 self._apply([gradients])
                 return Status.DONE
             until = self._clock() + self._patience_seconds
-            waiting = self._waiting[request.batch] = _WaitingPush(gradients, until)
+            waiting = self._waiting[request.batch] = _WaitingPush(
+                gradients, admission.weight, until
+            )
             self._round = self._round.joined_by(request.worker, request.batch)
         later = LaterReply()
         waiting.calls.append((request, later))
@@ -469,7 +520,7 @@ class PsCore:
         if not self._round.is_complete(self.spec.update, self._active_workers):
             return
         members = list(self._waiting.values())
-        self._apply([waiting.gradients for waiting in members])
+        self._apply(_weighed(members))
         self._waiting.clear()
         self._round = Round()
         for waiting in members:
@@ -493,6 +544,24 @@ class PsCore:
             self.counts.vanished_keys += self._holdings.apply(batches)
         self.counts.applied += len(batches)
         self._version += 1
+
+
+def _weighed(members: list[_WaitingPush]) -> list[BatchGradients]:
+    """What members bring to a round, each by its weight.
+
+    Weights are relative in the gradients, and their mean is a factor on the learning rate: rules
+    that divide by the size of gradients, such as Adam, would take no notice of smaller ones.
+    """
+    num_examples = sum(member.gradients.num_examples for member in members)
+    mean = sum(member.weight * member.gradients.num_examples for member in members) / num_examples
+    return [_scaled(member.gradients, member.weight / mean, mean) for member in members]
+
+
+def _scaled(gradients: BatchGradients, scale: float, factor: float) -> BatchGradients:
+    if scale != 1.0:
+        rows = replace(gradients.rows, sums=gradients.rows.sums * np.float32(scale))
+        gradients = replace(gradients, rows=rows, dense=gradients.dense * np.float32(scale))
+    return replace(gradients, learning_rate_factor=gradients.learning_rate_factor * factor)
 
 
 def _no_cut(reason: str, *, of_storage: bool = False) -> SnapshotReply:

@@ -105,7 +105,7 @@ class PsMetrics(Collector):
         )
         yield _gauge("ctrpipe_ps_version", "Updates made by this process.", stats.version)
         yield _gauge("ctrpipe_ps_generation", "Served; -1: none yet.", core.generation)
-        yield _gauge("ctrpipe_ps_waiting_pushes", "In the open round.", core.num_waiting)
+        yield _gauge("ctrpipe_ps_waiting_calls", "That wait for other workers.", core.num_waiting)
         yield _gauge(
             "ctrpipe_ps_cut_pause_seconds",
             "For how long updates waited for the last cut, at most.",

@@ -71,8 +71,8 @@ class PushOutcome:
     """What became of a push.
 
     Attributes:
-        verdict: `applied`: all servers have the batch. `stale`: some do not, because its gradients
-            are too old; pull again, compute again, push again.
+        verdict: `applied`: all servers have the batch. `stale`: some do not, because their
+            rounds did not fill; pull again, compute again, push again.
         repeated: Some server had applied the batch before this worker first pushed it.
     """
 
@@ -270,11 +270,13 @@ class PsClient:
             clock=clock,
             seed=self._worker,
         )
-        self._push_patience = Patience(deadline_seconds, call_seconds)
-        if spec.update.mode == "sync":
-            self._push_patience = Patience(
-                deadline_seconds + ROUND_PATIENCE_SECONDS, call_seconds + ROUND_PATIENCE_SECONDS
-            )
+        patience = Patience(deadline_seconds, call_seconds)
+        # For what waits for other workers first.
+        long_patience = Patience(
+            deadline_seconds + ROUND_PATIENCE_SECONDS, call_seconds + ROUND_PATIENCE_SECONDS
+        )
+        self._push_patience = long_patience if spec.update.mode == "sync" else patience
+        self._pull_patience = long_patience if spec.update.mode == "bounded" else patience
         self._dense_lock = threading.Lock()
         self._dense_generation = -1
         self._dense_parts: list[_DensePart | None] = [None] * self._num_servers
@@ -398,7 +400,12 @@ class PsClient:
                 keys=prepared.keys_U[first:last],
             )
             reply, _ = self._calls.ask(
-                server, "Pull", request.encode(), PullReply.decode, generation=generation
+                server,
+                "Pull",
+                request.encode(),
+                PullReply.decode,
+                generation=generation,
+                patience=self._pull_patience,
             )
             if reply.values.shape != (last - first, self._width):
                 raise malformed(server, f"{reply.values.shape} values")

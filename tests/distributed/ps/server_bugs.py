@@ -387,7 +387,7 @@ def excuses_outlive_their_round(patch: Patch) -> None:
     patch(PsCore, "_close_complete_round", close)
 
 
-def stale_pushes_join(patch: Patch) -> None:
+def late_pushes_weigh_as_much(patch: Patch) -> None:
     patch(core_module, "admit_push", lambda rule, **versions: Admission("join", 1.0))
 
 
@@ -445,6 +445,6 @@ BUGS_OF_ROUNDS: tuple[Callable[[Patch], None], ...] = (
     news_of_the_dead_close_no_round,
     rounds_wait_for_who_waits_elsewhere,
     excuses_outlive_their_round,
-    stale_pushes_join,
+    late_pushes_weigh_as_much,
     patience_never_ends,
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from answered import Answered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ps_requests import Caller, Pushing, batch, counting, key, nothing_trained
@@ -59,26 +60,52 @@ def test_the_learning_rate_falls_with_staleness(start):
     np.testing.assert_allclose(moved, [1, 1, 1 / 2, 1 / 3], rtol=1e-6)
 
 
-def test_bounded_pushes_are_refused_beyond_the_bound(start):
-    core = start(UpdateRule("bounded", 1, 2, False))
-    caller = Caller(core)
-    for number in range(3):
-        assert caller.push(KEYS, batch(number), version=0).status is Status.DONE
-    reply = caller.push(KEYS, batch(3), version=0)
-    assert reply.status is Status.STALE
-    assert core.version == 3
-    # Computed again from values of now, the same batch is welcome.
-    assert caller.push(KEYS, batch(3), version=3).status is Status.DONE
-    assert caller.values(KEYS)[0] == [4.0] * 3
-    assert core.counts.stale == 1
+def pulling(core, worker, number):
+    return Answered(Caller(core, worker).pull(KEYS, batch=batch(number, task=ord(worker))))
 
 
-def test_one_worker_alone_is_never_stale_in_synchronous_mode(start):
+def test_a_worker_that_is_too_far_ahead_waits_for_the_slowest(start):
+    core = start(UpdateRule("bounded", 1, 1, False), active=["a", "b"])
+    for worker in "ab":
+        assert pulling(core, worker, 0).reply.status is Status.DONE
+    for number in range(2):
+        reply = Caller(core, "a").push(KEYS, batch(number, task=ord("a")), version=0)
+        assert reply.status is Status.DONE
+    held = pulling(core, "a", 2)
+    core.keep_time()
+    assert not held.has_come
+    assert core.num_waiting == 1
+    # Never refused, however old.
+    assert Caller(core, "b").push(KEYS, batch(0, task=ord("b")), version=0).status is Status.DONE
+    assert held.reply.status is Status.DONE
+    assert held.reply.values[0].tolist() == [3.0] * 5
+    assert (core.num_waiting, core.counts.stale) == (0, 0)
+
+
+def test_a_held_pull_ends_with_the_leases_of_the_slowest_or_with_a_rollback(start):
+    core = start(UpdateRule("bounded", 1, 0, False), active=["a", "b"])
+    pulling(core, "a", 0), pulling(core, "b", 0)
+    Caller(core, "a").push(KEYS, batch(0, task=ord("a")))
+    held = pulling(core, "a", 1)
+    assert not held.has_come
+    core.set_active_workers(["a"])
+    core.keep_time()
+    assert held.reply.status is Status.DONE
+    core.set_active_workers(["a", "b"])
+    held = pulling(core, "a", 1)
+    assert not held.has_come
+    core.restore(nothing_trained(1))
+    assert (held.reply.status, held.reply.generation) == (Status.ROLLED_BACK, 1)
+
+
+def test_a_push_that_comes_late_is_applied_with_half_its_rate(start):
     core = start(UpdateRule("sync", 1, 0, False))
     caller = Caller(core)
     assert caller.push(KEYS, batch(0), version=0).version == 1
-    assert caller.push(KEYS, batch(1), version=0).status is Status.STALE
-    assert caller.push(KEYS, batch(1), version=1).version == 2
+    assert caller.push(KEYS, batch(1), version=0).version == 2
+    values, dense = caller.values(KEYS)
+    assert values == [1.5] * 3
+    assert set(dense) == {1.5}
 
 
 def test_a_synchronous_round_is_one_update_of_the_mean(start):
@@ -113,12 +140,17 @@ def test_a_mean_of_rows_divides_by_the_examples_of_all(make_spec, make_core, mak
     assert Caller(core).values(KEYS)[0] == [2.0] * 3
 
 
-def test_a_push_of_the_version_before_the_round_is_stale(start):
-    core = start(UpdateRule("sync", 2, 0, False), active=["a", "b"])
+def test_a_push_that_missed_its_round_joins_the_next_and_weighs_less(start):
+    core = start(UpdateRule("sync", 2, 0, False), active=["a", "b", "c"])
     calls = [pushing(core, "a", 0), pushing(core, "b", 1)]
     assert [call.result().version for call in calls] == [1, 1]
-    assert Caller(core, "a").push(KEYS, batch(2), version=0).status is Status.STALE
-    assert core.version == 1
+    calls = [pushing(core, "c", 2, version=0, num_examples=2), pushing(core, "a", 3, version=1)]
+    assert [call.result().version for call in calls] == [2, 2]
+    values, dense = Caller(core).values(KEYS)
+    # Staleness 1 is weight 1 / 2.
+    np.testing.assert_allclose(values, 2 + 1 / 2 + 1, rtol=1e-6)
+    np.testing.assert_allclose(dense, 1 + (2 * 1 / 2 + 1) / 3, rtol=1e-6)
+    assert core.counts.stale == 0
 
 
 def test_a_round_is_the_same_in_whatever_order_its_pushes_arrive(start):
