@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from etcd_server import EtcdServer, as_base64, call_gateway, free_port, read_keys
@@ -530,6 +531,30 @@ def test_the_loss_is_noticed_without_a_commit(shared_etcd, prefix):
         ledger.commit({"a": {"v": 1}}, durable=False)
     ledger.close()
     assert records_of(shared_etcd.url, prefix) == {}
+
+
+def test_a_master_cut_off_for_as_long_as_its_lease_holds_nothing_any_more(etcd):
+    now = [100.0]
+    ledger = EtcdLedger(etcd.url, "/x/", OURS, lock_seconds=5, clock=lambda: now[0])
+    ledger.require_lock()
+    etcd.stall()
+    now[0] += 4.9
+    ledger.require_lock()
+    now[0] += 0.2
+    with pytest.raises(LedgerUnavailableError, match="another master may be at work"):
+        ledger.require_lock()
+    etcd.go_on()
+
+    def is_held():
+        with suppress(LedgerUnavailableError):
+            ledger.require_lock()
+            return True
+        return False
+
+    # Nobody took it meanwhile: once etcd is heard again, it is ours as before.
+    assert within(20.0, is_held)
+    ledger.commit({"a": {"v": 1}}, durable=True)
+    ledger.close()
 
 
 def test_a_living_master_keeps_its_lock_however_long_it_is_idle(shared_etcd, prefix):

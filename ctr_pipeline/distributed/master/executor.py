@@ -1,8 +1,9 @@
 """Feeds the job machine with what happens and does what it decides.
 
-One lock around the machine. What has to be durable is written under that lock, so that the ledger
-has the order of the machine; everything else, calls to launchers and servers, files of checkpoints,
-is done by threads of its own and comes back as an event.
+One lock around the machine, another around what it asks for, so that the ledger has the order of
+the machine: while one transaction is written, the records of the next ones gather. Nobody is
+answered before what the answer rests on is durable. Everything else, calls to launchers and
+servers, files of checkpoints, is done by threads of its own and comes back as an event.
 """
 
 import logging
@@ -133,6 +134,10 @@ class JobExecutor:
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.RLock()
+        self._turn = threading.Lock()
+        """Of those that do what was asked for; taken before the other lock, never after it."""
+        self._unsettled: list[Action] = []
+        self._asked = self._asked_durably = self._settled = 0
         self._closing = threading.Event()
         self._released = threading.Event()
         self._death: Exception | None = None
@@ -314,15 +319,45 @@ class JobExecutor:
             MasterGoneError: This master ends; `death` may say why.
         """
         with self._lock:
-            if self._death is None and not self._closing.is_set():
-                try:
-                    answer, actions = question(self._clock())
-                    self._perform(actions)
-                except Exception as error:  # noqa: BLE001  the machine is in an unknown state
-                    self._die(error)
-                else:
-                    return answer
-        raise MasterGoneError
+            if self._death is not None or self._closing.is_set():
+                raise MasterGoneError
+            try:
+                self._until_available(self._store.require_lock)
+                answer, actions = question(self._clock())
+            except Exception as error:  # noqa: BLE001  the machine is in an unknown state
+                self._die(error)
+                raise MasterGoneError from None
+            if actions:
+                self._asked += 1
+                self._unsettled += actions
+                if any(isinstance(action, Persist) and action.durable for action in actions):
+                    self._asked_durably = self._asked
+            # What is told may rest on what others have asked.
+            number = self._asked if actions else self._asked_durably
+        self._settle(number)
+        return answer
+
+    def _settle(self, number: int) -> None:
+        """Does what all questions up to one have asked for, if nobody has done it yet.
+
+        Whoever comes first writes the records of all that wait, in one transaction.
+        """
+        if self._settled >= number:
+            return
+        with self._turn:
+            if self._settled >= number:
+                return
+            if self._death is not None:
+                raise MasterGoneError
+            with self._lock:
+                actions, self._unsettled = self._unsettled, []
+                last = self._asked
+            try:
+                self._perform(actions)
+            except Exception as error:  # noqa: BLE001  what of it was done is unknown
+                self._die(error)
+                raise MasterGoneError from None
+            self._settled = last
 
     def _stumble(self, where: str, error: Exception) -> None:
         """Takes in an error of a thread of its own: only one that lost the ledger ends a master."""
@@ -346,20 +381,24 @@ class JobExecutor:
         self._closing.set()
         self._over.set()
 
-    # Actions; the lock is held.
+    # Actions, in the order of the machine.
 
     def _perform(self, actions: Sequence[Action]) -> None:
+        records: dict[str, Json | None] = {}
+        transactions = [action for action in actions if isinstance(action, Persist)]
+        for transaction in transactions:
+            records.update(transaction.records)
+        if transactions:
+            self._commit(records, durable=any(action.durable for action in transactions))
         for action in actions:
             self._perform_one(action)
 
     def _perform_one(self, action: Action) -> None:
         match action:
-            case Persist(records, durable):
-                self._commit(records, durable=durable)
             case StartMember() | StopMember():
                 self._member_lane.put(lambda: self._change_member(action))
             case TakeCut():
-                history = self._job.status().history
+                history = self.status().history
                 self._cut_lane.put(lambda: self._take_cut(action, history))
             case RestoreCut():
                 self._cut_lane.put(lambda: self._restore_cut(action))
@@ -378,31 +417,37 @@ class JobExecutor:
                 self._over.set()
 
     def _commit(self, records: Mapping[str, Json | None], *, durable: bool) -> None:
-        """Until it has worked; nobody is answered before."""
-        since: float | None = None
-        while True:
-            try:
-                self._store.commit(records, durable=durable)
-            except LedgerUnavailableError as error:
-                if since is None:
-                    since = self._clock()
-                    _LOGGER.warning(
-                        "the ledger cannot be written, so nobody is answered: %s", error
-                    )
-                if self._closing.wait(_LEDGER_AGAIN_SECONDS) or interruption.requested():
-                    raise
-            else:
-                break
-        if since is not None:
-            seconds = self._clock() - since
-            self._announce("the ledger could not be written", "the job paused", seconds)
+        self._until_available(lambda: self._store.commit(records, durable=durable))
+
+    def _until_available(self, call: Callable[[], None]) -> None:
+        """Asks the ledger until it answers; nobody else is answered before."""
+        try:
+            call()
+        except LedgerUnavailableError as error:
+            _LOGGER.warning("the ledger cannot be written, so nobody is answered: %s", error)
+        else:
+            return
+        since = self._clock()
+        with self._lock:
+            while True:
+                is_over = self._closing.wait(_LEDGER_AGAIN_SECONDS) or interruption.requested()
+                try:
+                    call()
+                except LedgerUnavailableError:
+                    if is_over:
+                        raise
+                else:
+                    break
+        seconds = self._clock() - since
+        self._announce("the ledger could not be written", "the job paused", seconds)
 
     def _announce(self, what: str, done: str, recovery_seconds: float | None) -> None:
         event = JobEvent(self._wall_clock(), what, done, recovery_seconds)
-        self._events.append(event)
         took = "" if recovery_seconds is None else f" ({recovery_seconds:.1f} s)"
         _LOGGER.info("%s%s%s", what, f": {done}" if done else "", took)
-        kept = {"events": [asdict(entry) for entry in self._events]}
+        with self._lock:
+            self._events.append(event)
+            kept = {"events": [asdict(entry) for entry in self._events]}
         self._commit({EVENTS_RECORD: kept}, durable=False)
 
     # Actions in their lanes; the lock is not held.
@@ -415,6 +460,8 @@ class JobExecutor:
         pauses = delays(0.1, 2.0, 2.0, seed=action.index)
         while not self._closing.is_set():
             try:
+                # Another master may be at work, with members of its own.
+                self._store.require_lock()
                 if isinstance(action, StartMember):
                     launcher.start(action.role, action.index)
                 else:
@@ -424,6 +471,8 @@ class JobExecutor:
                         action.incarnation,
                         grace_seconds=action.grace_seconds,
                     )
+            except LedgerUnavailableError:
+                self._closing.wait(_LEDGER_AGAIN_SECONDS)
             except PeerUnavailable as error:
                 _LOGGER.warning("the launcher does not answer: %s", error)
                 self._closing.wait(next(pauses))
@@ -434,6 +483,8 @@ class JobExecutor:
                     StartRefused(action.role, action.index, str(error), is_final)
                 )
                 return
+            except LedgerLostError:
+                raise
             except Exception as error:
                 if isinstance(action, StartMember):
                     self._submit_from_lane(

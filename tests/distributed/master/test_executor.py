@@ -113,9 +113,17 @@ class ScriptedStore:
         self.records = {}
         self.durable = []
         self.failures = []
+        self.lock_failures = []
         self.committed = threading.Event()
+        self.is_open = threading.Event()
+        self.is_open.set()
+
+    def require_lock(self):
+        if self.lock_failures:
+            raise self.lock_failures.pop(0)
 
     def commit(self, records, *, durable):
+        self.is_open.wait(20)
         if self.failures:
             raise self.failures.pop(0)
         self.records.update(records)
@@ -260,6 +268,55 @@ def test_nobody_is_answered_while_the_ledger_cannot_be_written(stage):
     (event,) = stage.executor.events
     assert event.what == "the ledger could not be written"
     assert event.recovery_seconds > 0
+
+
+def test_while_one_transaction_is_written_the_next_ones_gather_into_one(stage):
+    stage.store.is_open.clear()
+    answers = []
+
+    def ask():
+        answers.append(stage.executor.heartbeat(HEARTBEAT))
+
+    askers = []
+    for number in range(5):
+        stage.job.actions = [Persist({f"task/{number}": {"n": number}}, durable=True)]
+        askers.append(threading.Thread(target=ask, daemon=True))
+        askers[-1].start()
+        stage.wait_for(lambda number=number: stage.executor._asked == number + 1)
+        if number == 0:
+            # The first is being written before the others come.
+            stage.wait_for(lambda: not stage.executor._unsettled)
+    # What changes nothing may rest on what is not durable yet: it waits as well.
+    stage.job.actions = []
+    askers.append(threading.Thread(target=ask, daemon=True))
+    askers[-1].start()
+    assert not answers
+    stage.store.is_open.set()
+    for asker in askers:
+        asker.join(20)
+    assert answers == [REPLY] * 6
+    first, rest = stage.store.durable
+    assert first == ({"task/0": {"n": 0}}, True)
+    assert rest == ({f"task/{number}": {"n": number} for number in range(1, 5)}, True)
+
+
+def test_a_master_whose_lock_may_be_anothers_answers_nobody_and_starts_nobody(stage):
+    unavailable = LedgerUnavailableError("etcd was not heard for 5 s")
+    stage.store.lock_failures = [unavailable] * 10_000
+    answers = []
+    asker = threading.Thread(
+        target=lambda: answers.append(stage.executor.heartbeat(HEARTBEAT)), daemon=True
+    )
+    asker.start()
+    stage.executor._member_lane.put(lambda: stage.executor._change_member(StartMember("worker", 1)))
+    # Both have asked for the lock by then, and again.
+    stage.wait_for(lambda: len(stage.store.lock_failures) < 9_990)
+    assert not answers
+    assert not stage.launcher.calls
+    stage.store.lock_failures.clear()
+    asker.join(20)
+    assert answers == [REPLY]
+    stage.wait_for(lambda: stage.launcher.calls)
 
 
 def test_a_master_that_lost_its_ledger_answers_nobody_ever_again(stage):

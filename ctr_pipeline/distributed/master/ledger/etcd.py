@@ -116,6 +116,9 @@ class EtcdLedger:
         self._root = _job_root(prefix, identity.job)
         self._place = f"{url}, {self._root}"
         self._lock_seconds = lock_seconds
+        self._clock = clock
+        self._held_until = clock()
+        """When the lease of the lock ends, by our clock, unless etcd is heard again."""
         self._guard = threading.Lock()
         self._waiting: dict[str, Json | None] = {}
         self._lost = False
@@ -161,6 +164,15 @@ class EtcdLedger:
             self._waiting.update(records)
             if durable:
                 self._write_waiting()
+
+    def require_lock(self) -> None:
+        """Makes sure that no other master can hold the ledger at this moment."""
+        self._refuse_if_over(closing=True)
+        if self._clock() >= self._held_until:
+            raise LedgerUnavailableError(
+                f"etcd was not heard for {self._lock_seconds} s, and another master may be at work",
+                place=self._place,
+            )
 
     def close(self) -> None:
         """Writes what waits and gives the lock back."""
@@ -220,6 +232,7 @@ class EtcdLedger:
         return holder
 
     def _try_lock(self, key: str) -> tuple[str, int] | None:
+        asked_at = self._clock()
         granted = self._gateway.call("/lease/grant", {"TTL": self._lock_seconds, "ID": 0})
         lease = str(granted["ID"])
         us = _ourselves(lease)
@@ -235,6 +248,7 @@ class EtcdLedger:
         held = self._gateway.read(key)
         holder = _read_holder(held[0]) if held is not None else None
         if held is not None and holder is not None and holder.token == us.token:
+            self._held_until = asked_at + self._lock_seconds
             return lease, held[1]
         if not answer.get("succeeded"):
             self._gateway.call("/lease/revoke", {"ID": lease})
@@ -243,14 +257,17 @@ class EtcdLedger:
     def _keep_alive(self, gateway: "EtcdGateway") -> None:
         with contextlib.closing(gateway):
             while not self._ended.wait(self._lock_seconds / 4):
+                asked_at = self._clock()
                 try:
                     answer = gateway.call("/lease/keepalive", {"ID": self._lease})
                 except LedgerError:
-                    continue  # while etcd is away nobody else can take the lock either
-                if int(answer.get("result", {}).get("TTL", 0)) <= 0:
-                    # Without the guard, which a call to etcd may hold: a flag is whole or absent.
+                    continue  # until the lease is over; `require_lock` knows when
+                seconds = int(answer.get("result", {}).get("TTL", 0))
+                # Without the guard, which a call to etcd may hold: values are whole or absent.
+                if seconds <= 0:
                     self._lost = True
                     return
+                self._held_until = asked_at + min(seconds, self._lock_seconds)
 
     def _give_back_lock(self) -> None:
         self._ended.set()

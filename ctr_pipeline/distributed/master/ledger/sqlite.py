@@ -87,6 +87,9 @@ class SqliteLedger:
             if durable:
                 self._write_waiting()
 
+    def require_lock(self) -> None:
+        """The lock goes only with this process."""
+
     def close(self) -> None:
         """Writes what waits and gives the lock back."""
         with self._guard:

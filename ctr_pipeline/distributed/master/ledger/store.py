@@ -86,6 +86,14 @@ class LedgerStore(Protocol):
             LedgerUnavailableError: Try again with the same records.
         """
 
+    def require_lock(self) -> None:
+        """Makes sure that no other master can hold the ledger at this moment.
+
+        Raises:
+            LedgerLostError: One may hold it.
+            LedgerUnavailableError: One may, as it was not heard for too long that this one does.
+        """
+
     def close(self) -> None:
         """Writes what waits and gives the lock back; does nothing the second time."""
 
