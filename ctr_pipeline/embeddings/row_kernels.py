@@ -134,20 +134,27 @@ def add_missing(
 
 
 @kernel
-def index_rows(index: UInt64Array, row_keys: Int64Array, num_rows: int) -> int:
-    """Fills an empty index; returns the first row whose key stands twice, or -1."""
+def index_rows(index: UInt64Array, row_keys: Int64Array, first: int, last: int) -> int:
+    """Adds rows to an index; returns the first of them whose key stands in it already, or -1."""
     mask = np.uint64(index.shape[0] - 1)
-    for row in range(num_rows):
-        key = row_keys[row]
-        key_hash = _mix(np.uint64(key))
-        tag = key_hash >> _SHIFT_32
-        place = key_hash & mask
-        while index[place] != _EMPTY:
-            entry = index[place]
-            if entry >> _SHIFT_32 == tag and row_keys[int(entry & _LOW_32) - 1] == key:
-                return row
-            place = (place + _ONE) & mask
-        index[place] = (tag << _SHIFT_32) | np.uint64(row + 1)
+    hashes = np.empty(_BLOCK, np.uint64)
+    entries_at = address_of(index, (_NONE,))
+    for begin in range(first, last, _BLOCK):
+        size = min(_BLOCK, last - begin)
+        for i in range(size):
+            hashes[i] = _mix(np.uint64(row_keys[begin + i]))
+            prefetch(entries_at, hashes[i] & mask)
+        for i in range(size):
+            row = begin + i
+            tag = hashes[i] >> _SHIFT_32
+            place = hashes[i] & mask
+            while index[place] != _EMPTY:
+                entry = index[place]
+                candidate = int(entry & _LOW_32) - 1
+                if entry >> _SHIFT_32 == tag and row_keys[candidate] == row_keys[row]:
+                    return row
+                place = (place + _ONE) & mask
+            index[place] = (tag << _SHIFT_32) | np.uint64(row + 1)
     return -1
 
 

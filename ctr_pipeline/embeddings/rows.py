@@ -16,6 +16,7 @@ from ctr_pipeline.embeddings.arrays import (
     UInt8Array,
     UInt64Array,
 )
+from ctr_pipeline.embeddings.key_index import KeyIndex
 from ctr_pipeline.embeddings.layout import RowLayout
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.reserved import give_back, reserve_array
@@ -26,7 +27,6 @@ from ctr_pipeline.errors import TrainingError
 # Rows are numbered by int32.
 _MOST_ROWS = (1 << 31) - 2
 _SMALLEST_RESERVATION = 1 << 16
-_FIRST_INDEX_SIZE = 1 << 10
 _INT32_MAX = (1 << 31) - 1
 _BLOCK_ROWS = 1 << 14
 
@@ -48,8 +48,7 @@ class RowStorage:
     """Records of one layout, found by key.
 
     Rows are numbered in order of creation and do not move but in `evict`: address space for all of
-    them is reserved at the start, so growth copies nothing. Only the index is rebuilt, doubled,
-    when half full.
+    them is reserved at the start, so growth copies nothing. The index grows a part at a time.
 
     A byte a row marks the rows made or changed since the last snapshot; see `snapshot`.
 
@@ -81,14 +80,15 @@ class RowStorage:
         self.records_NR, self.keys_N, self.marks_N = self._reserve(min(max_rows, _MOST_ROWS))
         self.headers_NR: Int32Array = self.records_NR.view(np.int32)
         self._spilled = None if memory_limit is None else SpilledPart(self.records_NR, memory_limit)
-        self.index: UInt64Array = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
+        self._index = KeyIndex(self.keys_N)
         self.num_rows = 0
         self.lock = threading.RLock()
         self._waits = _Waits()
         self.observer: RowObserver | None = None
         self.era = 1
         self.delta_after: int | None = None
-        self._evicted: list[Int64Array] = []
+        self._evicted: Int64Array = np.empty(0, np.int64)
+        self._num_rows_evicted_to = 0
 
     def _reserve(self, capacity: int) -> tuple[Float32Array, Int64Array, UInt8Array]:
         """Reserves for the bound; where the system refuses, for the most that it gives."""
@@ -119,7 +119,7 @@ class RowStorage:
     @property
     def num_bytes(self) -> int:
         """Bytes of records, keys, marks and index, wherever they lie."""
-        return self.num_rows * self.bytes_a_row + self.index.nbytes
+        return self.num_rows * self.bytes_a_row + self._index.num_bytes
 
     @property
     def spilled_bytes(self) -> int:
@@ -149,15 +149,7 @@ class RowStorage:
 
     def find(self, keys_U: Int64Array, runner: RangeRunner) -> tuple[Int32Array, int]:
         """Rows of keys, int32 [U], -1 for none, and how many there are none of."""
-        rows_U = np.empty(len(keys_U), np.int32)
-
-        def work(first: int, last: int) -> int:
-            missing: int = row_kernels.find_rows(
-                keys_U, self.index, self.keys_N, rows_U, first, last
-            )
-            return missing
-
-        return rows_U, sum(runner.run(work, len(keys_U)))
+        return self._index.find(keys_U, runner)
 
     def find_or_create(
         self,
@@ -189,7 +181,7 @@ class RowStorage:
         elif num_missing:
             self._make_room(num_missing)
             before = self.num_rows
-            self.num_rows = row_kernels.add_missing(keys_U, self.index, self.keys_N, rows_U, before)
+            self.num_rows = self._index.add_missing(keys_U, rows_U, before)
 
             def work(first: int, last: int) -> None:
                 row_kernels.write_fresh_rows(
@@ -220,9 +212,9 @@ class RowStorage:
             ValueError: A key stands twice.
         """
         before = self.num_rows
-        self._make_room(len(keys))
-        missing = np.full(len(keys), -1, np.int32)
-        self.num_rows = row_kernels.add_missing(keys, self.index, self.keys_N, missing, before)
+        rows_U, num_missing = self.find(keys, RangeRunner(1))
+        self._make_room(num_missing)
+        self.num_rows = self._index.add_missing(keys, rows_U, before)
         if self.num_rows != before + len(keys):
             raise ValueError("a key stands twice")
         self.marks_N[before : self.num_rows] = 0
@@ -239,10 +231,8 @@ class RowStorage:
             log_kernels.mark_rows(rows_U, self.marks_N, self.era)
 
     def _make_room(self, num_missing: int) -> None:
-        needed = self.num_rows + num_missing
-        self.require_room(needed)
-        if 2 * needed > len(self.index):
-            self._rebuild_index(needed)
+        self.require_room(self.num_rows + num_missing)
+        self._index.make_room(self.num_rows, num_missing)
 
     def require_room(self, needed: int) -> None:
         """Makes sure that so many rows can be written.
@@ -259,22 +249,6 @@ class RowStorage:
             )
         if self._spilled is not None:
             self._spilled.require(needed * self.layout.record_bytes)
-
-    def _rebuild_index(self, num_rows: int) -> None:
-        """Indexes all rows anew, with room for `num_rows` of them at half load.
-
-        Raises:
-            ValueError: Two rows have the same key.
-        """
-        size = len(self.index)
-        while size < 2 * num_rows:
-            size *= 2
-        # The old index goes first: keys alone are enough, and both need not stand side by side.
-        self.index = np.empty(0, np.uint64)
-        self.index = np.zeros(size, np.uint64)
-        twice = row_kernels.index_rows(self.index, self.keys_N, self.num_rows)
-        if twice >= 0:
-            raise ValueError(f"key {self.keys_N[twice]} stands twice")
 
     def evict(self, oldest_step: int) -> int:
         """Removes the rows whose last update was before a step; the others keep their order.
@@ -298,8 +272,7 @@ class RowStorage:
         num_evicted = int(np.count_nonzero(goes))
         if not num_evicted:
             return 0
-        if self.delta_after is not None:
-            self._evicted.append(self.keys_N[: self.num_rows][goes])
+        evicted = self.keys_N[: self.num_rows][goes]
         place = int(goes.argmax())
         for begin in range(place, self.num_rows, _BLOCK_ROWS):
             rows = begin + np.flatnonzero(~goes[begin : begin + _BLOCK_ROWS])
@@ -309,7 +282,12 @@ class RowStorage:
             place = after
         self.marks_N[place : self.num_rows] = 0
         self.num_rows = place
-        self._rebuild_index(place)
+        self._index.rebuild(place)
+        if self.delta_after is not None:
+            # Sorted here, where nobody waits, and not at the instant of a cut.
+            evicted = np.unique(np.concatenate([self._evicted, evicted]))
+            self._evicted = evicted[self.find(evicted, RangeRunner(1))[0] < 0]
+            self._num_rows_evicted_to = place
         return num_evicted
 
     def take_evicted(self, runner: RangeRunner) -> Int64Array:
@@ -317,8 +295,9 @@ class RowStorage:
 
         Complete only where changes since a cut are known at all; see `delta_after`.
         """
-        keys = np.unique(np.concatenate([np.empty(0, np.int64), *self._evicted]))
-        self._evicted = []
+        keys, self._evicted = self._evicted, self._evicted[:0]
+        if self.num_rows == self._num_rows_evicted_to:
+            return keys
         return keys[self.find(keys, runner)[0] < 0]
 
     def clear(self) -> None:
@@ -331,9 +310,9 @@ class RowStorage:
             raise RuntimeError("rows cannot be replaced while a snapshot of them is written")
         self.marks_N[: self.num_rows] = 0
         self.delta_after = None
-        self._evicted = []
+        self._evicted = self._evicted[:0]
         self.num_rows = 0
-        self.index = np.zeros(_FIRST_INDEX_SIZE, np.uint64)
+        self._index.clear()
 
     def release(self) -> None:
         """Forgets all rows and returns their memory to the system."""
@@ -352,7 +331,7 @@ class RowStorage:
         self.clear()
         self.num_rows = num_rows
         try:
-            self._rebuild_index(num_rows)
+            self._index.rebuild(num_rows)
         except ValueError:
             self.clear()
             raise

@@ -6,7 +6,8 @@ saves the old records of those of its rows that the writer has not come to. The 
 (see `log_kernels`) tell both what was saved and, for a delta, what is due at all.
 
 Saved records go to a few buffers. The writer takes a buffer as soon as something is in it; when all
-are full the update waits, so that memory is bounded however slow the disk is.
+are full the update waits, so that memory is bounded however slow the disk is. When nothing at all
+is written for a while, the update gives the snapshot up.
 """
 
 import threading
@@ -28,6 +29,7 @@ _SAVED_BYTES = 64 << 20
 _NUM_BUFFERS = 8
 _CHUNK_BYTES = 3 << 19
 _ROWS_LOOKED_AT = 1 << 20
+_PATIENCE_SECONDS = 1.0
 
 
 class SnapshotAbandonedError(RuntimeError):
@@ -57,6 +59,7 @@ class RowSnapshot:
         cut: Number of the cut.
         saved_bytes: Memory of all buffers of saved records together.
         chunk_bytes: Bytes of records copied at a time, the lock held.
+        patience_seconds: An update that waits so long for a buffer gives the snapshot up.
 
     Attributes:
         cut: Number of the cut.
@@ -72,6 +75,7 @@ class RowSnapshot:
         cut: int,
         saved_bytes: int = _SAVED_BYTES,
         chunk_bytes: int = _CHUNK_BYTES,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._store = store
         self._rows = store.rows
@@ -84,6 +88,8 @@ class RowSnapshot:
         self._filled: list[_SavedRecords] = []
         self._room = threading.Condition(self._rows.lock)
         self._chunk_rows = max(chunk_bytes // store.row_bytes, 1)
+        self._patience_seconds = patience_seconds
+        self._given_up = ""
         self._num_rows = 0
         self._first_unwritten = 0
         self.kind: LogKind = "base"
@@ -136,7 +142,9 @@ class RowSnapshot:
                 return
             started = time.perf_counter()
             while rows.observer is self and not self._free:
-                self._room.wait()
+                # The disk has written nothing meanwhile; training does not stand still for it.
+                if not self._room.wait(self._patience_seconds):
+                    self.abandon(f"the disk has stalled for {self._patience_seconds:g} s")
             self._note_pause(started)
             if rows.observer is self and self._filling.size == len(self._filling.keys_S):
                 self._filled.append(self._filling)
@@ -175,7 +183,7 @@ class RowSnapshot:
         Raises:
             RunFolderError: The disk is full or the folder cannot be written; the snapshot is
                 given up and the next one will be a base.
-            SnapshotAbandonedError: Another thread gave it up.
+            SnapshotAbandonedError: Another thread gave it up; says why.
         """
         writer = RowLogWriter(
             folder,
@@ -234,11 +242,12 @@ class RowSnapshot:
             self._free.append(saved)
             self._room.notify_all()
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str = "the snapshot was given up while it was written") -> None:
         """Gives the snapshot up, from any thread; updates go on, the next snapshot is a base."""
         with self._rows.lock:
             if self._rows.observer is self:
                 self._rows.observer = None
+                self._given_up = reason
                 self._room.notify_all()
 
     def finish(self, writer: RowLogWriter) -> tuple[LogFile, ...]:
@@ -259,7 +268,7 @@ class RowSnapshot:
 
     def _check_not_abandoned(self) -> None:
         if self._rows.observer is not self:
-            raise SnapshotAbandonedError("the snapshot was given up while it was written")
+            raise SnapshotAbandonedError(self._given_up)
 
     def _note_pause(self, started: float) -> None:
         seconds = time.perf_counter() - started

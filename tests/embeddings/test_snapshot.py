@@ -256,3 +256,25 @@ def test_local_training_notes_changed_rows_as_a_parameter_server_does():
     gradients = np.ones((2, 2, store.width), np.float32)
     store.update(prepared, gradients, step=1, learning_rate_factor=1.0, num_examples=2)
     assert rows.marks_N[:3].tolist() == [rows.era] * 3
+
+
+def test_an_update_gives_up_a_snapshot_for_which_the_disk_has_stalled(tmp_path):
+    store = make_store()
+    rng = np.random.default_rng(0)
+    train(store, EVERYTHING, 1, rng)
+    row_bytes = store.row_bytes + 8
+    snapshot = RowSnapshot(store, cut=1, saved_bytes=8 * row_bytes, patience_seconds=0.0)
+    snapshot.begin(full=True)
+    # Of the buffers each takes one record; nobody writes any.
+    train(store, EVERYTHING, 2, rng)
+    expected = state(store)
+    writer = make_writer(tmp_path, store, snapshot, 1)
+    with pytest.raises(SnapshotAbandonedError, match="the disk has stalled"):
+        snapshot.write_some(writer)
+    writer.abandon()
+    # The next one tells all rows, whatever was marked meanwhile.
+    following = RowSnapshot(store, cut=2)
+    following.begin(full=False)
+    assert following.kind == "base"
+    files = following.write(tmp_path, num_partitions=NUM_PARTITIONS, partitions=range(3))
+    assert restored(tmp_path, [[file] for file in files], 2) == expected

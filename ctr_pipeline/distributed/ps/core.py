@@ -159,6 +159,7 @@ class PsCore:
         self._news = threading.Event()
         # Cuts and restores exclude each other; a restore gives up the cut that is being written.
         self._cutting = threading.Lock()
+        self._is_evicting = False
         self._snapshot: RowSnapshot | None = None
         self._last_cut: tuple[SnapshotRequest, SnapshotReply] | None = None
 
@@ -372,9 +373,13 @@ class PsCore:
                 _LOGGER.warning("cut %d failed: %s", request.cut, error)
                 of_storage = isinstance(error, (StorageError, RunFolderError))
                 return _no_cut(str(error), of_storage=of_storage)
-            except SnapshotAbandonedError:
-                return _no_cut("the job was rolled back meanwhile")
+            except SnapshotAbandonedError as error:
+                _LOGGER.warning("cut %d was given up: %s", request.cut, error)
+                # By a restore, or by an update that waited for the disk.
+                of_storage = self._gate(request.generation) is None
+                return _no_cut(str(error), of_storage=of_storage)
             finally:
+                self._is_evicting = False
                 if self._snapshot is not None:
                     self._snapshot.abandon()
                 self._snapshot = None
@@ -400,7 +405,7 @@ class PsCore:
             self._let_pull()
             self._pace = Pace(self.spec.update.max_staleness, self._patience_seconds)
             if self._snapshot is not None:
-                self._snapshot.abandon()
+                self._snapshot.abandon("the job was rolled back meanwhile")
         with self._cutting:
             # Nobody else looks at the holdings while no generation is served.
             if self._is_outrun_by(request):
@@ -427,11 +432,15 @@ class PsCore:
 
     def _take_cut(self, request: SnapshotRequest) -> SnapshotReply:
         snapshot = self._holdings.prepare_cut(request.cut)
+        if request.oldest_step > 0:
+            refused = self._evict(request)
+            if refused:
+                return _no_cut(refused)
         with self._lock:
-            if self._gate(request.generation) is not None:
-                return _no_cut(f"generation {request.generation} is not the one that is served")
-            if not self._holdings.has_dense:
-                return _no_cut("nobody gave the dense parameters their values yet")
+            self._is_evicting = False
+            refused = self._refuse_cut(request)
+            if refused:
+                return _no_cut(refused)
             started = self._clock()
             self._snapshot = snapshot
             with self._all_or_end():
@@ -443,6 +452,29 @@ class PsCore:
             pause_seconds = max(pause_seconds, snapshot.longest_pause_seconds)
         self.last_pause_seconds = pause_seconds
         return SnapshotReply("", files, cut.marks, version, pause_seconds)
+
+    def _evict(self, request: SnapshotRequest) -> str:
+        """Removes rows for a cut, or says why not.
+
+        Rows move, for longer than the lock may be held. Nobody is served from then on until the cut
+        has begun: no batch is on its way, but of workers that the master has given up.
+        """
+        with self._lock:
+            refused = self._refuse_cut(request)
+            if refused:
+                return refused
+            self._is_evicting = True
+            for batch in list(self._waiting):
+                self._withdraw(batch, Status.NOT_READY)
+        self._holdings.evict(request.oldest_step)
+        return ""
+
+    def _refuse_cut(self, request: SnapshotRequest) -> str:
+        if self._gate(request.generation) is not None:
+            return f"generation {request.generation} is not the one that is served"
+        if not self._holdings.has_dense:
+            return "nobody gave the dense parameters their values yet"
+        return ""
 
     def _checked_keys(self, keys: Int64Array, count: Callable[[Int32Array], None]) -> Int64Array:
         # A copy, because the kernels are compiled for arrays that may be written.
@@ -463,7 +495,8 @@ class PsCore:
         """Why a caller of that generation is not served; None if it is."""
         if generation < self._announced:
             return Status.ROLLED_BACK
-        return None if generation == self._served else Status.NOT_READY
+        is_served = generation == self._served and not self._is_evicting
+        return None if is_served else Status.NOT_READY
 
     def _fence(self, batch: BatchId) -> Status | None:
         """Refuses what a later attempt has taken over; notes the attempt otherwise."""

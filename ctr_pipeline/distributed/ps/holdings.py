@@ -254,13 +254,17 @@ class Holdings:
         """What a cut needs before its instant: memory, compiled kernels."""
         return None if self._store is None else RowSnapshot(self._store, cut=cut)
 
-    def begin_cut(self, request: SnapshotRequest, snapshot: RowSnapshot | None) -> Cut:
-        """The instant of a cut, after rows were removed that nothing has updated for long."""
-        if snapshot is not None and self._store is not None:
-            num_evicted = self._store.evict(request.oldest_step)
+    def evict(self, oldest_step: int) -> None:
+        """Removes rows last updated before a step; takes seconds, and nobody else may look on."""
+        if self._store is not None:
+            num_evicted = self._store.evict(oldest_step)
             if num_evicted:
                 self.num_evicted += num_evicted
                 self.counts.rows_moved()
+
+    def begin_cut(self, request: SnapshotRequest, snapshot: RowSnapshot | None) -> Cut:
+        """The instant of a cut."""
+        if snapshot is not None and self._store is not None:
             knows_changes = request.parent > 0 and self._store.rows.delta_after == request.parent
             snapshot.begin(full=request.full or not knows_changes)
         return Cut(snapshot, self._given_dense().copy(), self.applied.copy())

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,15 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotRequest,
     TaskMarks,
 )
+from ctr_pipeline.distributed.ps import holdings as holdings_module
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.row_log import RowLogWriter
+from ctr_pipeline.embeddings.snapshot import RowSnapshot
+from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
 NUM_BATCHES = 12
@@ -484,3 +489,72 @@ def test_rows_go_to_the_servers_of_their_partitions(make_spec, make_core, make_o
     for server, restored_core in enumerate(restored(three, request)):
         mine = keys[partitions_of(keys, spec.num_partitions) % 3 == server]
         assert restored_core.num_rows == len(mine)
+
+
+def test_an_update_does_not_wait_for_a_stalled_disk(
+    make_spec, make_core, make_optimizer, monkeypatch
+):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    keys = owned_keys(spec, 0)
+    caller.pull(keys)
+    monkeypatch.setattr(
+        holdings_module,
+        "RowSnapshot",
+        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=0.0),
+    )
+    stalls, disk_goes_on = threading.Event(), threading.Event()
+    write = RowLogWriter.flush
+
+    def stall(self):
+        stalls.set()
+        assert disk_goes_on.wait(20)
+        write(self)
+
+    monkeypatch.setattr(RowLogWriter, "flush", stall)
+    replies = []
+    thread = threading.Thread(target=lambda: replies.extend(take_cut([core], 0, 1)))
+    thread.start()
+    wait_until(stalls.is_set)
+    try:
+        assert caller.push(keys, batch(0)).status is Status.DONE
+        # So does every other caller.
+        assert caller.values(keys)[0] == [1.0] * len(keys)
+    finally:
+        disk_goes_on.set()
+        thread.join(20)
+    # The cut fails; tried again, it holds what was pushed.
+    assert "the disk has stalled" in replies[0].refused
+    monkeypatch.undo()
+    reply = take_cut([core], 0, 2)[0]
+    assert not reply.refused
+    assert reply.marks == (TaskMarks(0, 0, 1, None),)
+
+
+def test_nobody_is_served_while_rows_are_removed_and_nobody_waits(
+    make_spec, make_core, make_optimizer, monkeypatch
+):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    caller.pull(owned_keys(spec, 0))
+    assert caller.push(owned_keys(spec, 0)[:2], batch(0)).status is Status.DONE
+    seen = []
+    evict = EmbeddingStore.evict
+
+    def look_on(store, oldest_step):
+        # In this very thread: a lock that was held would never be given.
+        seen.append(caller.pull(owned_keys(spec, 0)).status)
+        seen.append(caller.push(owned_keys(spec, 0)[2:3], batch(1)).status)
+        return evict(store, oldest_step)
+
+    monkeypatch.setattr(EmbeddingStore, "evict", look_on)
+    reply = take_cut([core], 0, 1, oldest_step=5)[0]
+    assert seen == [Status.NOT_READY] * 2
+    assert not reply.refused
+    assert core.num_evicted == 2
+    # Served again, and what was turned away is welcome.
+    assert caller.push(owned_keys(spec, 0)[2:3], batch(1)).status is Status.DONE
