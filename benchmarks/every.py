@@ -109,6 +109,7 @@ BENCHMARKS = (
     Benchmark("serve_speed"),
     Benchmark("export_size"),
     Benchmark("cut_pause"),
+    Benchmark("ps_pauses"),
     Benchmark("cut_pause_job", ("--job",), ("--quick", "--job"), script="cut_pause"),
     Benchmark("ps_speed"),
     Benchmark("master_load"),

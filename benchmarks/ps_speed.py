@@ -48,7 +48,7 @@ def optimizer_shape(spec: OptimizerSpec) -> OptimizerShape:
     return OptimizerShape(**vars(spec))
 
 
-def job_spec(num_servers: int, num_ids: int, num_dense: int) -> JobSpec:
+def job_spec(num_servers: int, num_ids: int, num_dense: int, *, folder: str = "") -> JobSpec:
     """A job that has what a server looks at."""
     return JobSpec(
         job="benchmark",
@@ -74,7 +74,7 @@ def job_spec(num_servers: int, num_ids: int, num_dense: int) -> JobSpec:
         shuffle=True,
         checkpoint_seconds=0.0,
         keep_checkpoints=1,
-        checkpoints_folder="",
+        checkpoints_folder=folder,
     )
 
 

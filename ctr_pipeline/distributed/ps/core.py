@@ -38,6 +38,7 @@ from ctr_pipeline.distributed.coordination.rounds import (
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.fail_stop import end_process
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
+from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
@@ -145,7 +146,7 @@ class PsCore:
         self._patience_seconds = round_patience_seconds
         self._fail_stop = fail_stop
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = MeasuredLock()
         # The newest generation that was announced, and the one that is served.
         self._announced = -1
         self._served = -1
@@ -196,6 +197,15 @@ class PsCore:
     def partition_loads(self) -> PartitionLoads:
         """What each partition holds and serves; needs no lock."""
         return self._holdings.partition_loads()
+
+    @property
+    def longest_lock_seconds(self) -> float:
+        """For how long callers had to wait for one of them, at most."""
+        return self._lock.longest_seconds
+
+    def take_longest_lock(self) -> float:
+        """`longest_lock_seconds`, which begins anew."""
+        return self._lock.take_longest()
 
     @property
     def num_waiting(self) -> int:
@@ -466,7 +476,8 @@ class PsCore:
             self._is_evicting = True
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.NOT_READY)
-        self._holdings.evict(request.oldest_step)
+        with self._all_or_end():
+            self._holdings.evict(request.oldest_step)
         return ""
 
     def _refuse_cut(self, request: SnapshotRequest) -> str:

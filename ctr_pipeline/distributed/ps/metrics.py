@@ -111,6 +111,11 @@ class PsMetrics(Collector):
             "For how long updates waited for the last cut, at most.",
             core.last_pause_seconds,
         )
+        yield _gauge(
+            "ctrpipe_ps_longest_lock_seconds",
+            "For how long calls waited for another one, at most.",
+            core.longest_lock_seconds,
+        )
         yield _gauge("ctrpipe_ps_memory_bytes", "Resident memory.", stats.rss_bytes)
         yield CounterMetricFamily(
             "ctrpipe_ps_cpu_seconds", "User and system time.", value=stats.cpu_seconds

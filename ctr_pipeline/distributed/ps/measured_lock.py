@@ -1,0 +1,36 @@
+"""A lock that knows for how long it was held."""
+
+import threading
+import time
+from types import TracebackType
+
+
+class MeasuredLock:
+    """A lock for `with`, which notes the longest time for which it was held.
+
+    Attributes:
+        longest_seconds: That it was held, so far.
+    """
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._lock = threading.Lock()
+        self._since = 0.0
+
+    def take_longest(self) -> float:
+        """The longest time so far in seconds, which is forgotten."""
+        longest, self.longest_seconds = self.longest_seconds, 0.0
+        return longest
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._since = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.longest_seconds = max(self.longest_seconds, time.perf_counter() - self._since)
+        self._lock.release()

@@ -1,0 +1,24 @@
+import pytest
+
+from ctr_pipeline.distributed.ps import measured_lock
+from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
+
+
+def test_it_knows_its_longest_hold(monkeypatch):
+    times = iter([1.0, 1.5, 2.0, 5.0, 6.0, 6.1])
+    monkeypatch.setattr(measured_lock.time, "perf_counter", lambda: next(times))
+    lock = MeasuredLock()
+    for _ in range(3):
+        with lock:
+            pass
+    assert lock.longest_seconds == 3.0
+    assert lock.take_longest() == 3.0
+    assert lock.longest_seconds == 0.0
+
+
+def test_it_is_given_up_with_an_exception():
+    lock = MeasuredLock()
+    with pytest.raises(ValueError, match="gone"), lock:
+        raise ValueError("gone")
+    with lock:
+        assert lock.take_longest() > 0.0
