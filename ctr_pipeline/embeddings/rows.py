@@ -113,13 +113,18 @@ class RowStorage:
 
     @property
     def bytes_a_row(self) -> int:
-        """Bytes of a row's record, key and mark; its share of the index, 16 to 32, comes on top."""
+        """Bytes of a row's record, key and mark; its share of the index, 16 to 48, comes on top."""
         return self.layout.record_bytes + self.keys_N.itemsize + self.marks_N.itemsize
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of what finds rows."""
+        return self._index.num_bytes
 
     @property
     def num_bytes(self) -> int:
         """Bytes of records, keys, marks and index, wherever they lie."""
-        return self.num_rows * self.bytes_a_row + self._index.num_bytes
+        return self.num_rows * self.bytes_a_row + self.index_bytes
 
     @property
     def spilled_bytes(self) -> int:

@@ -190,7 +190,7 @@ def describe_memory(store: EmbeddingStore) -> str:
     return (
         f"Embedding rows: {store.num_rows:,} of {rows.bytes_a_row} bytes ({value_bytes} of values, "
         f"{slot_bytes} of optimizer state, {others} of header, padding, key and mark); with an "
-        f"index of {rows.index.nbytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB "
+        f"index of {rows.index_bytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB "
         + (
             f"in memory and {spilled / 1e6:.1f} MB in a file, beyond the memory limit"
             if spilled
