@@ -619,19 +619,6 @@ class TestRoles:
             assert refused.value.code == "role"
             assert not refused.value.may_pass
 
-    def test_a_stream_is_called_by_its_roles_alone(self, job, serve):
-        stream = Method("Do", Ask, None, lambda _: iter([b"x"]), streams=True, callers=("worker",))
-        address = serve("PsService", [stream], job("ps"))
-        for role, passes in (("worker", True), ("client", False)):
-            client = RpcClient("PsService", address, job(role))
-            answers = client.stream_bytes("Do", Ask(1), deadline_seconds=3)
-            if passes:
-                assert list(answers) == [b"x"]
-            else:
-                with pytest.raises(CallRefused):
-                    list(answers)
-            client.close()
-
     @pytest.mark.parametrize("role", ["ps", "worker", "launcher", "client"])
     def test_no_other_key_serves_as_the_master(self, job, serve, ask, role):
         called = []
