@@ -76,6 +76,12 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.records import JobHead, LedgerRecords, read_records
 from ctr_pipeline.distributed.coordination.relaunch import decide_relaunch, explain_end
+from ctr_pipeline.distributed.coordination.reports import (
+    LONGEST_FAILURE,
+    find_false_identity,
+    find_nonsense,
+    last_line_of,
+)
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.storage import StorageWait
@@ -101,6 +107,9 @@ _RESTORE_RETRY_SECONDS = 1.0
 _MAX_RESTORE_FAILURES = 5
 _MAX_CUT_FAILURES = 5
 _KEPT_FILES = "its files are kept until its manifest, *.json.given-up, is removed"
+_MAX_STALLS = 3
+_USUAL_TIMES_OF_STALL = 20.0
+"""A job in which so many times the usual time of a batch passes without one stands still."""
 # A worker that is slower than half of the others for so long is told of; one that has come back to
 # this fraction of them keeps up, and is told of again if it falls behind again.
 _BEHIND_SECONDS = 5.0
@@ -142,6 +151,8 @@ class Job:
         """The first cut that is new enough for an asked stop."""
         self._recovering_since: float | None = None
         self._rows_rolled_back = 0
+        self._still_seconds = self._stall_looked_at = 0.0
+        """For how long workers have held work of which nothing was counted; looked at when."""
         self._seconds_per_row: dict[TaskKind, MovingAverage] = {
             "train": MovingAverage(),
             "score": MovingAverage(),
@@ -249,7 +260,7 @@ class Job:
         self._head.target_workers = settings.max_workers
         self._head.phase, self._head.reason, self._head.traceback = "waiting", "", ""
         self._head.is_restored = self._head.has_started = False
-        self._head.errors_in_row = 0
+        self._head.errors_in_row = self._head.stalls_in_row = 0
         if self._head.training_over and self._ledger.epoch < settings.num_epochs:
             # More epochs are allowed than before: the last one is decided on again.
             self._head.training_over = False
@@ -400,6 +411,7 @@ class Job:
             case Tick():
                 self._check_members()
                 self._check_tasks()
+                self._check_stall()
             case ProcessesSeen():
                 self._see_processes(event.processes)
             case StartRefused():
@@ -721,6 +733,8 @@ class Job:
         who = request.member
         if who.role == "master":
             return "a master does not register"
+        if false := find_false_identity(request):
+            return false
         if self._head.phase in _OVER:
             return f"the job is over: it is {self._head.phase}"
         if who.role == "ps" and not 0 <= who.index < self._settings.num_parameter_servers:
@@ -1069,13 +1083,21 @@ class Job:
         if task.is_over:
             return
         key, holds = report.key, task.holder == member.incarnation
+        nonsense = find_nonsense(report, task)
+        if nonsense:
+            self._head.refused_reports += 1
+            if holds:
+                why = f"its report is refused: {nonsense}"
+                self._take_in_task_failure(member, board, key, why)
+            return
         new = board.count(key, report)
         if new:
             self._take_in_progress(member, task, report, new)
         if task.is_done:
             self._finish_task(member, board, report)
         elif holds and report.failure:
-            self._take_in_task_failure(member, board, key, report.failure)
+            failure = report.failure[-LONGEST_FAILURE:]
+            self._take_in_task_failure(member, board, key, failure)
         elif holds and report.finished:
             # It says that nothing is left, and yet something is.
             board.release(key)
@@ -1087,6 +1109,7 @@ class Job:
         now, rows, kind = self._clock.seconds, task.rows_in(new), report.key.kind
         seconds = report.seconds - task.seconds_seen
         task.progress_at = now
+        self._still_seconds = 0.0
         task.seconds_seen = max(task.seconds_seen, report.seconds)
         member.measure(kind, rows, seconds)
         member.ends_in_row = 0
@@ -1098,7 +1121,7 @@ class Job:
             # What only repeats what was rolled back is no progress: a server that fails each time
             # at the same place would go on for ever.
             self._head.best_trained = max(self._head.best_trained, trained)
-            self._head.errors_in_row = 0
+            self._head.errors_in_row = self._head.stalls_in_row = 0
             for server in range(self._settings.num_parameter_servers):
                 self._member("ps", server).ends_in_row = 0
 
@@ -1132,8 +1155,7 @@ class Job:
         task = board.tasks[key]
         task.failures += 1
         name, most = name_of(key, task), self._settings.max_task_failures
-        lines = failure.strip().splitlines()
-        last_line = lines[-1].strip() if lines else "no reason given"
+        last_line = last_line_of(failure)
         what = f"{name} failed on {member.name} ({task.failures} of {most}): {last_line}"
         if task.failures < most:
             board.release(key)
@@ -1182,6 +1204,39 @@ class Job:
             for _, task in board.held():
                 task.progress_at = self._clock.seconds
             self._end_standstill(first, board, kind)
+
+    def _check_stall(self) -> None:
+        """Looks whether anything is counted at all while workers hold work.
+
+        By then a worker that hangs was ended and its work given to others: what is left is what no
+        worker can mend, such as parameter servers that refuse all of them.
+        """
+        board, now = self._open_board(), self._clock.seconds
+        passed, self._stall_looked_at = now - self._stall_looked_at, now
+        held = () if board is None else board.held()
+        if not held:
+            return
+        self._still_seconds += passed
+        key, task = held[0]
+        per_row = self._seconds_per_row[key.kind].value
+        patience = patience_seconds(
+            None if per_row is None else per_row * task.batch_size,
+            floor_seconds=2 * self._settings.task_timeout_floor_seconds,
+            factor=_USUAL_TIMES_OF_STALL,
+        )
+        if self._still_seconds <= patience:
+            return
+        self._still_seconds = 0.0
+        self._head.stalls_in_row += 1
+        what = f"nothing was counted for {patience:.0f} s though workers hold work"
+        if self._head.stalls_in_row > _MAX_STALLS:
+            times = f"{self._head.stalls_in_row} times in a row without any progress"
+            self._fail(f"{what}; this happened {times}")
+            return
+        cut = self._cut_to_restore()
+        done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+        self._actions.append(Announce(what, done))
+        self._roll_back()
 
     def _patience_for(self, task: Task, kind: TaskKind) -> float:
         per_row = self._seconds_per_row[kind].value

@@ -53,6 +53,7 @@ class JobHead:
         seconds: Spent training, by epoch.
         best_trained: The most records that were ever counted at a time.
         errors_in_row: Ends of members by their own fault, without progress between them.
+        stalls_in_row: Times that nothing was counted any more, without progress between them.
         refused_reports: Reports of older attempts and generations.
         final_scores: Of the final splits, once all are scored.
     """
@@ -74,6 +75,7 @@ class JobHead:
     seconds: dict[int, float] = field(default_factory=dict)
     best_trained: int = 0
     errors_in_row: int = 0
+    stalls_in_row: int = 0
     refused_reports: int = 0
     final_scores: tuple[SplitTotals, ...] = ()
 

@@ -1,6 +1,7 @@
 """Single decisions of the machine; `test_job_properties` mixes them all."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -534,6 +535,168 @@ def test_of_workers_that_stand_still_together_the_first_is_ended():
     assert [one.index for one in bench.all_of(StopMember)] == [0]
     keep_alive(bench, 30, "a", "b")
     assert [one.index for one in bench.all_of(StopMember)] == [0]
+
+
+def stall(bench, seconds):
+    """Workers that are replaced as often as need be hold work, and nothing of it is done."""
+    for _ in range(int(seconds)):
+        bench.heartbeat("ps", 0, "p")
+        for index in range(2):
+            if not bench.job._member("worker", index).incarnation:
+                bench.register("worker", index, f"w{index}-{bench.now}")
+            name = bench.job._member("worker", index).incarnation
+            bench.heartbeat("worker", index, name)
+            bench.lease(index, name, most=1)
+        bench.tell(Tick(), after=1.0)
+
+
+def stalling_bench():
+    bench = Bench(max_task_failures=99, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.tell(Tick(), after=31.0)
+    assert bench.job.cuts == (1,)
+    # No other cut comes about, so that what follows is taken back each time.
+    bench.holds.add(TakeCut)
+    bench.train_all(0, "a", most_tasks=1)
+    return bench
+
+
+def test_a_job_in_which_nothing_is_counted_goes_back_to_its_last_cut():
+    bench = stalling_bench()
+    generation = bench.job.generation
+    stall(bench, 110)
+    assert bench.job.generation == generation
+    stall(bench, 15)
+    assert bench.job.generation > generation
+    assert restored_cuts(bench)[-1] == 1
+    told = "nothing was counted for 120 s though workers hold work: the job goes back to cut 1"
+    assert told in bench.told()
+    # What was wrong is over.
+    bench.holds.clear()
+    bench.register("worker", 1, "y")
+    bench.register("worker", 0, "z")
+    bench.train_all(0, "z")
+    assert bench.job.phase == "finished"
+
+
+def test_a_job_that_stalls_again_and_again_fails_and_says_why():
+    bench = stalling_bench()
+    stall(bench, 600)
+    (failure,) = bench.all_of(Fail)
+    assert failure.reason == (
+        "nothing was counted for 120 s though workers hold work; this happened 4 times in a row "
+        "without any progress"
+    )
+
+
+def test_what_is_only_repeated_is_no_progress_out_of_a_stall():
+    bench = stalling_bench()
+    for number in range(4):
+        assert bench.job.phase == "training"
+        stall(bench, 150)
+        if bench.job.phase == "failed":
+            break
+        # Up to where it stalled, and no further.
+        bench.register("worker", 0, f"again-{number}")
+        (task,) = bench.lease(0, f"again-{number}", most=1).tasks
+        bench.heartbeat("worker", 0, f"again-{number}", bench.report(task, 1))
+    assert bench.job.phase == "failed"
+
+
+def test_nobody_holds_work_in_a_job_that_waits_so_that_it_does_not_stall():
+    bench = Bench(server_silence_seconds=1e9, worker_silence_seconds=1e9)
+    bench.begin_training("a")
+    generation = bench.job.generation
+    for _ in range(500):
+        bench.tell(Tick(), after=1.0)
+    assert bench.job.generation == generation
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"losses": (BatchLoss(-1, 1.0),)}, "a loss of batch -1 of 4"),
+        ({"losses": (BatchLoss(4, 1.0),)}, "a loss of batch 4 of 4"),
+        ({"losses": (BatchLoss(0, INFINITE), BatchLoss(1, -INFINITE))}, "a loss of inf"),
+        ({"losses": (BatchLoss(0, 1e308), BatchLoss(1, 1e308))}, "a loss of 1e+308"),
+        ({"losses": (BatchLoss(0, float("nan")),)}, "a loss of nan"),
+        ({"done_mask": -1}, "batches beyond the 4 of its task"),
+        ({"done_mask": 1 << 5000}, "batches beyond the 4 of its task"),
+        ({"repeated_mask": 16}, "batches beyond the 4 of its task"),
+        ({"seconds": float("nan")}, "nan seconds"),
+        ({"seconds": -1.0}, "-1.0 seconds"),
+    ],
+)
+def test_a_report_of_what_cannot_be_is_refused_and_told_before_and_after_a_restart(changes, words):
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    poison = replace(bench.report(task, 15), **changes)
+    bench.heartbeat("worker", 0, "a", poison)
+    assert f"its report is refused: {words}" in bench.told()
+    status = bench.job.status()
+    assert (status.trained, status.refused_reports) == (0, 1)
+    # A member that was not answered says it again to the next master.
+    again = Bench(records=bench.disk)
+    again.heartbeat("worker", 0, "a", poison)
+    again.register("ps", 0, "p")
+    again.register("worker", 0, "a")
+    again.heartbeat("worker", 0, "a", poison)
+    again.train_all(0, "a")
+    assert again.job.phase == "finished"
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        (replace(SCORES, positives=((-1, 4),)), "4 rows in bin -1"),
+        (replace(SCORES, positives=((10**30, 4),)), "4 rows in bin 1000"),
+        (replace(SCORES, negatives=((3, 0),)), "0 rows in bin 3"),
+        (replace(SCORES, negatives=((3, 10**30),)), "rows in bin 3"),
+        (replace(SCORES, negatives=((3, 1), (3, 1))), "a bin of its histogram twice"),
+        (replace(SCORES, loss_sum=INFINITE), "a sum of inf"),
+    ],
+)
+def test_scores_of_what_cannot_be_are_refused(scores, words):
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6)
+    (task,) = bench.lease(0, "w").tasks
+    bench.heartbeat("worker", 0, "w", replace(bench.report(task, 1, finished=True), scores=scores))
+    assert bench.job.phase == "validating"
+    assert words in bench.told()
+
+
+def test_the_words_of_a_failure_are_bounded():
+    bench = Bench(max_task_failures=1)
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    failure = "x" * 5_000_000 + "\nValueError: " + "y" * 5_000_000
+    bench.heartbeat("worker", 0, "a", bench.report(task, 1, failure=failure))
+    (failed,) = bench.all_of(Fail)
+    assert len(failed.traceback) == 16_384
+    assert len(failed.reason) < 1000
+    assert len(json.dumps(bench.disk)) < 50_000
+
+
+@pytest.mark.parametrize(
+    ("role", "index", "name", "words"),
+    [
+        ("worker", -1, "w", "no job has a worker -1"),
+        ("worker", 10**9, "w", "no job has a worker 1000000000"),
+        ("worker", 0, "", "it has no name"),
+        ("worker", 0, "w" * 301, "longer than 300 characters"),
+        ("worker", 0, "w\x1b]0;", "cannot be printed"),
+    ],
+)
+def test_a_member_that_cannot_be_is_refused(role, index, name, words):
+    bench = Bench()
+    bench.tell(Tick())
+    assert words in bench.register(role, index, name)
 
 
 def test_what_takes_a_worker_too_long_is_given_to_another():
