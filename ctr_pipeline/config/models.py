@@ -873,6 +873,22 @@ class EtcdLedger(Section):
         max_length=200,
         description="Begins all keys of the ledger; each job adds its own name.",
     )
+    ca: str | None = Field(
+        default=None,
+        description="PEM file of the authority that signed etcd's certificate; null: the usual "
+        "ones. A user and password come from CTRPIPE_ETCD_USER and CTRPIPE_ETCD_PASSWORD in the "
+        "environment.",
+    )
+    certificate: str | None = Field(
+        default=None, description="PEM file of a client certificate, where etcd asks for one."
+    )
+    key: str | None = Field(default=None, description="PEM file of the certificate's key.")
+
+    @model_validator(mode="after")
+    def _has_both_or_none(self) -> "EtcdLedger":
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("a client certificate and its key belong together: give both")
+        return self
 
 
 class RuntimeConfig(Section):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.beginning import etcd_access
 from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
 from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.access import Access
@@ -151,7 +152,12 @@ def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
     """
     ledger = loaded.config.runtime.ledger
     if ledger != "sqlite":
-        await_etcd(ledger.etcd, wait_seconds=_ETCD_SECONDS, on_wait=progress.say)
+        await_etcd(
+            ledger.etcd,
+            wait_seconds=_ETCD_SECONDS,
+            on_wait=progress.say,
+            access=etcd_access(ledger),
+        )
 
 
 def _prepare(

@@ -8,11 +8,13 @@
 
 import base64
 import ctypes
+import datetime
 import json
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -20,8 +22,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 GO_MODULE = "go.etcd.io/etcd/server/v3"
 GO_VERSION = "v3.6.8"
@@ -131,6 +139,42 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
         raise NoEtcd(f"'{' '.join(command)}' failed: {lines[-1]}")
 
 
+def make_certificates(folder: Path) -> None:
+    """An authority, and a certificate of 127.0.0.1 that servers and clients may use."""
+    folder.mkdir(parents=True)
+    begins = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=10)
+    ends = begins + datetime.timedelta(days=1)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "etcd for tests")])
+    signer, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+
+    def build(public: ec.EllipticCurvePublicKey, subject: x509.Name) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(name)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(begins)
+            .not_valid_after(ends)
+        )
+
+    authority = (
+        build(signer.public_key(), name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(signer, hashes.SHA256())
+    )
+    member_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "member")])
+    hosts = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    member = build(key.public_key(), member_name).add_extension(hosts, critical=False)
+    signed = member.sign(signer, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(authority.public_bytes(pem))
+    (folder / "member.pem").write_bytes(signed.public_bytes(pem))
+    (folder / "member.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
 def free_port() -> int:
     """A loopback port that nothing listens on at this moment."""
     with socket.socket() as probe:
@@ -179,10 +223,12 @@ class EtcdServer:
     Args:
         binary: From `find_etcd` or `obtain_etcd`.
         folder: For its data and its log.
+        tls: Where `make_certificates` has been: it lets in only those with a certificate.
     """
 
-    def __init__(self, binary: Path, folder: Path) -> None:
+    def __init__(self, binary: Path, folder: Path, tls: Path | None = None) -> None:
         self._binary = binary
+        self._tls = tls
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._client_port = free_port()
@@ -191,7 +237,7 @@ class EtcdServer:
     @property
     def url(self) -> str:
         """Of its clients."""
-        return f"http://127.0.0.1:{self._client_port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._client_port}"
 
     @property
     def port(self) -> int:
@@ -224,6 +270,11 @@ class EtcdServer:
             # A member alone elects itself; the shorter, the sooner it answers.
             *("--heartbeat-interval", "50", "--election-timeout", "500"),
         ]
+        if self._tls is not None:
+            certificate = ("--cert-file", str(self._tls / "member.pem"))
+            key = ("--key-file", str(self._tls / "member.key"))
+            authority = ("--trusted-ca-file", str(self._tls / "ca.pem"))
+            command += [*certificate, *key, *authority, "--client-cert-auth"]
         environment = {key: value for key, value in os.environ.items() if key[:5] != "ETCD_"}
         # The signal comes with the end of the thread that started the process.
         in_main = threading.current_thread() is threading.main_thread()
@@ -283,13 +334,18 @@ class EtcdServer:
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
+        context = None
+        if self._tls is not None:
+            context = ssl.create_default_context(cafile=str(self._tls / "ca.pem"))
+            context.load_cert_chain(self._tls / "member.pem", self._tls / "member.key")
         while time.monotonic() < deadline:
             assert self._process is not None
             if self._process.poll() is not None:
                 self._process = None
                 break
             try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:  # noqa: S310
+                health = f"{self.url}/health"
+                with urllib.request.urlopen(health, timeout=1, context=context) as answer:  # noqa: S310
                     if b'"true"' in answer.read():
                         return
             except (urllib.error.URLError, OSError):

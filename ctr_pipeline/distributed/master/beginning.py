@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.models import EtcdLedger as EtcdLedgerConfig
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.job import Job, JobSettings
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.coordination.storage import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
+from ctr_pipeline.distributed.master.ledger.etcd_gateway import EtcdAccess
 from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger, read_ledger
 from ctr_pipeline.distributed.master.ledger.store import (
     LedgerDamagedError,
@@ -65,7 +67,13 @@ def open_ledger(config: Config, spec: JobSpec, job_folder: Path) -> LedgerStore:
     """
     wanted, identity = config.runtime.ledger, _identity_of(spec)
     if wanted != "sqlite":
-        return EtcdLedger(wanted.etcd, wanted.prefix, identity, wait_seconds=float("inf"))
+        return EtcdLedger(
+            wanted.etcd,
+            wanted.prefix,
+            identity,
+            wait_seconds=float("inf"),
+            access=etcd_access(wanted),
+        )
     path = job_folder / _SQLITE_FILE
     try:
         return _open_sqlite(path, identity)
@@ -77,6 +85,12 @@ def open_ledger(config: Config, spec: JobSpec, job_folder: Path) -> LedgerStore:
             if part.exists():
                 shutil.move(part, aside.with_name(aside.name + suffix))
         return _open_sqlite(path, identity)
+
+
+def etcd_access(wanted: EtcdLedgerConfig) -> EtcdAccess:
+    """What the config and the environment give to be shown to etcd."""
+    files = EtcdAccess(wanted.ca, wanted.certificate, wanted.key)
+    return files.as_user_of_environment()
 
 
 def read_records(config: Config, spec: JobSpec, job_folder: Path) -> Mapping[str, Json]:
@@ -91,7 +105,9 @@ def read_records(config: Config, spec: JobSpec, job_folder: Path) -> Mapping[str
         identity, records = read_ledger(job_folder / _SQLITE_FILE)
     else:
         place = wanted.etcd
-        identity, records = read_etcd_ledger(wanted.etcd, wanted.prefix, spec.job)
+        identity, records = read_etcd_ledger(
+            wanted.etcd, wanted.prefix, spec.job, access=etcd_access(wanted)
+        )
     compare_identity(identity, _identity_of(spec), place)
     return records
 

@@ -28,6 +28,8 @@ from typing import Any
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.master.ledger.etcd_gateway import (
+    OPEN_TO_ALL,
+    EtcdAccess,
     EtcdGateway,
     Operation,
     delete,
@@ -90,6 +92,8 @@ class EtcdLedger:
         wait_seconds: For another master to go before giving up.
         lock_seconds: A master that etcd has not heard of for so long loses the lock.
         call_seconds: For etcd to answer a call.
+        access: What etcd wants to see.
+        compact_after: Etcd forgets what was overwritten, after so many transactions.
         clock: Seconds.
         sleep: Waits.
 
@@ -109,10 +113,14 @@ class EtcdLedger:
         wait_seconds: float = 0.0,
         lock_seconds: int = 5,
         call_seconds: float = 2.0,
+        access: EtcdAccess = OPEN_TO_ALL,
+        compact_after: int = 1000,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._gateway = EtcdGateway(url, call_seconds)
+        self._gateway = EtcdGateway(url, call_seconds, access)
+        self._compact_after = compact_after
+        self._num_written = self._compact_to = 0
         self._root = _job_root(prefix, identity.job)
         self._place = f"{url}, {self._root}"
         self._lock_seconds = lock_seconds
@@ -130,7 +138,7 @@ class EtcdLedger:
         # Connections are not for two threads at once: the keeper has its own.
         self._keeper = threading.Thread(
             target=self._keep_alive,
-            args=(EtcdGateway(url, min(call_seconds, lock_seconds / 3)),),
+            args=(EtcdGateway(url, min(call_seconds, lock_seconds / 3), access),),
             name="ledger-lock",
             daemon=True,
         )
@@ -356,6 +364,7 @@ class EtcdLedger:
                 continue
             if answer.get("succeeded"):
                 self._turn += 1
+                self._compact_if_due(int(answer["header"]["revision"]))
                 return
             found_lock, found_turn = (
                 part["response_range"].get("kvs", []) for part in answer["responses"]
@@ -367,6 +376,19 @@ class EtcdLedger:
             # values, so all of them are put again, in their turn.
             self._turn = int(found_turn[0]["version"]) if found_turn else 0
         raise LedgerUnavailableError("etcd does not come to rest", place=self._place)
+
+    def _compact_if_due(self, revision: int) -> None:
+        """Keeps etcd from growing by every value that a record ever had."""
+        self._num_written += 1
+        if self._num_written % self._compact_after:
+            return
+        if self._compact_to:
+            # Never the newest revisions: others may be reading a folder as of one of them.
+            try:
+                self._gateway.compact(self._compact_to)
+            except LedgerError as error:
+                _LOGGER.warning("etcd keeps what was overwritten: %s", error)
+        self._compact_to = revision
 
     def _refuse_if_over(self, *, closing: bool = False) -> None:
         if self._lost:
@@ -396,6 +418,7 @@ def await_etcd(
     wait_seconds: float,
     on_wait: Callable[[str], None],
     call_seconds: float = 2.0,
+    access: EtcdAccess = OPEN_TO_ALL,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -406,6 +429,7 @@ def await_etcd(
         wait_seconds: For it to answer.
         on_wait: Told once what is waited for, if it does not answer the first time.
         call_seconds: For etcd to answer a call.
+        access: What etcd wants to see.
         clock: Seconds.
         sleep: Waits.
 
@@ -414,7 +438,7 @@ def await_etcd(
     """
     give_up = clock() + wait_seconds
     is_said = False
-    with contextlib.closing(EtcdGateway(url, call_seconds)) as gateway:
+    with contextlib.closing(EtcdGateway(url, call_seconds, access)) as gateway:
         while True:
             try:
                 gateway.read_version("ctrpipe")
@@ -437,7 +461,12 @@ def await_etcd(
 
 
 def read_etcd_ledger(
-    url: str, prefix: str, job: str, *, call_seconds: float = 2.0
+    url: str,
+    prefix: str,
+    job: str,
+    *,
+    call_seconds: float = 2.0,
+    access: EtcdAccess = OPEN_TO_ALL,
 ) -> tuple[LedgerIdentity, Mapping[str, Json]]:
     """Identity and records of a ledger, whoever holds it; nothing is written.
 
@@ -448,7 +477,7 @@ def read_etcd_ledger(
         LedgerUnavailableError: etcd does not answer.
         LedgerDamagedError: It cannot be read.
     """
-    gateway = EtcdGateway(url, call_seconds)
+    gateway = EtcdGateway(url, call_seconds, access)
     root = _job_root(prefix, job)
     place = f"{url}, {root}"
     try:

@@ -3,7 +3,9 @@
 import base64
 import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +20,38 @@ Operation = dict[str, Any]
 
 _DEFAULT_PORT = 2379
 _PAGE_KEYS = 1000
+_TOKEN_HEADER = "Authorization"  # noqa: S105  names a header
+
+
+@dataclass(frozen=True)
+class EtcdAccess:
+    """What etcd wants to see before it answers.
+
+    Attributes:
+        authority: PEM file of the authorities that may have signed etcd's certificate; None: those
+            that requests knows.
+        certificate: PEM file of our own certificate; None: there is none.
+        key: PEM file of its key.
+        user: Of etcd; empty: it asks for none.
+        password: Of that user.
+    """
+
+    authority: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def as_user_of_environment(self) -> "EtcdAccess":
+        """With the user and password that the environment names, which no file should hold."""
+        return replace(
+            self,
+            user=os.environ.get("CTRPIPE_ETCD_USER", ""),
+            password=os.environ.get("CTRPIPE_ETCD_PASSWORD", ""),
+        )
+
+
+OPEN_TO_ALL = EtcdAccess()
 
 
 class EtcdGateway:
@@ -26,12 +60,13 @@ class EtcdGateway:
     Args:
         url: Of etcd's client port.
         call_seconds: For etcd to answer a call.
+        access: What etcd wants to see.
 
     Raises:
         LedgerError: The address is none.
     """
 
-    def __init__(self, url: str, call_seconds: float) -> None:
+    def __init__(self, url: str, call_seconds: float, access: EtcdAccess = OPEN_TO_ALL) -> None:
         # 12 MB and a fifth of a second that only a job with etcd pays.
         import requests
         from etcd3gw.client import Etcd3Client
@@ -40,6 +75,11 @@ class EtcdGateway:
         session = requests.Session()
         # Variables of the environment send nothing of the ledger through a proxy.
         session.trust_env = False
+        if access.authority is not None:
+            session.verify = access.authority
+        if access.certificate is not None and access.key is not None:
+            session.cert = (access.certificate, access.key)
+        self._access = access
         self._url = url
         self._session = session
         self._client = Etcd3Client(
@@ -54,8 +94,34 @@ class EtcdGateway:
 
     def call(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """One POST; its answer."""
+        if not self._access.user:
+            return self._post(path, body)
+        was_known = _TOKEN_HEADER in self._session.headers
+        if not was_known:
+            self._log_in()
+        try:
+            return self._post(path, body)
+        except LedgerUnavailableError as error:
+            # Tokens are forgotten after some minutes, and when etcd is started again.
+            if not was_known or "auth" not in error.message:
+                raise
+        self._log_in()
+        return self._post(path, body)
+
+    def _log_in(self) -> None:
+        self._session.headers.pop(_TOKEN_HEADER, None)
+        answer = self._post(
+            "/auth/authenticate", {"name": self._access.user, "password": self._access.password}
+        )
+        self._session.headers[_TOKEN_HEADER] = str(answer.get("token", ""))
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         client = self._client
         return self._explained(lambda: client.post(client.get_url(path), json=body))
+
+    def compact(self, revision: int) -> None:
+        """Has etcd forget what was overwritten before a revision."""
+        self.call("/kv/compaction", {"revision": revision})
 
     def transact(
         self,
@@ -99,15 +165,28 @@ class EtcdGateway:
             ) from error
         except exceptions.Etcd3Exception as error:
             raise _refusal(error, self._url) from error
-        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
-            raise LedgerUnavailableError(
-                f"something that is not etcd answers ({type(error).__name__})",
-                place=self._url,
-                remedy="Correct runtime.ledger.etcd",
+        except OSError as error:
+            if isinstance(error, requests.RequestException):
+                raise _no_etcd(error, self._url) from error
+            # Of a file of certificates, before anything is sent.
+            raise LedgerError(
+                f"etcd cannot be asked ({error})",
+                place="runtime.ledger",
+                remedy="Correct its paths",
             ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise _no_etcd(error, self._url) from error
         if not isinstance(answer, dict):
             raise LedgerUnavailableError("something that is not etcd answers", place=self._url)
         return answer
+
+
+def _no_etcd(error: Exception, url: str) -> LedgerError:
+    return LedgerUnavailableError(
+        f"something that is not etcd answers ({type(error).__name__})",
+        place=url,
+        remedy="Correct runtime.ledger.etcd",
+    )
 
 
 def _refusal(error: Exception, url: str) -> LedgerError:
