@@ -7,6 +7,7 @@ is asked for. Floats as texts are refused: which digits to write would be arbitr
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,11 @@ from ctr_pipeline.dataset.columns import (
     missing_to_null,
     nan_to_null,
 )
-from ctr_pipeline.dataset.data_files import DataFile, open_arrow, size_of
+from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
+from ctr_pipeline.dataset.limits import check_values
 from ctr_pipeline.dataset.lists import as_texts, is_list
+from ctr_pipeline.dataset.parquet_chunks import ChunkReader
+from ctr_pipeline.dataset.parquet_layout import DamagedLayoutError, Layout
 from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
@@ -95,13 +99,13 @@ def read_schema(path: DataFile) -> tuple[pa.Schema, int]:
     """A file's columns and how many rows it has.
 
     Raises:
-        DataError: The file is no Parquet, or truncated.
+        DataError: The file is no Parquet, truncated, or has too many columns.
     """
-    try:
-        with open_arrow(path) as native, pq.ParquetFile(native) as file:
-            return file.schema_arrow, file.metadata.num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise damaged(path, error) from error
+    with _errors_explained(path), open_bytes(path) as stream:
+        chunks = ChunkReader(path, stream)
+        with pa.PythonFile(chunks, "r") as native, pq.ParquetFile(native) as file:
+            # What a writer says beside the columns is of no use here, and may be of any length.
+            return file.schema_arrow.remove_metadata(), int(chunks.layout.num_rows_G.sum())
 
 
 def read_first_rows(file: ParquetSource, num_rows: int) -> pa.Table:
@@ -129,31 +133,34 @@ def read_batches(
     """
     of_folders = [name for name, _ in file.partition]
     own = [name for name in names if name not in of_folders]
-    try:
-        with open_arrow(file.path) as native, pq.ParquetFile(native) as reader:
-            coded = [name for name in _few_texts(reader) if name in as_dictionaries]
-            with pq.ParquetFile(native, metadata=reader.metadata, read_dictionary=coded) as rows:
-                for batch in rows.iter_batches(batch_size=num_rows, columns=own):
-                    yield add_partition(batch, file.partition, names)
-    except (OSError, pa.ArrowException) as error:
-        raise damaged(file.path, error) from error
-
-
-def _few_texts(reader: pq.ParquetFile) -> list[str]:
-    """Columns of texts that the file keeps as dictionaries, and that take few bytes a value."""
-    metadata = reader.metadata
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    found = []
-    for index in range(metadata.num_columns):
-        chunks = [group.column(index) for group in groups]
-        if (
-            metadata.schema.column(index).physical_type == "BYTE_ARRAY"
-            and all(chunk.has_dictionary_page for chunk in chunks)
-            and sum(chunk.total_uncompressed_size for chunk in chunks)
-            <= _DICTIONARY_BYTES * metadata.num_rows
+    with _errors_explained(file.path), open_bytes(file.path) as stream:
+        chunks = ChunkReader(file.path, stream)
+        coded = [
+            name for name in chunks.layout.few_texts(_DICTIONARY_BYTES) if name in as_dictionaries
+        ]
+        with (
+            pa.PythonFile(chunks, "r") as native,
+            # Not ahead of what is asked for, which is checked before Arrow sees it.
+            pq.ParquetFile(native, read_dictionary=coded, pre_buffer=False) as rows,
         ):
-            found.append(metadata.schema.column(index).path)
-    return found
+            for groups in _runs(chunks.layout, num_rows):
+                step = chunks.hold(groups, own, num_rows)
+                for batch in rows.iter_batches(batch_size=step, row_groups=groups, columns=own):
+                    check_values(batch, file.path)
+                    yield add_partition(batch, file.partition, names)
+
+
+def _runs(layout: Layout, num_rows: int) -> Iterator[list[int]]:
+    """Row groups to read together, so that small ones make whole batches."""
+    run, rows_of_run = list[int](), 0
+    for group, rows in enumerate(layout.num_rows_G.tolist()):
+        run.append(group)
+        rows_of_run += rows
+        if rows_of_run >= num_rows:
+            yield run
+            run, rows_of_run = [], 0
+    if run:
+        yield run
 
 
 def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
@@ -171,14 +178,22 @@ def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[Recor
         yield RecordBlock(file.path, batch, size_bytes * done // max(file.num_rows, 1))
 
 
-def damaged(path: DataFile, error: Exception) -> DataError:
-    """What an error of Arrow means to the user."""
-    first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return DataError(
-        f"cannot be read as Parquet: truncated or damaged ({first_line})",
-        place=str(path),
-        remedy="Copy or write the file again",
-    )
+@contextmanager
+def _errors_explained(path: DataFile) -> Iterator[None]:
+    """Errors of Arrow, and of what is no Parquet, as what they mean to the user.
+
+    Raises:
+        DataError: In their place.
+    """
+    try:
+        yield
+    except (OSError, pa.ArrowException, DamagedLayoutError, UnicodeDecodeError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"cannot be read as Parquet: truncated or damaged ({first_line})",
+            place=str(path),
+            remedy="Copy or write the file again",
+        ) from error
 
 
 def column_type_of(kind: pa.DataType) -> ColumnType | None:

@@ -8,6 +8,7 @@ import pytest
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset import parquet
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.parquet_layout import Layout
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
@@ -171,8 +172,8 @@ def test_repeated_texts_are_read_as_dictionaries_with_the_same_parts(
         "bytes": pa.array(some).cast(pa.binary()),
     }
     coded, converted = [], []
-    seen, convert = parquet._few_texts, parquet._convert_dictionary
-    monkeypatch.setattr(parquet, "_few_texts", lambda file: coded.append(seen(file)) or coded[-1])
+    seen, convert = Layout.few_texts, parquet._convert_dictionary
+    monkeypatch.setattr(Layout, "few_texts", lambda *args: coded.append(seen(*args)) or coded[-1])
     monkeypatch.setattr(
         parquet,
         "_convert_dictionary",
