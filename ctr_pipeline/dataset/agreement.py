@@ -6,11 +6,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.inference import is_numeric
+from ctr_pipeline.dataset.limits import check_num_columns
 from ctr_pipeline.errors import DataError
 
 
 def check_names(names: Sequence[str], file: object) -> None:
-    """Raises DataError unless every column has a name of its own."""
+    """Raises DataError unless every column has a name of its own, and they are not too many."""
+    check_num_columns(len(names), file)
+    seen = set[str]()
     for index, name in enumerate(names):
         if not name:
             raise DataError(
@@ -19,21 +22,23 @@ def check_names(names: Sequence[str], file: object) -> None:
                 remedy="Name every column in the header, or list the columns in data.columns if "
                 "the file has no header",
             )
-        if name in names[:index]:
+        if name in seen:
             raise DataError(
                 f"two columns are named '{name}'",
                 place=str(file),
                 remedy="Rename one of them, or list the columns in data.columns if the file has "
                 "no header",
             )
+        seen.add(name)
 
 
 def check_same_names(
     names: Sequence[str], file: object, others: Sequence[str], other: object
 ) -> None:
     """Raises DataError unless two files have the same columns, in whatever order."""
-    lacking = [name for name in others if name not in names]
-    added = [name for name in names if name not in others]
+    own, expected = set(names), set(others)
+    lacking = [name for name in others if name not in own]
+    added = [name for name in names if name not in expected]
     if not lacking and not added:
         return
     differences = [

@@ -10,6 +10,7 @@ number of the value plus 1, 0 where the slot is free.
 # NumPy's stubs give Any for arithmetic on uint64 scalars.
 # mypy: disable-error-code="no-any-return"
 
+import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,10 @@ from numpy.typing import NDArray
 from ctr_pipeline.embeddings.compilation import inlined, kernel
 from ctr_pipeline.embeddings.lanes import Address, address_of
 from ctr_pipeline.embeddings.words import load_uint64
+
+_KEY = np.uint64(secrets.randbits(64))
+"""Of the hashes of this process. Who writes the texts, as of a URL, cannot know it and so cannot
+make texts of which all want the same slot."""
 
 _FIRST_SLOTS = 1024
 _NUM_UINT16 = 1 << 16
@@ -34,6 +39,7 @@ class _Texts(NamedTuple):
     offsets: np.ndarray
     data: np.ndarray
     is_null: np.ndarray
+    key: np.uint64
 
 
 class _Words(NamedTuple):
@@ -41,6 +47,7 @@ class _Words(NamedTuple):
 
     words: np.ndarray
     is_null: np.ndarray
+    key: np.uint64
 
 
 class _Done(NamedTuple):
@@ -51,11 +58,12 @@ class _Done(NamedTuple):
     null_value: int
 
 
-def encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
+def encode_dictionary(column: pa.Array, key: np.uint64 = _KEY) -> pa.DictionaryArray:
     """The column as a dictionary, its values in the order in which they first occur.
 
     Args:
         column: string or float64 [N].
+        key: Of the hashes; the result does not depend on it.
 
     Returns:
         Row numbers are uint16 where they fit, else int32; none is NULL.
@@ -71,10 +79,12 @@ def encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
         _, offsets, data = column.buffers()
         bounds = np.frombuffer(offsets, np.int32) if offsets else np.zeros(1, np.int32)
         values = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-        column_values: _Texts | _Words = _Texts(bounds[rows.start : rows.stop + 1], values, is_null)
+        column_values: _Texts | _Words = _Texts(
+            bounds[rows.start : rows.stop + 1], values, is_null, key
+        )
         encode = _encode_texts
     else:
-        column_values = _Words(np.frombuffer(column.buffers()[1], np.uint64)[rows], is_null)
+        column_values = _Words(np.frombuffer(column.buffers()[1], np.uint64)[rows], is_null, key)
         encode = _encode_words
     slots_S2 = np.zeros((_FIRST_SLOTS, 2), np.uint64)
     done = encode(column_values, slots_S2, indices, firsts, _Done(0, 0, -1))
@@ -222,9 +232,9 @@ def _load(data: Address, start: np.uint64, length: np.uint64) -> np.uint64:
 
 
 @inlined
-def _hash_text(data: Address, start: np.uint64, length: np.uint64) -> np.uint64:
+def _hash_text(data: Address, start: np.uint64, length: np.uint64, key: np.uint64) -> np.uint64:
     """Of texts of up to eight bytes and equal length, different ones have different hashes."""
-    hashed = np.uint64(0)
+    hashed = key
     position = np.uint64(0)
     while length - position > _U8:
         hashed = _mix(hashed ^ load_uint64(data, start + position))
@@ -255,7 +265,11 @@ def _fill_again(slots_S2: np.ndarray, larger_S2: np.ndarray) -> None:
 
 @kernel
 def _encode_texts(
-    text: _Texts, slots_S2: np.ndarray, indices: np.ndarray, firsts: np.ndarray, done: _Done
+    text: _Texts,
+    slots_S2: np.ndarray,
+    indices: np.ndarray,
+    firsts: np.ndarray,
+    done: _Done,
 ) -> _Done:
     """Goes on until all rows are done or half of the slots are taken."""
     data, offsets = address_of(text.data, (_U0,)), address_of(text.offsets, (_U0,))
@@ -274,7 +288,7 @@ def _encode_texts(
             continue
         start = np.uint64(offsets[np.uint64(n)])
         length = np.uint64(offsets[np.uint64(n) + _U1]) - start
-        hashed = _hash_text(data, start, length)
+        hashed = _hash_text(data, start, length, text.key)
         slot = hashed & mask
         while True:
             taken = slots[_U2 * slot + _U1]
@@ -300,10 +314,14 @@ def _encode_texts(
 
 @kernel
 def _encode_words(
-    text: _Words, slots_S2: np.ndarray, indices: np.ndarray, firsts: np.ndarray, done: _Done
+    text: _Words,
+    slots_S2: np.ndarray,
+    indices: np.ndarray,
+    firsts: np.ndarray,
+    done: _Done,
 ) -> _Done:
     """As `_encode_texts`, for values of eight bytes, whose hash tells them apart."""
-    words, is_null = text
+    words, is_null, key = text
     mask = np.uint64(len(slots_S2) - 1)
     most_values = len(slots_S2) >> 1
     num_values, null_value = done.num_values, done.null_value
@@ -315,7 +333,7 @@ def _encode_words(
                 num_values += 1
             indices[n] = null_value
             continue
-        hashed = _mix(words[n])
+        hashed = _mix(words[n] ^ key)
         slot = hashed & mask
         while slots_S2[slot, 1] != _EMPTY and slots_S2[slot, 0] != hashed:
             slot = (slot + np.uint64(1)) & mask

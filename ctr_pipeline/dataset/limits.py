@@ -16,8 +16,8 @@ MOST_COLUMNS = 20_000
 LONGEST_VALUE_BYTES = 64 << 20
 """A row of text, a record or a value of a table; a longer one is no feature of a click."""
 
-BATCH_BYTES = 256 << 20
-"""Rows that a reader gives out at once."""
+BATCH_BYTES = 128 << 20
+"""Rows that a reader gives out at once; several batches are on their way at any time."""
 
 UNFOLDED_BYTES = 1 << 30
 """What a format makes a reader hold as a whole: a chunk of RecordIO, pages of Parquet."""

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, NoReturn
+from urllib.parse import unquote
 
 from ctr_pipeline.dataset.partitions import (
     check_partitioned_files,
@@ -53,7 +54,11 @@ _VERSION_KEYS = (
 )
 """What stores tell about an object that changes with it, the surest first."""
 
-_SECRET_QUERY = re.compile(r"(?i)[?&](x-(amz|goog|oss)-[a-z-]+|sig|signature|[a-z_-]*token)=")
+_SECRET_QUERY = re.compile(
+    r"(?i)[?&;](x-(amz|goog|oss)-[a-z-]+|sig|signature|pwd|auth|authorization|jwt|"
+    r"[a-z0-9_.-]*(token|password|passwd|passphrase|secret|credentials?|api[_.-]?key|"
+    r"access[_.-]?key|account[_.-]?key|private[_.-]?key|subscription[_.-]?key)[a-z0-9_.-]*|key)="
+)
 
 
 class _Store(NamedTuple):
@@ -231,7 +236,8 @@ def _check_address(address: str, key: str) -> None:
             remedy=f"Did you mean '{near[0]}://'?" if near else "Write one of these, or a path",
         )
     user = rest.partition("/")[0].rpartition("@")[0]
-    if ":" in user or _SECRET_QUERY.search(rest):
+    # Names of parameters may be percent-encoded.
+    if ":" in user or _SECRET_QUERY.search(unquote(rest)):
         # The address itself is kept out of the message, and so out of logs.
         raise DataError(
             f"the {scheme}:// address holds a password or a signature, and a config is no place "

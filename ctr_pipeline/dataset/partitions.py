@@ -71,7 +71,19 @@ def find_partitioned_files(folder: Path, key: str) -> list[Path]:
         inner[:] = visible
         found += [Path(place) / name for name in files if not is_hidden(name)]
     check_partitioned_files(found, str(folder), key)
+    for file in found:
+        check_regular(file, key)
     return sorted(found, key=str)
+
+
+def check_regular(path: Path, key: str) -> None:
+    """Raises DataError if something that exists is no file, such as a pipe: reading it may wait."""
+    if path.exists() and not path.is_file():
+        raise DataError(
+            f"'{path}' is a pipe, a socket or a device, and rows are read several times",
+            place=key,
+            remedy="Write the rows into a file, and name that",
+        )
 
 
 def is_hidden(name: str) -> bool:

@@ -8,7 +8,7 @@ from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.databases.table import DatabaseTable, is_database_address
 from ctr_pipeline.dataset.maxcompute.table import TableRows, is_address
 from ctr_pipeline.dataset.object_files import find_objects, names_object
-from ctr_pipeline.dataset.partitions import find_partitioned_files, is_hidden
+from ctr_pipeline.dataset.partitions import check_regular, find_partitioned_files, is_hidden
 from ctr_pipeline.errors import DataError
 
 Place = DataFile | TableRows | DatabaseTable
@@ -68,8 +68,11 @@ def _resolve_one(item: str, key: str) -> list[DataFile]:
     if names_object(item):
         return [*find_objects(item, key)]
     path = Path(item).expanduser()
+    if path.is_dir():
+        return [*find_partitioned_files(path, key)]
     if path.exists():
-        return [*find_partitioned_files(path, key)] if path.is_dir() else [path]
+        check_regular(path, key)
+        return [path]
     if not glob.has_magic(item):
         raise DataError(
             f"no such file: '{path}'",

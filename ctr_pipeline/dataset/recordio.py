@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes
+from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES, UNFOLDED_BYTES
 from ctr_pipeline.dataset.recordio_compression import (
     DamagedStreamError,
     compress_gzip,
@@ -37,11 +38,14 @@ MAGIC_BYTES = struct.pack("<I", MAGIC)
 CHUNK_BYTES = 4 << 20
 """Records of one chunk, where nobody asks for another size: one chunk is then parsed in caches."""
 
-MAX_CHUNK_BYTES = 1 << 30
-"""A chunk is held in memory as a whole; a larger one is refused."""
+MAX_CHUNK_BYTES = UNFOLDED_BYTES
+"""A chunk is held in memory as a whole, with the positions of its records; a larger one is
+refused."""
 
 _HEADER = struct.Struct("<5I")
 _LENGTH_BYTES = 4
+_POSITION_BYTES = 16
+"""Of a record in memory: where it starts and ends."""
 _REMEDY = "Copy the file again, or write it again"
 
 Bytes = NDArray[np.uint8]
@@ -251,6 +255,8 @@ class RecordIOReader:
             raise self._too_large(number, offset) from error
         # Before memory is asked for: a damaged header may promise billions of records.
         fits = header.num_records * _LENGTH_BYTES <= len(plain)
+        if fits and len(plain) + header.num_records * _POSITION_BYTES > MAX_CHUNK_BYTES:
+            raise self._too_large(number, offset)
         if fits:
             starts = np.empty(header.num_records, np.int64)
             ends = np.empty(header.num_records, np.int64)
@@ -260,6 +266,15 @@ class RecordIOReader:
                 offset,
                 f"is damaged: its {len(plain):,} bytes are not the {header.num_records:,} records "
                 "that its header promises",
+            )
+        longest = int((ends - starts).max(initial=0))
+        if longest > LONGEST_VALUE_BYTES:
+            raise self._damaged(
+                number,
+                offset,
+                f"holds a record of {longest:,} bytes, and at most {LONGEST_VALUE_BYTES:,} are "
+                "read",
+                "Write the file again without the column of long values",
             )
         return Records(plain, starts, ends), offset + _HEADER.size + header.stored_bytes
 
@@ -318,7 +333,7 @@ class RecordIOWriter:
         """Adds one record.
 
         Raises:
-            DataError: It is longer than a chunk may be.
+            DataError: It is longer than a record may be.
         """
         size = len(record)
         self._check_size(size)
@@ -333,7 +348,7 @@ class RecordIOWriter:
         """Adds many records; the chunks are those that adding them one by one gives.
 
         Raises:
-            DataError: One is longer than a chunk may be.
+            DataError: One is longer than a record may be.
         """
         if not len(records):
             return
@@ -373,10 +388,9 @@ class RecordIOWriter:
         self._num_records = self._num_bytes = 0
 
     def _check_size(self, num_bytes: int) -> None:
-        if num_bytes > MAX_CHUNK_BYTES - 2 * _LENGTH_BYTES:
+        if num_bytes > LONGEST_VALUE_BYTES:
             raise DataError(
-                f"a record has {num_bytes:,} bytes, and a chunk of RecordIO at most "
-                f"{MAX_CHUNK_BYTES:,}",
+                f"a record has {num_bytes:,} bytes, and at most {LONGEST_VALUE_BYTES:,} are read",
                 remedy="Leave out the column with the long values",
             )
 

@@ -27,6 +27,7 @@ _WORST_SHARE = 7 / 8
 """A frame that stays longer than this is stored plain, as the reference implementation does."""
 
 _GZIP_LEVEL = 6
+_PIECE_BYTES = 16 << 10
 _ANY_GZIP = 16 + zlib.MAX_WBITS
 _EACH = np.uint64(0xFF)
 _ALL_ONES = np.uint64(0xFFFFFFFF)
@@ -115,23 +116,24 @@ def decompress_gzip(stored: Bytes, most_bytes: int) -> Bytes:
         DamagedStreamError: They are no such members, truncated or damaged.
         OverflowError: They have more than `most_bytes` bytes.
     """
-    parts, num_bytes = list[bytes](), 0
-    left: bytes | memoryview = stored.data
-    while left:
-        member = zlib.decompressobj(_ANY_GZIP)
-        try:
-            parts.append(member.decompress(left, most_bytes - num_bytes + 1))
-        except zlib.error as error:
-            raise DamagedStreamError("it cannot be decompressed") from error
-        num_bytes += len(parts[-1])
-        if num_bytes > most_bytes:
-            raise OverflowError
-        if not member.eof:
-            raise DamagedStreamError("it is truncated")
-        left = member.unused_data
-    if not parts:
+    view, plain, position = stored.data, bytearray(), 0
+    if not len(view):
         raise DamagedStreamError("it is empty")
-    return np.frombuffer(b"".join(parts), np.uint8)
+    while position < len(view):
+        member = zlib.decompressobj(_ANY_GZIP)
+        while not member.eof:
+            # A little at a time: what is left behind a member is copied, and there may be many.
+            piece = view[position : position + _PIECE_BYTES]
+            if not len(piece):
+                raise DamagedStreamError("it is truncated")
+            try:
+                plain += member.decompress(piece, most_bytes - len(plain) + 1)
+            except zlib.error as error:
+                raise DamagedStreamError("it cannot be decompressed") from error
+            if len(plain) > most_bytes:
+                raise OverflowError
+            position += len(piece) - len(member.unused_data)
+    return np.frombuffer(plain, np.uint8)
 
 
 def compress_gzip(plain: bytes | bytearray) -> bytes:

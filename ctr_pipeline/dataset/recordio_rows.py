@@ -247,12 +247,14 @@ def _joined(parts: list[Records]) -> Records:
     )
 
 
-def _cuts(ends: Positions, block_bytes: int) -> list[tuple[int, int]]:
+def _cuts(ends: Positions, block_bytes: int) -> Iterator[tuple[int, int]]:
     """Ranges of records of about `block_bytes` each."""
-    limits = np.arange(block_bytes, int(ends[-1]), block_bytes)
-    stops = np.unique(np.append(np.searchsorted(ends, limits), len(ends)))
-    stops = stops[stops > 0]
-    return list(zip(np.append(0, stops[:-1]).tolist(), stops.tolist(), strict=True))
+    start = 0
+    limit = block_bytes
+    while start < len(ends):
+        stop = max(int(np.searchsorted(ends, limit)), start + 1)
+        yield start, min(stop, len(ends))
+        start, limit = stop, max(limit, int(ends[min(stop, len(ends)) - 1])) + block_bytes
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ctr_pipeline.dataset.compression import Compression, PlainStream, open_plain
 from ctr_pipeline.dataset.data_files import DataFile
+from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES
 from ctr_pipeline.dataset.records import (
     Dialect,
     count_lines,
@@ -17,9 +18,6 @@ from ctr_pipeline.errors import DataError
 
 BLOCK_BYTES = 4 << 20
 """Stays in the processor's caches: blocks of 16 MiB take almost three times as long to parse."""
-
-MAX_RECORD_BYTES = 64 << 20
-"""A longer record is a quote that is never closed, or no text."""
 
 
 def read_head(path: DataFile, compression: Compression, num_bytes: int) -> tuple[bytes, bool]:
@@ -107,13 +105,13 @@ def _skip_header(data: bytes, dialect: Dialect) -> tuple[bytes, int]:
 
 
 def _check_record_length(file: TextFile, carry: bytes, num_lines: int) -> None:
-    if len(carry) <= MAX_RECORD_BYTES:
+    if len(carry) <= LONGEST_VALUE_BYTES:
         return
     position = find_open_quote(carry, file.dialect)
     if position is not None:
         raise _unclosed(file, num_lines + count_lines(carry[:position]) + 1)
     raise DataError(
-        f"a row is longer than {MAX_RECORD_BYTES >> 20} MiB",
+        f"a row is longer than {LONGEST_VALUE_BYTES >> 20} MiB",
         place=f"{file.path}, row {num_lines + 1}",
         remedy="Check that this is delimited text with one row per line",
     )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.dataset import dictionaries
 from ctr_pipeline.dataset.dictionaries import (
     count_indices,
     encode_dictionary,
@@ -90,6 +91,60 @@ def test_many_values(num_values, kind):
         assert str(encoded.type.index_type) == kind
         assert len(encoded.dictionary) == num_values
         assert encoded.dictionary.take(encoded.indices).equals(column)
+
+
+def unmix(word):
+    """The inverse of the hash of eight bytes whose key is 0."""
+    every = (1 << 64) - 1
+    word ^= word >> 33
+    for factor in (0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD):
+        word = word * pow(factor, -1, 1 << 64) & every
+        word ^= word >> 33
+    return word
+
+
+def num_probes(column, key):
+    """How far values lie from the slots that they want, all together."""
+    slots = np.zeros((4096, 2), np.uint64)
+    indices, firsts = np.empty(len(column), np.int32), np.empty(len(column) + 1, np.int32)
+    none, start = np.empty(0, np.bool_), dictionaries._Done(0, 0, -1)
+    if pa.types.is_string(column.type):
+        _, offsets, data = column.buffers()
+        values = dictionaries._Texts(
+            np.frombuffer(offsets, np.int32), np.frombuffer(data, np.uint8), none, key
+        )
+        done = dictionaries._encode_texts(values, slots, indices, firsts, start)
+    else:
+        values = dictionaries._Words(np.frombuffer(column.buffers()[1], np.uint64), none, key)
+        done = dictionaries._encode_words(values, slots, indices, firsts, start)
+    assert done.num_values == len(column)
+    taken = np.flatnonzero(slots[:, 1])
+    return int(((taken - slots[taken, 0].astype(np.int64)) % len(slots)).sum())
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.float64()])
+def test_values_made_to_collide_do_so_for_one_key_alone(kind):
+    # All want the first slot of any table of up to 65,536, if the key is 0.
+    words = (unmix(n << 16) for n in range(1, 1 << 20))
+    raw = [word.to_bytes(8, "little") for word in words if word]
+    if kind == pa.string():
+        raw = [text for text in raw if text.isascii()][:1500]
+        column = pa.array([text.decode() for text in raw])
+    else:
+        column = pa.array(np.frombuffer(b"".join(raw[:1500]), np.float64))
+    assert len(column) == 1500
+    assert num_probes(column, np.uint64(0)) == 1499 * 1500 // 2
+    for key in (0x9E3779B97F4A7C15, 0x0123456789ABCDEF, 1):
+        assert num_probes(column, np.uint64(key)) < 3 * len(column)
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=20))), st.integers(0, 2**64 - 1))
+def test_the_key_of_hashes_changes_no_result(values, key):
+    texts = pa.array(values, pa.string())
+    numbers = pa.array([None if text is None else float(len(text)) for text in values])
+    for column in (texts, numbers.cast(pa.float64())):
+        expected = encode_dictionary(column, np.uint64(0))
+        assert encode_dictionary(column, np.uint64(key)).equals(expected)
 
 
 def test_counts():

@@ -345,6 +345,12 @@ def test_rows_are_read_again_only_if_the_object_changed(store, tmp_path):
         ("https://b.s3.example/a.csv?X-Amz-Signature=hunter2", "password or a signature"),
         ("https://example/a.csv?sv=1&sig=hunter2", "password or a signature"),
         ("https://example/a.csv?access_token=hunter2", "password or a signature"),
+        ("https://example/a.csv?day=1&api_key=hunter2", "password or a signature"),
+        ("https://example/a.csv?API-Key=hunter2", "password or a signature"),
+        ("https://example/a.csv?password=hunter2", "password or a signature"),
+        ("https://example/a.csv?client_secret=hunter2", "password or a signature"),
+        ("https://example/a.csv?%74oken=hunter2", "password or a signature"),
+        ("https://example/a.csv?key=hunter2", "password or a signature"),
     ],
 )
 def test_addresses_that_cannot_be_used(store, address, says):

@@ -233,6 +233,7 @@ def test_chunks_too_large_for_memory_are_refused(tmp_path, monkeypatch, compress
     monkeypatch.setattr(recordio, "MAX_CHUNK_BYTES", 1000)
     with pytest.raises(DataError, match="a chunk is read as a whole"):
         read_all(path)
+    monkeypatch.setattr(recordio, "LONGEST_VALUE_BYTES", 1000)
     with pytest.raises(DataError, match="5,000 bytes"):
         written([bytes(5000)])
 

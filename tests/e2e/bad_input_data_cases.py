@@ -83,7 +83,7 @@ def _endless_row(row: str) -> Callable[[World], None]:
     """A row over the limit, which is lowered for the test's sake."""
 
     def spoil(world: World) -> None:
-        world.monkeypatch.setattr("ctr_pipeline.dataset.text_blocks.MAX_RECORD_BYTES", 1 << 20)
+        world.monkeypatch.setattr("ctr_pipeline.dataset.text_blocks.LONGEST_VALUE_BYTES", 1 << 20)
         world.rows([*lines() * 1500, row + "x" * (9 << 20), *lines()])
 
     return spoil

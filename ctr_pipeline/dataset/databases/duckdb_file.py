@@ -11,6 +11,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.dataset.databases.table import DatabaseSource, DatabaseTable, is_view, no_table
+from ctr_pipeline.dataset.limits import (
+    BATCH_BYTES,
+    LONGEST_VALUE_BYTES,
+    UNFOLDED_BYTES,
+    check_num_columns,
+    value_too_long,
+)
 from ctr_pipeline.errors import DataError
 
 _CONFIG = {
@@ -20,7 +27,11 @@ _CONFIG = {
     # Several threads would give out the same rows in the same order, and hold more of them.
     "threads": "1",
     "preserve_insertion_order": "true",
+    "memory_limit": f"{UNFOLDED_BYTES >> 20}MiB",
 }
+_VALUE_BYTES = 16
+_VECTOR_ROWS = 2048
+"""DuckDB gives out no fewer rows at once to Arrow."""
 
 
 def describe(table: DatabaseTable) -> DatabaseSource:
@@ -48,8 +59,10 @@ def describe(table: DatabaseTable) -> DatabaseSource:
                 )
             if named[found[0]]:
                 raise is_view(table)
+            _check_stored(connection, table, found[0])
             query = exp.select("*").from_(_relation(found[0])).limit(0).sql("duckdb")
             schema = connection.sql(query).to_arrow_reader(1).schema
+            check_num_columns(len(schema), table)
             return DatabaseSource(table, found[0], (), schema)
     except (duckdb.Error, pa.ArrowException) as error:
         raise _explain(table, error) from error
@@ -80,14 +93,94 @@ def read_batches(
     columns = [exp.column(name, quoted=True) for name in names]
     query = exp.select(*columns).from_(_relation(source.relation)).sql("duckdb")
     try:
-        with (
-            closing(_connect(source.path)) as connection,
-            closing(connection.sql(query).to_arrow_reader(num_rows)) as reader,
-        ):
-            for batch in reader:
-                yield pa.RecordBatch.from_arrays(batch.columns, names=list(names))
+        with closing(_connect(source.path)) as connection:
+            step = min(num_rows, BATCH_BYTES // _longest_row(connection, source, names))
+            if step < min(num_rows, _VECTOR_ROWS):
+                yield from _read_few(connection, query, source.schema, names, max(step, 1))
+                return
+            with closing(connection.sql(query).to_arrow_reader(step)) as reader:
+                for batch in reader:
+                    yield pa.RecordBatch.from_arrays(batch.columns, names=list(names))
     except (duckdb.Error, pa.ArrowException) as error:
         raise _explain(source.path, error) from error
+
+
+def _check_stored(
+    connection: duckdb.DuckDBPyConnection, table: DatabaseTable, names: Sequence[str]
+) -> None:
+    """Raises DataError if an expression of the file computes values of a column."""
+    schema, name = names
+    query = (
+        exp.select(exp.column("column_name"))
+        .from_(exp.table_("columns", db="information_schema"))
+        .where(
+            exp.EQ(this=exp.column("table_schema"), expression=exp.Literal.string(schema)),
+            exp.EQ(this=exp.column("table_name"), expression=exp.Literal.string(name)),
+            exp.EQ(this=exp.column("is_generated"), expression=exp.Literal.string("ALWAYS")),
+        )
+        .limit(1)
+    )
+    for (column,) in connection.sql(query.sql("duckdb")).fetchall():
+        raise DataError(
+            "is computed by an expression in the file, which may make values of any size",
+            place=f"{table}, column '{column}'",
+            remedy="Make a table of it: CREATE TABLE … AS SELECT * FROM it",
+        )
+
+
+def _longest_row(
+    connection: duckdb.DuckDBPyConnection, source: DatabaseSource, names: Sequence[str]
+) -> int:
+    """What a row takes at most, by the longest text of each column.
+
+    Texts that repeat take little room in the file, so that its size bounds nothing.
+
+    Raises:
+        DataError: A text is too long.
+    """
+    kinds = {name: source.schema.field(name).type for name in names}
+    texts = [
+        name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_binary(kind)
+    ]
+    longest = [0] * len(texts)
+    if texts:
+        lengths = [
+            exp.Max(this=_length_of(name, is_bytes=pa.types.is_binary(kinds[name])))
+            for name in texts
+        ]
+        query = exp.select(*lengths).from_(_relation(source.relation)).sql("duckdb")
+        (found,) = connection.sql(query).fetchall()
+        longest = [int(length or 0) for length in found]
+    for name, length in zip(texts, longest, strict=True):
+        if length > LONGEST_VALUE_BYTES:
+            raise value_too_long(source.path, name, length)
+    return sum(longest) + _VALUE_BYTES * len(names)
+
+
+def _length_of(name: str, *, is_bytes: bool) -> exp.Expression:
+    """The bytes of a text; of types that Arrow gets as texts, such as UUID, those of that text."""
+    column = exp.column(name, quoted=True)
+    if is_bytes:
+        return exp.Anonymous(this="octet_length", expressions=[exp.cast(column, "BLOB")])
+    return exp.Anonymous(this="strlen", expressions=[exp.cast(column, "TEXT")])
+
+
+def _read_few(
+    connection: duckdb.DuckDBPyConnection,
+    query: str,
+    schema: pa.Schema,
+    names: Sequence[str],
+    num_rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """Rows in batches that are smaller than those DuckDB makes for Arrow."""
+    result = connection.execute(query)
+    wanted = pa.schema([schema.field(name) for name in names])
+    while rows := result.fetchmany(num_rows):
+        columns = [
+            pa.array(values, kind)
+            for values, kind in zip(zip(*rows, strict=True), wanted.types, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _connect(table: DatabaseTable) -> duckdb.DuckDBPyConnection:

@@ -15,12 +15,21 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.dataset.databases.table import DatabaseSource, DatabaseTable, is_view, no_table
+from ctr_pipeline.dataset.limits import (
+    BATCH_BYTES,
+    LONGEST_VALUE_BYTES,
+    check_num_columns,
+    value_too_long,
+)
 from ctr_pipeline.errors import DataError
 
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 _LOOKED_AT_ROWS = 20_000
 _WAIT_SECONDS = 10.0
 """For another program that writes."""
+
+_SHORT_BYTES = 4 << 10
+"""Rows whose values are no longer are fetched many at a time, others one by one."""
 
 
 def describe(table: DatabaseTable) -> DatabaseSource:
@@ -66,7 +75,8 @@ def describe(table: DatabaseTable) -> DatabaseSource:
             keys = sorted((place, _text(name)) for name, _, place in found if place)
             order = _order(connection, table, list(columns), [name for _, name in keys])
             source = DatabaseSource(table, (table.name,), order, pa.schema([]))
-            head = connection.execute(_select(source, list(columns)), ()).fetchmany(_LOOKED_AT_ROWS)
+            check_num_columns(len(columns), table)
+            head = next(_fetch(connection, source, list(columns), _LOOKED_AT_ROWS), [])
             values = list(zip(*head, strict=True)) if head else [()] * len(columns)
             types = [
                 (name, _type_of(declared, seen))
@@ -104,8 +114,7 @@ def read_batches(
     kinds = [source.schema.field(name).type for name in names]
     try:
         with closing(_connect(source.path)) as connection:
-            cursor = connection.execute(_select(source, names))
-            while rows := cursor.fetchmany(num_rows):
+            for rows in _fetch(connection, source, names, num_rows):
                 columns = [
                     _array(values, kind)
                     for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)
@@ -115,6 +124,67 @@ def read_batches(
         raise _explain(source.path, error) from error
 
 
+def _fetch(
+    connection: sqlite3.Connection, source: DatabaseSource, names: Sequence[str], num_rows: int
+) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows in order, as many at a time as fit into memory.
+
+    SQLite gives rows out without a look at their size, and a column that is computed may make texts
+    of any size from nothing. It is therefore told how long a value may be: as many rows are taken
+    at once as fit if all values are so long, and one by one where some are longer.
+    """
+    query = _select(source, names)
+    # Both statements below see the same rows.
+    connection.execute("BEGIN")
+    # Reads the schema, the text of which may be longer than a value.
+    connection.execute(exp.select("1").from_(_relation(source.path.name)).limit(0).sql("sqlite"))
+    step = max(1, min(num_rows, BATCH_BYTES // (_SHORT_BYTES * max(len(names), 1))))
+    num_done = 0
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHORT_BYTES)
+    cursor: sqlite3.Cursor | None = None
+    while True:
+        try:
+            cursor = connection.execute(query) if cursor is None else cursor
+            rows = cursor.fetchmany(step)
+        except sqlite3.DataError:
+            break
+        if not rows:
+            return
+        num_done += len(rows)
+        yield rows
+    connection.setlimit(
+        sqlite3.SQLITE_LIMIT_LENGTH, min(LONGEST_VALUE_BYTES, BATCH_BYTES // max(len(names), 1))
+    )
+    rows, num_bytes = [], 0
+    try:
+        for row in connection.execute(f"{query} LIMIT -1 OFFSET {num_done}"):
+            rows.append(row)
+            num_bytes += sum(len(value) for value in row if isinstance(value, bytes))
+            if len(rows) == num_rows or num_bytes > BATCH_BYTES:
+                num_done += len(rows)
+                yield rows
+                rows, num_bytes = [], 0
+    except sqlite3.DataError as error:
+        number = num_done + len(rows)
+        raise value_too_long(
+            source.path, _long_column(connection, source, names, number)
+        ) from error
+    if rows:
+        yield rows
+
+
+def _long_column(
+    connection: sqlite3.Connection, source: DatabaseSource, names: Sequence[str], number: int
+) -> str:
+    """The first column whose value in a row, counted from 0, is too long."""
+    for name in names:
+        try:
+            connection.execute(f"{_select(source, [name])} LIMIT 1 OFFSET {number}").fetchone()
+        except sqlite3.DataError:
+            return name
+    return names[0]
+
+
 def _connect(table: DatabaseTable) -> sqlite3.Connection:
     path = quote(str(table.file.resolve()))
     # Blocks may be asked for by another thread than the one that began, never by two at a time.
@@ -122,6 +192,9 @@ def _connect(table: DatabaseTable) -> sqlite3.Connection:
         f"file:{path}?mode=ro", uri=True, check_same_thread=False, timeout=_WAIT_SECONDS
     )
     connection.text_factory = bytes
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
+    # Expressions in the file call no function that could do harm.
+    connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
 

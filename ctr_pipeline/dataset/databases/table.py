@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 
 from ctr_pipeline.dataset.data_files import stat_of
+from ctr_pipeline.dataset.partitions import check_regular
 from ctr_pipeline.errors import DataError
 
 Engine = Literal["duckdb", "sqlite"]
@@ -136,6 +137,7 @@ def parse_database_address(text: str, key: str) -> DatabaseTable:
             remedy=f"Write the file and the table, such as {engine}://data/shop.db/clicks; paths "
             "are relative to the folder the command runs in",
         )
+    check_regular(file, key)
     try:
         with file.open("rb") as stream:
             found = engine_of(stream.read(MAGIC_BYTES))
