@@ -91,13 +91,13 @@ def types_within_types(folder):
     return write(folder / "a.parquet", table)
 
 
-def sqlite(folder, column, num_rows=50):
+def sqlite(folder, *columns, num_rows=50):
     path = folder / "a.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"CREATE TABLE t (label INT, {column})")
-        connection.executemany(
-            "INSERT INTO t (label) VALUES (?)", [(n % 2,) for n in range(num_rows)]
-        )
+        connection.execute("CREATE TABLE t (label INT)")
+        connection.executemany("INSERT INTO t VALUES (?)", [(n % 2,) for n in range(num_rows)])
+        for column in columns:
+            connection.execute(f"ALTER TABLE t ADD COLUMN {column}")
         connection.commit()
     return f"sqlite://{path}/t"
 
@@ -112,8 +112,7 @@ def computed_texts_of_sqlite(folder):
 
 
 def many_computed_texts_of_sqlite(folder):
-    columns = ", ".join(f"x{n} TEXT AS (hex(zeroblob(1000000)))" for n in range(500))
-    return sqlite(folder, columns)
+    return sqlite(folder, *(f"x{n} TEXT AS (hex(zeroblob(1000000)))" for n in range(300)))
 
 
 def run_duckdb(folder, *statements):
