@@ -39,11 +39,13 @@ def check_num_columns(num_columns: int, file: object) -> None:
         )
 
 
-def value_too_long(file: object, name: str, num_bytes: int | None = None) -> DataError:
-    """A value of a column is longer than one may be; `num_bytes` if its length is known."""
-    what = f"has {num_bytes:,} bytes" if num_bytes is not None else "is too long"
+def value_too_long(
+    file: object, name: str, num_bytes: int | None = None, *, most: int = LONGEST_VALUE_BYTES
+) -> DataError:
+    """A value of a column has more than `most` bytes; `num_bytes` if its length is known."""
+    has = f"{num_bytes:,} bytes" if num_bytes is not None else "more"
     return DataError(
-        f"a value {what}, and at most {LONGEST_VALUE_BYTES:,} are read",
+        f"a value has {has}, and at most {most:,} bytes are read",
         place=f"{file}, column '{name}'",
         remedy="Shorten its values, or write the rows without the column",
     )

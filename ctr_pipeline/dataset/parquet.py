@@ -192,7 +192,7 @@ def _errors_explained(path: DataFile) -> Iterator[None]:
         raise DataError(
             f"cannot be read as Parquet: truncated or damaged ({first_line})",
             place=str(path),
-            remedy="Copy or write the file again",
+            remedy=getattr(error, "remedy", "Copy or write the file again"),
         ) from error
 
 

@@ -39,7 +39,16 @@ Int64s = NDArray[np.int64]
 
 
 class DamagedLayoutError(ValueError):
-    """Bytes that are no footer or pages of Parquet; the message completes `damaged (…)`."""
+    """Bytes that are no footer or pages of Parquet; the message completes `damaged (…)`.
+
+    Args:
+        what: The message.
+        remedy: What to do about it.
+    """
+
+    def __init__(self, what: str, remedy: str = "Copy or write the file again") -> None:
+        super().__init__(what)
+        self.remedy = remedy
 
 
 class _Of(IntEnum):
@@ -218,7 +227,10 @@ def _leaves(data: NDArray[np.uint8], elements: tuple[int, int]) -> Iterator[Leaf
         names = (*above, name) if element else ()
         is_repeated = was_repeated or (bool(element) and repetition == _REPEATED)
         if len(names) > DEEPEST:
-            raise DamagedLayoutError(f"types are nested more than {DEEPEST} levels deep")
+            raise DamagedLayoutError(
+                f"types are nested more than {DEEPEST} levels deep",
+                "Write the file without the column",
+            )
         if element and not open_groups:
             raise DamagedLayoutError("the schema has elements outside its root")
         if open_groups:
@@ -242,7 +254,9 @@ def _text_at(data: NDArray[np.uint8], position: int) -> str:
     try:
         return data[start : start + length].tobytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DamagedLayoutError("the name of a column is not UTF-8") from error
+        raise DamagedLayoutError(
+            "the name of a column is not UTF-8", "Write the file again with another name"
+        ) from error
 
 
 def read_pages(data: bytes, chunk: Chunk, leaf: Leaf) -> Pages:

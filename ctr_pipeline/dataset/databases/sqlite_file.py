@@ -28,6 +28,9 @@ _LOOKED_AT_ROWS = 20_000
 _WAIT_SECONDS = 10.0
 """For another program that writes."""
 
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What damage leads to: names in the messages of SQLite need not be UTF-8."""
+
 _SHORT_BYTES = 4 << 10
 """Rows whose values are no longer are fetched many at a time, others one by one."""
 
@@ -83,7 +86,7 @@ def describe(table: DatabaseTable) -> DatabaseSource:
                 for (name, declared), seen in zip(columns.items(), values, strict=True)
             ]
             return DatabaseSource(table, (table.name,), order, pa.schema(types))
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         raise _explain(table, error) from error
 
 
@@ -97,7 +100,7 @@ def count_rows(source: DatabaseSource) -> int:
     try:
         with closing(_connect(source.path)) as connection:
             return int(connection.execute(query.sql("sqlite")).fetchone()[0])
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         raise _explain(source.path, error) from error
 
 
@@ -120,7 +123,7 @@ def read_batches(
                     for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(columns, names=list(names))
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         raise _explain(source.path, error) from error
 
 
@@ -152,9 +155,9 @@ def _fetch(
             return
         num_done += len(rows)
         yield rows
-    connection.setlimit(
-        sqlite3.SQLITE_LIMIT_LENGTH, min(LONGEST_VALUE_BYTES, BATCH_BYTES // max(len(names), 1))
-    )
+    # All values of a row come at once.
+    most = min(LONGEST_VALUE_BYTES, BATCH_BYTES // max(len(names), 1))
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, most)
     rows, num_bytes = [], 0
     try:
         for row in connection.execute(f"{query} LIMIT -1 OFFSET {num_done}"):
@@ -166,9 +169,8 @@ def _fetch(
                 rows, num_bytes = [], 0
     except sqlite3.DataError as error:
         number = num_done + len(rows)
-        raise value_too_long(
-            source.path, _long_column(connection, source, names, number)
-        ) from error
+        name = _long_column(connection, source, names, number)
+        raise value_too_long(source.path, name, most=most) from error
     if rows:
         yield rows
 
@@ -278,7 +280,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _explain(table: DatabaseTable, error: sqlite3.Error) -> DataError:
+def _explain(table: DatabaseTable, error: Exception) -> DataError:
     if "locked" in str(error):
         return DataError(
             "is being written by another program",
