@@ -93,6 +93,19 @@ class CutFailed:
 
 
 @dataclass(frozen=True)
+class CutContradicted:
+    """Workers reported batches that some server has not applied; there is no cut.
+
+    Attributes:
+        cut: Its number.
+        missing: Tasks, and masks of those batches.
+    """
+
+    cut: int
+    missing: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class CutDamaged:
     """A cut that was kept has proved damaged; its files were set aside.
 
@@ -197,6 +210,7 @@ Event = (
     | Tick
     | CutTaken
     | CutFailed
+    | CutContradicted
     | CutDamaged
     | RestoreDone
     | RestoreFailed
@@ -245,7 +259,7 @@ class StopMember:
 class TakeCut:
     """Ask every parameter server for a snapshot, then write the manifest.
 
-    The answer is `CutTaken` or `CutFailed`.
+    The answer is `CutTaken`, `CutFailed` or `CutContradicted`.
 
     Attributes:
         cut: Its number.
@@ -257,6 +271,8 @@ class TakeCut:
         best_cut: So far; 0: none yet.
         frozen: The ledger as this cut counts it; goes into the manifest.
         ends_epoch: All of the epoch is trained and nothing of the next one.
+        claims: Tasks of the epoch, and masks of their batches, that were reported since the last
+            cut: servers must hold them.
     """
 
     cut: int
@@ -268,6 +284,7 @@ class TakeCut:
     best_cut: int
     frozen: Json
     ends_epoch: bool = False
+    claims: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ machine does not find all its members dead when it wakes.
 from collections.abc import Collection, Mapping
 from typing import Self, assert_never
 
+from ctr_pipeline.distributed.coordination.claims import Claims
 from ctr_pipeline.distributed.coordination.cuts import (
     CutRecord,
     CutSchedule,
@@ -26,6 +27,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
     CannotGoOn,
+    CutContradicted,
     CutDamaged,
     CutFailed,
     CutTaken,
@@ -145,6 +147,7 @@ class Job:
         self._restore_in_flight = False
         self._restore_retry_at = 0.0
         self._restore_failures = 0
+        self._claims = Claims()
         self._storage = StorageWait(settings.storage_patience_seconds)
         self._is_deciding = False
         self._stops_with = 0
@@ -420,6 +423,8 @@ class Job:
                 self._take_in_cut(event)
             case CutFailed():
                 self._take_in_failed_cut(event)
+            case CutContradicted():
+                self._take_in_contradicted_cut(event)
             case CutDamaged():
                 self._take_in_damaged_cut(event)
             case RestoreDone():
@@ -636,6 +641,7 @@ class Job:
                 best_cut=ledger.best_cut,
                 frozen=frozen,
                 ends_epoch=self._pending_ends_epoch,
+                claims=self._claims.begin_cut(),
             )
         )
 
@@ -1115,6 +1121,7 @@ class Job:
         member.ends_in_row = 0
         if kind == "train":
             self._counted_since_cut = True
+            self._claims.add(report.key.task, new, member.incarnation)
         self._announce_recovery()
         trained = self._ledger.trained
         if kind == "score" or trained > self._head.best_trained:
@@ -1307,6 +1314,7 @@ class Job:
             return
         self._pending_cut = None
         self._end_storage_wait()
+        self._claims.end_cut()
         self._schedule.succeed(self._clock.seconds)
         self._head.chain_intact = True
         self._cuts[record.cut] = record
@@ -1339,6 +1347,24 @@ class Job:
             self._fail_for_storage("what was trained since is trained again then")
         elif not self._storage.reason and self._schedule.failures_in_row >= _MAX_CUT_FAILURES:
             self._fail(f"no cut can be taken at the end of an epoch: {event.reason}")
+
+    def _take_in_contradicted_cut(self, event: CutContradicted) -> None:
+        """A model that holds less than is counted is of no use: back to the last cut."""
+        if self._pending_cut is None or self._pending_cut.cut != event.cut:
+            return
+        batches = sum(mask.bit_count() for _, mask in event.missing)
+        what = f"{batches:,} batches were reported as trained, and no server holds them all"
+        cut = max(self._cuts, default=0)
+        done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+        self._actions.append(Announce(what, done))
+        claimants = self._claims.claimants(event.missing)
+        self._roll_back()
+        for worker in self._workers():
+            if worker.incarnation in claimants:
+                self._kill(worker, f"{worker.name} reported batches that no server holds")
+        self._head.errors_in_row += 1
+        if self._head.errors_in_row >= self._settings.max_start_failures:
+            self._fail(f"{what}; this has happened {self._head.errors_in_row} times in a row")
 
     def _take_in_damaged_cut(self, event: CutDamaged) -> None:
         if event.cut not in self._cuts:
@@ -1392,6 +1418,7 @@ class Job:
         self._restore_in_flight = False
         self._restore_failures = 0
         self._end_storage_wait()
+        self._claims.forget()
         self._head.is_restored = self._head.chain_intact = True
         self._schedule.start_over(self._clock.seconds)
         self._counted_since_cut = False

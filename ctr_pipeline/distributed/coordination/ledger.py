@@ -147,6 +147,7 @@ class Ledger:
                 for epoch in self.closed
             ],
             "tasks": tasks,
+            "over": [] if self.board is None else self.board.over_ranges(),
             "history": [dict(record) for record in self.history],
             "best_epoch": self.best_epoch,
             "epoch_cuts": [list(pair) for pair in self.epoch_cuts.items()],

@@ -367,6 +367,9 @@ class SnapshotRequest:
         full: Write all rows, not only those touched since `parent`.
         oldest_step: First, rows last updated at an earlier step are removed; 0: none. No batch is
             on its way then.
+        epoch: Of the cut before.
+        over: Tasks of that epoch that it has shown to be done or given up, as the first of each
+            run and the one after it: their marks, and those of earlier epochs, are left out.
     """
 
     generation: int
@@ -374,6 +377,8 @@ class SnapshotRequest:
     parent: int
     full: bool
     oldest_step: int = 0
+    epoch: int = 0
+    over: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -383,7 +388,7 @@ class SnapshotReply:
     Attributes:
         refused: Why there is none; empty if there is.
         files: What was written.
-        marks: Batches that the snapshot holds, of epochs that are not over.
+        marks: Batches that the snapshot holds, less what the request leaves out.
         version: Updates applied when it was taken.
         pause_seconds: For how long updates waited, at most.
         of_storage: Refused because files could not be written at the moment.

@@ -391,6 +391,18 @@ class TaskBoard:
         for _, key in sorted(held, key=lambda entry: entry[0]):
             self._held.setdefault(self.tasks[key].holder, {})[key] = None
 
+    def over_ranges(self) -> list[list[int]]:
+        """Training tasks that are done or dropped: the first of each run, and the one after it."""
+        ranges: list[list[int]] = []
+        for key, task in self.tasks.items():
+            if not task.is_over:
+                continue
+            if ranges and ranges[-1][1] == key.task:
+                ranges[-1][1] += 1
+            else:
+                ranges.append([key.task, key.task + 1])
+        return ranges
+
     def touched(self) -> Iterator[tuple[TaskKey, Task]]:
         """Tasks that are not as they were at the beginning."""
         for key, task in self.tasks.items():

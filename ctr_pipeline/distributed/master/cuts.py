@@ -4,7 +4,9 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ctr_pipeline.distributed.coordination.claims import TaskRanges, tasks_over, unproven
 from ctr_pipeline.distributed.coordination.events import (
+    CutContradicted,
     CutDamaged,
     CutFailed,
     CutTaken,
@@ -81,6 +83,8 @@ class CutKeeper:
         self._calls = calls
         self._deadline_seconds = deadline_seconds
         self._wall_clock = wall_clock
+        # The epoch of the cut that servers hold or follow, and its tasks that are over.
+        self._shown: tuple[int, TaskRanges] = (0, ())
 
     def take(
         self,
@@ -90,7 +94,7 @@ class CutKeeper:
         *,
         abandoned: Callable[[], bool],
         fence: Callable[[], None],
-    ) -> CutTaken | CutFailed:
+    ) -> CutTaken | CutFailed | CutContradicted:
         """Takes a cut: snapshots of all servers in parallel, then the manifest.
 
         Args:
@@ -112,7 +116,12 @@ class CutKeeper:
                 )
             )
             request = SnapshotRequest(
-                action.generation, action.cut, action.parent, full, self._oldest_step(action)
+                action.generation,
+                action.cut,
+                action.parent,
+                full,
+                self._oldest_step(action),
+                *self._shown,
             )
             replies = self._calls.call_all(
                 "Snapshot",
@@ -126,8 +135,11 @@ class CutKeeper:
                 if reply.refused:
                     reason = f"parameter server {number}: {reply.refused}"
                     raise (StorageError if reply.of_storage else ServerRefusedError)(reason)
+            missing = unproven(action.claims, [reply.marks for reply in replies], action.epoch)
+            if missing:
+                return CutContradicted(action.cut, missing)
             facts = self._facts(action, len(addresses))
-            files = chain_files(facts, parent, replies)
+            files = chain_files(facts, parent, replies, action.frozen)
             manifest = CutManifest(facts, files, action.frozen, history)
             self._folder.check_files(manifest, read=False)
             fence()
@@ -138,6 +150,7 @@ class CutKeeper:
             return CutFailed(action.cut, str(error), of_storage=True)
         except (CtrPipelineError, ServerRefusedError) as error:
             return CutFailed(action.cut, str(error))
+        self._shown = tasks_over(action.frozen)
         return CutTaken(action.cut, max(reply.pause_seconds for reply in replies))
 
     def restore(
@@ -200,6 +213,7 @@ class CutKeeper:
                 if announced:
                     return failed(reason, "outrun", announced)
                 return failed(reason, "damage" if reply.damaged else "storage")
+        self._shown = (0, ())
         if manifest is None:
             return RestoreDone(action.generation, 0, {}), RestoredCut(0, 0, 0.0)
         return (

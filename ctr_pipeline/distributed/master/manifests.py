@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline import durable
+from ctr_pipeline.distributed.coordination.claims import marks_beyond, tasks_over
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
@@ -119,7 +120,10 @@ class CutManifest:
 
 
 def chain_files(
-    facts: CutFacts, parent: CutManifest | None, replies: Sequence[SnapshotReply]
+    facts: CutFacts,
+    parent: CutManifest | None,
+    replies: Sequence[SnapshotReply],
+    frozen: Json,
 ) -> CutFiles:
     """Joins the parts of a cut with the cut that its deltas build on.
 
@@ -127,6 +131,7 @@ def chain_files(
         facts: Of the cut.
         parent: Of `facts.parent`; None if it is 0.
         replies: Of each server, by its number; none is refused.
+        frozen: The ledger as the cut counts it.
 
     Raises:
         CheckpointError: A server left something out, or wrote a delta to nothing.
@@ -166,7 +171,8 @@ def chain_files(
     return CutFiles(
         tuple(partitions),
         tuple(dense),
-        tuple(reply.marks for reply in replies),
+        # Those of tasks that may be given out again: few, however long the epoch is.
+        tuple(marks_beyond(reply.marks, *tasks_over(frozen)) for reply in replies),
         tuple(reply.version for reply in replies),
     )
 

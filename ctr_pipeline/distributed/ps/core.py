@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 
+from ctr_pipeline.distributed.coordination.claims import marks_beyond
 from ctr_pipeline.distributed.coordination.messages import (
     PartitionLoads,
     RestoreReply,
@@ -461,7 +462,8 @@ class PsCore:
         if snapshot is not None:
             pause_seconds = max(pause_seconds, snapshot.longest_pause_seconds)
         self.last_pause_seconds = pause_seconds
-        return SnapshotReply("", files, cut.marks, version, pause_seconds)
+        marks = marks_beyond(cut.marks, request.epoch, request.over)
+        return SnapshotReply("", files, marks, version, pause_seconds)
 
     def _evict(self, request: SnapshotRequest) -> str:
         """Removes rows for a cut, or says why not.

@@ -8,6 +8,7 @@ import pytest
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
     CannotGoOn,
+    CutContradicted,
     CutDamaged,
     CutFailed,
     CutTaken,
@@ -1175,6 +1176,42 @@ def test_a_cut_that_proves_damaged_while_it_is_kept_is_no_parent_of_the_next():
     bench.train_all(0, "a", most_tasks=1)
     bench.tell(Tick(), after=31.0)
     assert (bench.all_of(TakeCut)[-1].cut, bench.all_of(TakeCut)[-1].full) == (3, True)
+
+
+def test_reports_that_servers_contradict_are_taken_back_and_their_worker_ends():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("honest", "liar")
+    bench.see("worker", 1, "liar")
+    bench.train_all(0, "honest", most_tasks=1)
+    bench.tell(Tick(), after=31.0)
+    assert bench.all_of(TakeCut)[-1].claims == ((0, 0b1111),)
+    bench.holds.add(TakeCut)
+    bench.train_all(0, "honest", most_tasks=1)
+    bench.train_all(1, "liar", most_tasks=1)
+    bench.tell(Tick(), after=31.0)
+    asked = bench.all_of(TakeCut)[-1]
+    assert asked.claims == ((1, 0b1111), (2, 0b1111))
+    bench.tell(CutContradicted(asked.cut, ((2, 0b0110),)))
+    assert "2 batches were reported as trained" in bench.told()
+    assert "worker 1 reported batches that no server holds" in bench.told()
+    assert [(one.role, one.index) for one in bench.all_of(StopMember)] == [("worker", 1)]
+    status = bench.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 32, 64)
+    assert restored_cuts(bench) == [0, 1]
+
+
+def test_a_job_whose_reports_are_contradicted_again_and_again_fails():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9, max_start_failures=2)
+    bench.begin_training("a")
+    bench.holds.add(TakeCut)
+    for worker in ("a", "b"):
+        if worker == "b":
+            bench.register("worker", 0, "b")
+        bench.train_all(0, worker, most_tasks=1)
+        bench.tell(Tick(), after=31.0)
+        cut = bench.all_of(TakeCut)[-1].cut
+        bench.tell(CutContradicted(cut, bench.all_of(TakeCut)[-1].claims))
+    assert "2 times in a row" in bench.all_of(Fail)[0].reason
 
 
 def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of_another():

@@ -12,6 +12,7 @@ from ctr_pipeline.embeddings.log_chain import rows_name
 from ctr_pipeline.embeddings.log_folder import create_folder
 
 NUM_PARTITIONS = 2
+FROZEN = {"closed": [], "over": []}
 SPEC = job_spec(num_partitions=NUM_PARTITIONS, keep_checkpoints=3)
 
 
@@ -52,7 +53,7 @@ def take(server, folder, cut):
         deadline_seconds=1.0,
         wall_clock=lambda: 0.0,
     )
-    action = TakeCut(cut, 1, cut - 1, cut == 1, 0, cut, 0, {})
+    action = TakeCut(cut, 1, cut - 1, cut == 1, 0, cut, 0, FROZEN)
     taken = keeper.take(action, ["here"], (), abandoned=lambda: False, fence=lambda: None)
     assert taken == CutTaken(cut, 0.0)
     return server.requests[-1].full
@@ -81,7 +82,7 @@ def test_old_rows_are_removed_when_an_epoch_ends(tmp_path, server, ends_epoch, e
     spec = replace(SPEC, evict_after=evict_after, earlier_steps=120)
     folder = CheckpointsFolder(tmp_path, "job-1")
     keeper = CutKeeper(spec, folder, server, deadline_seconds=1.0, wall_clock=lambda: 0.0)
-    action = TakeCut(1, 1, 0, True, 0, 80, 0, {}, ends_epoch)
+    action = TakeCut(1, 1, 0, True, 0, 80, 0, FROZEN, ends_epoch)
     keeper.take(action, ["here"], (), abandoned=lambda: False, fence=lambda: None)
     assert server.requests[-1].oldest_step == oldest
 

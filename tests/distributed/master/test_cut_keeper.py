@@ -7,12 +7,26 @@ from pathlib import Path
 import pytest
 from job_specs import job_spec
 
-from ctr_pipeline.distributed.coordination.events import CutTaken, RestoreCut, RestoreDone, TakeCut
+from ctr_pipeline.distributed.coordination.events import (
+    CutContradicted,
+    CutTaken,
+    RestoreCut,
+    RestoreDone,
+    TakeCut,
+)
 from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
-from ctr_pipeline.distributed.coordination.messages import LoggedFile, RestoreReply, SnapshotReply
+from ctr_pipeline.distributed.coordination.messages import (
+    LoggedFile,
+    RestoreReply,
+    SnapshotReply,
+    TaskMarks,
+)
+from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.master.beginning import await_storage
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.ps.marks import AppliedBatches
+from ctr_pipeline.distributed.rpc.control import encode
 from ctr_pipeline.embeddings.log_chain import rows_name
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.errors import CheckpointError, StorageError
@@ -27,17 +41,20 @@ class Servers:
         self._folder = folder
         self.answer = RestoreReply("", 0)
         self.snapshot_refused = None
+        self.marks = ()
+        self.asked = None
 
     def call_all(self, method, addresses, request, reply, *, deadline_seconds, abandoned):
         if method == "Restore":
             return [self.answer]
+        self.asked = request
         if self.snapshot_refused:
             return [self.snapshot_refused]
         name = rows_name(0, "base", request.cut)
         content = name.encode()
         (self._folder / name).write_bytes(content)
         file = LoggedFile(name, len(content), zlib.crc32(content), 1, 0, "base", 0)
-        return [SnapshotReply("", (file,), (), 1, 0.0)]
+        return [SnapshotReply("", (file,), self.marks, 1, 0.0)]
 
 
 class Keeping:
@@ -143,6 +160,36 @@ def test_a_kept_cut_that_proves_damaged_is_told_and_deletes_nothing_until_then(k
     assert (damaged.cut, "no manifest" in damaged.reason) == (2, True)
     assert keeping.folder.sound()[0][0].facts.cut == 1
     assert keeping.keeper.keep_only((1,)) == ()
+
+
+def test_a_cut_that_holds_less_than_was_reported_is_no_cut(keeping):
+    frozen = {**frozen_beginning(3), "closed": [], "over": []}
+    action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen, claims=((5, 0b11),))
+    outcome = keeping.keeper.take(action, ["s"], (), abandoned=lambda: False, fence=lambda: None)
+    assert outcome == CutContradicted(3, ((5, 0b11),))
+    assert keeping.folder.numbers() == [2, 1]
+
+
+def test_a_cut_in_a_vast_epoch_is_as_small_as_what_is_under_way(keeping):
+    done, under_way = 2_000_000, 300
+    frozen = {**frozen_beginning(3), "over": [[0, done]]}
+    marks = tuple(TaskMarks(0, done + task, 0b101) for task in range(under_way))
+    fresh = tuple(TaskMarks(0, done - 1 - task, 2**64 - 1) for task in range(1000))
+    action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen)
+    keeping.servers.marks = (*fresh, *marks)
+    assert keeping.keeper.take(
+        action, ["s"], (), abandoned=lambda: False, fence=lambda: None
+    ) == CutTaken(3)
+    assert keeping.folder.load(3).files.marks == (marks,)
+    assert (keeping.path / "cut-000003.json").stat().st_size < 100 * under_way
+    # The next one asks for no marks of what this one has shown.
+    keeping.take(4)
+    assert (keeping.servers.asked.epoch, keeping.servers.asked.over) == (0, ((0, done),))
+    request = keeping.folder.load(3).restore_request(7)
+    assert len(encode(request)) < 100 * under_way
+    applied = AppliedBatches.restored(SPEC, 0, request)
+    assert applied.missing_units(BatchId(0, done + 7, 1, 1)).all()
+    assert not applied.missing_units(BatchId(0, done + 7, 1, 2)).any()
 
 
 def test_what_waits_for_storage_ends_with_it_or_with_its_patience():

@@ -17,6 +17,7 @@ from ctr_pipeline.distributed.master.manifests import (
 from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 
+FROZEN = {"closed": [0], "over": [], "tasks": [[0, 3]]}
 MARKS = (TaskMarks(epoch=1, task=3, mask=2**64 - 1),)
 
 
@@ -56,8 +57,8 @@ def take(folder, cut, parent=None, kind="base", partitions=range(4)):
         for server in range(2)
     ]
     known = facts(cut, parent.facts.cut if parent else 0)
-    files = chain_files(known, parent, replies)
-    return CutManifest(known, files, {"epoch": 1, "tasks": [[0, 3]]}, ({"epoch": 0, "auc": 0.7},))
+    files = chain_files(known, parent, replies, FROZEN)
+    return CutManifest(known, files, FROZEN, ({"epoch": 0, "auc": 0.7},))
 
 
 def names(manifest):
@@ -112,7 +113,7 @@ def test_a_delta_without_a_base_is_refused(tmp_path):
 def test_a_partition_of_another_server_is_refused(tmp_path):
     reply = SnapshotReply("", (rows_file(tmp_path, 1, "base", 1),), (), 0, 0.0)
     with pytest.raises(CheckpointError, match="server 0 wrote partition 1"):
-        chain_files(facts(1), None, [reply, SnapshotReply("", (), (), 0, 0.0)])
+        chain_files(facts(1), None, [reply, SnapshotReply("", (), (), 0, 0.0)], FROZEN)
 
 
 def test_a_restore_names_all_files_and_marks(tmp_path):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ps_requests import Caller, all_keys, owned_keys
 
+from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest, SnapshotRequest
 from ctr_pipeline.distributed.coordination.placement import dense_ranges, owned_partitions
 from ctr_pipeline.distributed.coordination.rounds import BatchId
@@ -227,7 +228,9 @@ class Servers:
             best_cut=0,
             taken_at=0.0,
         )
-        manifest = CutManifest(facts, chain_files(facts, self.cuts[parent][0], replies), {}, ())
+        manifest = CutManifest(
+            facts, chain_files(facts, self.cuts[parent][0], replies, Ledger().freeze()), {}, ()
+        )
         self.cuts[cut] = (manifest, taken, self.epoch)
         self.last_cut = cut
 

@@ -1,0 +1,117 @@
+"""Whether parameter servers hold what workers say they have trained.
+
+A worker reports a batch once every server has applied it. So a cut, which holds the marks of all
+servers, is where reports are compared with what the model holds.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.coordination.messages import TaskMarks
+
+
+class Claims:
+    """Batches of the open epoch that were reported and that no cut has shown yet, by worker."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, dict[str, int]] = {}
+        self._in_cut: dict[int, dict[str, int]] = {}
+
+    def add(self, task: int, mask: int, incarnation: str) -> None:
+        """A worker has reported batches; the name is empty where nobody knows whose they were."""
+        by_worker = self._open.setdefault(task, {})
+        by_worker[incarnation] = by_worker.get(incarnation, 0) | mask
+
+    def begin_cut(self) -> tuple[tuple[int, int], ...]:
+        """What a cut that begins now has to show: tasks and masks of their batches."""
+        for task, by_worker in self._open.items():
+            for incarnation, mask in by_worker.items():
+                shown = self._in_cut.setdefault(task, {})
+                shown[incarnation] = shown.get(incarnation, 0) | mask
+        self._open = {}
+        return tuple((task, _union(masks.values())) for task, masks in self._in_cut.items())
+
+    def end_cut(self) -> None:
+        """The cut has shown them. One that fails leaves them to the next."""
+        self._in_cut = {}
+
+    def forget(self) -> None:
+        """The job went back to a cut, which had shown all that it counts."""
+        self._open, self._in_cut = {}, {}
+
+    def claimants(self, missing: Iterable[tuple[int, int]]) -> set[str]:
+        """Workers that reported any of the batches that a cut did not show."""
+        return {
+            incarnation
+            for task, mask in missing
+            for incarnation, claimed in self._in_cut.get(task, {}).items()
+            if claimed & mask and incarnation
+        }
+
+
+def unproven(
+    claims: Iterable[tuple[int, int]], marks: Sequence[Sequence[TaskMarks]], epoch: int
+) -> tuple[tuple[int, int], ...]:
+    """Batches that were reported and that some server has not applied.
+
+    Args:
+        claims: Tasks of the epoch, and masks of their batches.
+        marks: Of every server. Where a task has several, of parts of the server, all must agree.
+        epoch: Of the claims.
+
+    Returns:
+        Tasks and masks, those that are not proven alone.
+    """
+    applied = [_masks_of(server, epoch) for server in marks]
+    missing = (
+        (task, mask & ~_intersection(server.get(task, 0) for server in applied))
+        for task, mask in claims
+    )
+    return tuple((task, mask) for task, mask in missing if mask)
+
+
+TaskRanges = tuple[tuple[int, int], ...]
+"""The first task of each run and the one after its last, ascending."""
+
+
+def tasks_over(frozen: Json) -> tuple[int, TaskRanges]:
+    """The epoch that a cut is of, and its tasks that are over: nobody works on them again."""
+    return len(frozen["closed"]), tuple((first, end) for first, end in frozen["over"])
+
+
+def marks_beyond(marks: Iterable[TaskMarks], epoch: int, over: TaskRanges) -> tuple[TaskMarks, ...]:
+    """Marks without those of earlier epochs, and of tasks of this one that are over."""
+    firsts = [first for first, _ in over]
+
+    def is_over(task: int) -> bool:
+        place = bisect_right(firsts, task) - 1
+        return place >= 0 and task < over[place][1]
+
+    return tuple(
+        mark
+        for mark in marks
+        if mark.epoch > epoch or (mark.epoch == epoch and not is_over(mark.task))
+    )
+
+
+def _masks_of(marks: Iterable[TaskMarks], epoch: int) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for mark in marks:
+        if mark.epoch == epoch:
+            found[mark.task] = found.get(mark.task, mark.mask) & mark.mask
+    return found
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
+
+
+def _intersection(masks: Iterable[int]) -> int:
+    common = -1
+    for mask in masks:
+        common &= mask
+    return common
