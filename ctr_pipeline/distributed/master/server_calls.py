@@ -12,6 +12,7 @@ from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage,
 T = TypeVar("T")
 
 _LOOK_EVERY_SECONDS = 0.02
+_REPEAT_SECONDS = 0.5
 
 
 class CallAbandonedError(Exception):
@@ -27,10 +28,13 @@ class ServerCalls:
 
     Args:
         access: Secrets of the job.
+        retry_seconds: For so long a request is repeated where nobody answers: a connection may
+            break while its server lives, and one that is gone is noticed by its silence.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, retry_seconds: float = 10.0) -> None:
         self._access = access
+        self._retry_seconds = retry_seconds
         self._clients: dict[str, RpcClient] = {}
 
     def call_all(
@@ -45,12 +49,14 @@ class ServerCalls:
     ) -> list[T]:
         """The answers of all servers, by their number.
 
+        A request may arrive at a server more than once.
+
         Args:
             method: Of `PsService`.
             addresses: By number.
             message: The same for all.
             reply: Type of the answers.
-            deadline_seconds: For each.
+            deadline_seconds: For each, repetitions included.
             abandoned: Asked again and again while they are awaited.
 
         Raises:
@@ -60,35 +66,59 @@ class ServerCalls:
         """
         self._forget_all_but(addresses)
         data = encode(message)
-        pending: list[PendingCall] = []
+        deadline = time.monotonic() + deadline_seconds
+
+        def ask(number: int) -> PendingCall:
+            if not addresses[number]:
+                raise PeerUnavailable("has not registered", place=f"parameter server {number}")
+            left = max(deadline - time.monotonic(), _LOOK_EVERY_SECONDS)
+            return self._client(addresses[number]).start_bytes(method, data, deadline_seconds=left)
+
+        pending: dict[int, PendingCall] = {}
         try:
-            for number, address in enumerate(addresses):
-                if not address:
-                    raise PeerUnavailable("has not registered", place=f"parameter server {number}")
-                client = self._client(address)
-                pending.append(client.start_bytes(method, data, deadline_seconds=deadline_seconds))
-            self._wait(pending, abandoned)
-            return [_answer(call, number, reply) for number, call in enumerate(pending)]
+            for number in range(len(addresses)):
+                pending[number] = ask(number)
+            found = self._collect(pending, ask, abandoned, deadline)
+            return [_answer(found[number], number, reply) for number in range(len(addresses))]
         finally:
-            for call in pending:
+            for call in pending.values():
                 call.cancel()
 
     def close(self) -> None:
         """Ends all connections."""
         self._forget_all_but(())
 
-    def _wait(self, pending: Sequence[PendingCall], abandoned: Callable[[], bool]) -> None:
-        """Until all have answered, or one has failed."""
-        waiting = list(enumerate(pending))
-        while waiting:
+    def _collect(
+        self,
+        pending: dict[int, PendingCall],
+        ask: Callable[[int], PendingCall],
+        abandoned: Callable[[], bool],
+        deadline: float,
+    ) -> dict[int, bytes]:
+        """The answers, once all are there or one has failed; repeats what nobody answered."""
+        found: dict[int, bytes] = {}
+        last_try: dict[int, float] = {}
+        again_at: dict[int, float] = {}
+        while len(found) < len(pending):
             if abandoned():
                 raise CallAbandonedError
-            done = [(number, call) for number, call in waiting if call.done()]
-            for number, call in done:
-                _read(call, number)
-            waiting = [entry for entry in waiting if entry not in done]
-            if waiting:
+            now = time.monotonic()
+            for number in pending.keys() - found.keys():
+                if number in again_at:
+                    if now >= again_at[number]:
+                        del again_at[number]
+                        pending[number] = ask(number)
+                elif pending[number].done():
+                    try:
+                        found[number] = _read(pending[number], number)
+                    except PeerUnavailable:
+                        limit = min(now + self._retry_seconds, deadline)
+                        if now >= last_try.setdefault(number, limit):
+                            raise
+                        again_at[number] = now + _REPEAT_SECONDS
+            if len(found) < len(pending):
                 time.sleep(_LOOK_EVERY_SECONDS)
+        return found
 
     def _client(self, address: str) -> RpcClient:
         if address not in self._clients:
@@ -109,8 +139,8 @@ def _read(call: PendingCall, number: int) -> bytes:
         raise ServerRefusedError(f"parameter server {number}: {error}") from error
 
 
-def _answer(call: PendingCall, number: int, reply: type[T]) -> T:
+def _answer(data: bytes, number: int, reply: type[T]) -> T:
     try:
-        return decode(reply, _read(call, number))
+        return decode(reply, data)
     except MalformedMessage as error:
         raise ServerRefusedError(f"parameter server {number}: {error}") from error

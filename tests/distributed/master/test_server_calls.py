@@ -50,7 +50,7 @@ def reply(version):
 
 
 def call(access, addresses, abandoned=lambda: False, deadline_seconds=20.0, kind=SnapshotReply):
-    calls = ServerCalls(access)
+    calls = ServerCalls(access, retry_seconds=0.0)
     try:
         return calls.call_all(
             "Snapshot",
@@ -99,6 +99,42 @@ def test_one_that_is_gone_is_named_and_the_others_are_not_waited_for(access, ser
     finally:
         forever.set()
     assert time.monotonic() - started < 15
+
+
+def test_a_request_is_repeated_where_a_connection_broke(access, serve):
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        return reply(4)
+
+    address = serve(answer)
+    calls = ServerCalls(access, retry_seconds=60.0)
+    broken = calls._client(address)
+    start = broken.start_bytes
+    attempts = []
+
+    def break_first(*arguments, **options):
+        attempts.append(options)
+        call = start(*arguments, **options)
+        if len(attempts) < 3:
+            call.cancel()
+        return call
+
+    broken.start_bytes = break_first
+    try:
+        (found,) = calls.call_all(
+            "Snapshot",
+            [address],
+            REQUEST,
+            SnapshotReply,
+            deadline_seconds=60.0,
+            abandoned=lambda: False,
+        )
+    finally:
+        calls.close()
+    assert (found.version, len(attempts)) == (4, 3)
+    assert set(asked) == {REQUEST}
 
 
 def test_one_that_refuses_is_named_with_its_reason(access, serve):
