@@ -604,6 +604,86 @@ def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
     return strike
 
 
+_AWAY_SECONDS = 60.0
+
+
+def take_checkpoints_away(chaos: Disturbance) -> None:
+    """The folder of the checkpoints is gone for a minute, and a server dies meanwhile."""
+    folder = chaos.run.output / "checkpoints"
+
+    def leave() -> Path:
+        return folder.rename(folder.with_name("checkpoints-away"))
+
+    def come_back(away: Path) -> None:
+        away.rename(folder)
+
+    _lose_storage(chaos, "the checkpoints' folder", leave, come_back)
+
+
+def make_checkpoint_unreadable(chaos: Disturbance) -> None:
+    """A file of the newest cut cannot be opened for a minute, and a server dies meanwhile.
+
+    A link to itself is what anybody can make of it: an error of the system, and no damage.
+    """
+    path = Path()
+
+    def leave() -> Path:
+        nonlocal path
+        path = _newest_file(chaos.run.output / "checkpoints")
+        away = path.rename(path.with_name("unreadable"))
+        path.symlink_to(path.name)
+        return away
+
+    def come_back(away: Path) -> None:
+        away.replace(path)
+
+    _lose_storage(chaos, "a file of the newest checkpoint", leave, come_back)
+
+
+def _lose_storage(
+    chaos: Disturbance, what: str, leave: Callable[[], Path], come_back: Callable[[Path], None]
+) -> None:
+    run = chaos.run
+    run.wait_for("a checkpoint", lambda: run.now.checkpoint is not None, 300.0)
+    chaos.wait_for_moment(0.1, 0.4)
+    member = chaos.require_at_work("ps", 0)
+    trained = run.now.records.trained
+    away = leave()
+    try:
+        gone_at = time.monotonic()
+        run.send(member.pid, KILL)
+        chaos.strike(f"{what} is away, SIGKILL to ps 0 (process {member.pid})")
+        run.wait_for(
+            "a job that waits for storage",
+            lambda: run.now.reason.startswith("waiting for storage"),
+            30.0,
+        )
+        time.sleep(max(0.0, gone_at + _AWAY_SECONDS - time.monotonic()))
+        chaos.expect(run.now.state == "restoring", f"the job is '{run.now.state}' meanwhile")
+    finally:
+        come_back(away)
+    chaos.strike("it is back")
+    run.wait_for("steps again", run.is_training, 60.0)
+    chaos.expect(run.now.records.trained > trained // 2, "more was given up than since a cut")
+
+
+def lose_ledger(chaos: Disturbance) -> None:
+    """The ledger is deleted and its master killed, while the servers live."""
+    run = chaos.run
+    run.wait_for("a checkpoint", lambda: run.now.checkpoint is not None, 300.0)
+    chaos.wait_for_moment(0.15, 0.5)
+    member = chaos.require_at_work("master", 0)
+    generation, trained = run.now.generation, run.now.records.trained
+    for path in (run.output / "job").glob("ledger.sqlite*"):
+        path.unlink()
+    run.send(member.pid, KILL)
+    chaos.strike(f"ledger deleted, SIGKILL to the master (process {member.pid})")
+    run.wait_for("another master", lambda: run.now.members[0].pid not in {0, member.pid}, 30.0)
+    run.wait_for("steps again", run.is_training, 60.0)
+    chaos.expect(run.now.generation > generation, "the servers were not told to go back")
+    chaos.expect(run.now.records.trained > trained // 2, "more was given up than since a cut")
+
+
 _ROOM_LEFT = 16 << 20  # bytes; less than that is no disk that has room before the fault
 
 
@@ -882,6 +962,19 @@ FAULTS: tuple[Fault, ...] = (
         is_core=True,
     ),
     Fault("checkpoint_file_missing", "a PS's file missing, PS `kill -9`", spoil_checkpoint("gone")),
+    Fault(
+        "checkpoints_away",
+        "checkpoints' folder away for 60 s, PS `kill -9`",
+        take_checkpoints_away,
+        most_stall_seconds=90.0,
+    ),
+    Fault(
+        "checkpoint_unreadable",
+        "a checkpoint unreadable for 60 s, PS `kill -9`",
+        make_checkpoint_unreadable,
+        most_stall_seconds=90.0,
+    ),
+    Fault("ledger_lost", "ledger deleted, master `kill -9`", lose_ledger, most_stall_seconds=10.0),
     Fault(
         "disk_full",
         "disk full in a checkpoint",
