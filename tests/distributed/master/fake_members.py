@@ -440,6 +440,7 @@ class FakeWorker:
                         self.generation, key.epoch, key.task, holding.task.attempt, batch
                     )
                     for address in self.addresses
+                    if self.member.incarnation not in self._world.liars
                 ]
             except (RolledBackError, ServerGoneError):
                 self.holdings = []
@@ -575,6 +576,8 @@ class World:
         self.launcher = FakeLauncher(self)
         self.batch_seconds = 0.0005
         self.poisoned: tuple[int, int] | None = None
+        self.liars: set[str] = set()
+        """Incarnations of workers that report batches without having pushed them."""
         self.is_over = False
         self.master: Master | None = None
         self._thread: threading.Thread | None = None

@@ -147,6 +147,21 @@ def test_a_killed_workers_tasks_are_done_by_others(start):
     assert any("worker 0 was killed" in event.what for event in view.events)
 
 
+def test_a_worker_that_reports_what_no_server_holds_is_found_at_the_next_cut(start):
+    world = start(batch_size=2, checkpoint_seconds=0.15)
+    world.liars.add("worker-1-1")
+    world.batch_seconds = 0.002
+    view = world.wait_for(
+        lambda view: any("reported batches" in event.what for event in view.events)
+    )
+    world.batch_seconds = 0.0
+    view = finish(world)
+    assert_nothing_lost(world, view)
+    assert world.launcher.starts[("worker", 1)] == 2
+    assert world.launcher.starts[("worker", 0)] == 1
+    assert view.records.repeated > 0
+
+
 def test_a_killed_server_takes_the_job_back_to_the_last_cut(start):
     world = start(batch_size=2, checkpoint_seconds=0.15)
     world.batch_seconds = 0.002
