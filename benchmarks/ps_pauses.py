@@ -125,7 +125,7 @@ def measure(num_rows: int, folder: Path) -> dict[str, float]:
         "vector", WIDTH, optimizer_shape(OptimizerSpec("adagrad", 0.05)), "sum", 0.0, 0, 0.01
     )
     spec = replace(
-        job_spec(1, num_rows, 1, folder=str(folder)),
+        job_spec(1, num_rows, 1, batch_size=NUM_KEYS, folder=str(folder)),
         tables=(TableShape("rows", num_rows),),
         segments=(segment,),
     )

@@ -48,7 +48,9 @@ def optimizer_shape(spec: OptimizerSpec) -> OptimizerShape:
     return OptimizerShape(**vars(spec))
 
 
-def job_spec(num_servers: int, num_ids: int, num_dense: int, *, folder: str = "") -> JobSpec:
+def job_spec(
+    num_servers: int, num_ids: int, num_dense: int, *, batch_size: int = 4096, folder: str = ""
+) -> JobSpec:
     """A job that has what a server looks at."""
     return JobSpec(
         job="benchmark",
@@ -69,7 +71,7 @@ def job_spec(num_servers: int, num_ids: int, num_dense: int, *, folder: str = ""
         num_parameter_servers=num_servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),
         splits=(),
-        batch_size=0,
+        batch_size=batch_size,
         epochs=1,
         shuffle=True,
         checkpoint_seconds=0.0,
@@ -151,7 +153,7 @@ def measure(
     num_servers: int, batches: list[np.ndarray], *, steps: int, num_ids: int, num_dense: int
 ) -> dict[str, float]:
     """Milliseconds with so many servers."""
-    spec = job_spec(num_servers, num_ids, num_dense)
+    spec = job_spec(num_servers, num_ids, num_dense, batch_size=len(batches[0]))
     context = multiprocessing.get_context("spawn")
     channels, processes = [], []
     for index in range(num_servers):

@@ -39,6 +39,7 @@ def spec_with_tables(folder, **changes):
         "num_partitions": 16,
         "update": ASYNC,
         "batch_size": 32,
+        "epochs": 100,
         "checkpoints_folder": str(folder / "checkpoints"),
     }
     return job_spec(**{**facts, **changes})

@@ -39,6 +39,7 @@ from ctr_pipeline.distributed.coordination.rounds import (
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.fail_stop import end_process
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
+from ctr_pipeline.distributed.ps.limits import RequestLimits
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.rpc.failures import Refusal
@@ -143,6 +144,9 @@ class PsCore:
         self.index = index
         self.counts = CallCounts()
         self.last_pause_seconds = 0.0
+        self._limits = RequestLimits(spec)
+        # Epochs follow each other; after a restore the first batch tells which one it is.
+        self._epoch: int | None = None
         self._holdings = Holdings(spec, index, threads=threads)
         self._patience_seconds = round_patience_seconds
         self._fail_stop = fail_stop
@@ -247,6 +251,8 @@ class PsCore:
         Raises:
             Refusal: The keys are not of this server.
         """
+        if request.batch is not None:
+            self._limits.check_batch(request.batch)
         keys = self._checked_keys(request.keys, self._holdings.counts.count_pull)
         with self._lock:
             is_served = self._gate(request.generation) is None
@@ -300,7 +306,9 @@ class PsCore:
         Raises:
             Refusal: The gradients do not fit what this server holds.
         """
+        self._limits.check_push(request, self._version)
         keys = self._checked_keys(request.keys, self._holdings.counts.count_push)
+        self._checked_keys(request.fresh_keys, _not_counted)
         first, last = self._holdings.range
         if len(keys) and request.sums.shape[1] != self._holdings.width:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
@@ -375,6 +383,7 @@ class PsCore:
 
     def snapshot(self, request: SnapshotRequest) -> SnapshotReply:
         """This server's part of a cut; a repeated request gets the same answer."""
+        self._limits.check_snapshot(request)
         with self._cutting:
             if self._last_cut is not None and self._last_cut[0] == request:
                 return self._last_cut[1]
@@ -404,6 +413,7 @@ class PsCore:
         A repeated request changes nothing. One of a generation that is known with other contents,
         or after an update, is of a master that has lost its ledger: it needs a newer generation.
         """
+        self._limits.check_restore(request)
         with self._lock:
             if self._is_outrun_by(request):
                 return _too_old(self._announced)
@@ -411,6 +421,7 @@ class PsCore:
                 return RestoreReply("", self.num_rows)
             self._announced, self._served = request.generation, -1
             self._wanted = request
+            self._epoch = None
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.ROLLED_BACK)
             self._let_pull()
@@ -513,6 +524,9 @@ class PsCore:
 
     def _fence(self, batch: BatchId) -> Status | None:
         """Refuses what a later attempt has taken over; notes the attempt otherwise."""
+        if self._epoch is not None:
+            self._limits.check_next_epoch(batch, self._epoch)
+        self._epoch = max(batch.epoch, self._epoch or 0)
         if not self._holdings.applied.begin(batch):
             return Status.SUPERSEDED
         for other in list(self._waiting):
@@ -608,6 +622,10 @@ def _scaled(gradients: BatchGradients, scale: float, factor: float) -> BatchGrad
         rows = replace(gradients.rows, sums=gradients.rows.sums * np.float32(scale))
         gradients = replace(gradients, rows=rows, dense=gradients.dense * np.float32(scale))
     return replace(gradients, learning_rate_factor=gradients.learning_rate_factor * factor)
+
+
+def _not_counted(_: Int32Array) -> None:
+    """For keys that are looked up beside a push."""
 
 
 def _no_cut(reason: str, *, of_storage: bool = False) -> SnapshotReply:

@@ -11,6 +11,8 @@ from rounds_machine import RoundsMachine
 from server_bugs import BUGS_OF_ROUNDS, BUGS_OF_SERVERS
 from servers_machine import ServersMachine, small
 
+from ctr_pipeline.distributed.rpc.failures import Refusal
+
 SETTINGS = settings(
     max_examples=60,
     stateful_step_count=12,
@@ -71,7 +73,7 @@ def test_a_worker_is_excused_from_one_round(make_rounds):
 @pytest.mark.parametrize("seed_bug", BUGS_OF_SERVERS, ids=lambda bug: bug.__name__)
 def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
     seed_bug(monkeypatch.setattr)
-    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+    with pytest.raises((AssertionError, RuntimeError, ValueError, Refusal)):
         run_state_machine_as_test(make_servers, settings=UNTIL_FOUND)
 
 

@@ -1,0 +1,153 @@
+"""What a request may say: every number is held against the job's spec before anything follows it.
+
+Refusals are final for the call and change nothing.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.distributed.coordination.messages import (
+    LoggedFile,
+    RestoreRequest,
+    SnapshotRequest,
+    TaskMarks,
+)
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec
+from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.rpc.packed import PushRequest
+
+_MOST = 1 << 40
+"""Of numbers that the spec does not bound: attempts, cuts, generations."""
+
+_MOST_STEPS = (1 << 31) - 1
+"""Rows keep the step of their last update in 32 bits."""
+
+_ID_BITS = 44
+"""Of a key, below the number of its table."""
+
+
+class RequestLimits:
+    """The numbers that requests of one job can hold.
+
+    Args:
+        spec: Of the job. Without training rows, its tasks are not bounded.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        train = spec.split("train")
+        self._num_tasks = _MOST
+        if train is not None and spec.batch_size > 0:
+            order = EpochOrder(
+                train.num_rows, spec.batch_size, spec.seed, 0, spec.shuffle, BATCHES_PER_TASK
+            )
+            self._num_tasks = order.num_tasks
+        num_slots = max(len(spec.slot_tables) or len(spec.tables), 1)
+        self._most_in_batch = spec.batch_size * num_slots
+
+    def check_batch(self, batch: BatchId) -> None:
+        """A batch of a training task; raises Refusal."""
+        spec = self._spec
+        if batch.epoch >= spec.epochs or batch.task >= self._num_tasks or batch.attempt > _MOST:
+            raise Refusal("mismatch", f"the job has no {_name_of(batch)}, attempt {batch.attempt}")
+
+    def check_next_epoch(self, batch: BatchId, newest: int) -> None:
+        """An epoch follows the newest one that is known, or is not newer; raises Refusal."""
+        if batch.epoch > newest + 1:
+            raise Refusal("mismatch", f"{_name_of(batch)} comes before epoch {newest + 1}")
+
+    def check_push(self, request: PushRequest, version: int) -> None:
+        """Numbers and gradients of a push; raises Refusal.
+
+        Args:
+            request: Its keys may be anybody's.
+            version: Of the server.
+        """
+        self.check_batch(request.batch)
+        spec = self._spec
+        most_steps = min(spec.epochs * self._num_tasks * BATCHES_PER_TASK, _MOST_STEPS)
+        if (
+            request.step > min(most_steps, _MOST_STEPS - spec.earlier_steps)
+            or request.learning_rate_factor > 1.0
+            or request.num_examples > spec.batch_size
+            or request.version > version
+        ):
+            raise Refusal(
+                "mismatch",
+                f"{_name_of(request.batch)} says step {request.step}, {request.num_examples} "
+                f"examples, learning rate × {request.learning_rate_factor}, version "
+                f"{request.version} of {version}",
+            )
+        counts = request.num_occurrences
+        if len(counts) and not 1 <= counts.min() <= counts.max() <= self._most_in_batch:
+            raise Refusal(
+                "mismatch",
+                f"{_name_of(request.batch)} says that a key occurs {counts.min()} to "
+                f"{counts.max()} times",
+            )
+        self._check_finite(request)
+
+    def _check_finite(self, request: PushRequest) -> None:
+        for gradients in (request.sums, request.dense):
+            if np.isfinite(gradients).all():
+                continue
+            where = "the dense parameters"
+            if gradients is request.sums:
+                row = int(np.flatnonzero(~np.isfinite(gradients).all(axis=1))[0])
+                table = int(request.keys[row]) >> _ID_BITS
+                where = f"table '{self._spec.tables[table].name}'"
+            raise Refusal(
+                "not_finite",
+                f"{_name_of(request.batch)} has gradients of {where} that are not finite: the "
+                "training diverges, or a value of the rows is out of bounds",
+            )
+
+    def check_snapshot(self, request: SnapshotRequest) -> None:
+        """Numbers of a cut; raises Refusal."""
+        numbers = (request.cut - 1, request.parent, request.oldest_step)
+        if min(numbers) < 0 or request.parent >= request.cut or request.cut > _MOST:
+            raise Refusal("mismatch", f"there is no cut {request.cut} after {request.parent}")
+
+    def check_restore(self, request: RestoreRequest) -> None:
+        """All that a restore names exists, or is refused before anything is given up.
+
+        Raises:
+            Refusal: It does not.
+        """
+        if not (0 <= request.generation <= _MOST and 0 <= request.cut <= _MOST):
+            raise Refusal(
+                "mismatch", f"there is no cut {request.cut}, generation {request.generation}"
+            )
+        for chain in request.partitions:
+            if not 0 <= chain.partition < self._spec.num_partitions:
+                raise Refusal("mismatch", f"there is no partition {chain.partition}")
+            if not 0 <= chain.marks_of < max(len(request.marks), 1):
+                raise Refusal("mismatch", f"there are no marks of server {chain.marks_of}")
+            _check_names(chain.files)
+        _check_names(request.dense)
+        for marks in request.marks:
+            for mark in marks:
+                self._check_mark(mark)
+
+    def _check_mark(self, mark: TaskMarks) -> None:
+        is_known = 0 <= mark.epoch <= _MOST and 0 <= mark.task <= _MOST and 0 <= mark.mask < 1 << 64
+        if is_known and mark.scope is not None:
+            is_known = all(
+                0 <= partition < self._spec.num_partitions for partition in mark.scope.partitions
+            ) and all(0 <= low <= high <= self._spec.num_dense for low, high in mark.scope.dense)
+        if not is_known:
+            raise Refusal("mismatch", f"there are no such marks: {mark}"[:300])
+
+
+def _check_names(files: Iterable[LoggedFile]) -> None:
+    """Files lie in the checkpoints folder itself."""
+    for file in files:
+        if file.name in {"", ".", ".."} or any(sign in file.name for sign in "/\\\0"):
+            raise Refusal("mismatch", f"{file.name[:100]!r} is no name of a file of a checkpoint")
+
+
+def _name_of(batch: BatchId) -> str:
+    return f"batch {batch.batch} of training task {batch.task} of epoch {batch.epoch}"
