@@ -363,8 +363,10 @@ class PsCore:
     def init_dense(self, request: DenseRequest) -> DenseReply:
         """Takes the initial dense values of the first caller.
 
+        Others are told where theirs differ in the last bits, as they may on another processor.
+
         Raises:
-            Refusal: They are not those of this server, or differ from another caller's.
+            Refusal: They are not those of this server, or of another model than the first caller's.
         """
         first, last = self._holdings.range
         if (request.first, len(request.values)) != (first, last - first):
@@ -372,13 +374,16 @@ class PsCore:
         with self._lock:
             status = self._gate(request.generation)
             if status is None:
-                before = self._holdings.has_dense
-                if self._holdings.initialise_dense(request.values) is False:
+                if not np.isfinite(request.values).all():
+                    raise Refusal("not_finite", "an initial dense value is not finite")
+                outcome = self._holdings.initialise_dense(request.values)
+                if outcome == "other":
                     raise Refusal(
                         "dense_differs",
                         "another worker gave other initial values for the dense parameters",
                     )
-                status = Status.REPEATED if before else Status.DONE
+                status = Status.DONE if outcome == "taken" else Status.REPEATED
+                return DenseReply(status, self._shown_generation(), differs=outcome == "close")
             return DenseReply(status, self._shown_generation())
 
     def snapshot(self, request: SnapshotRequest) -> SnapshotReply:

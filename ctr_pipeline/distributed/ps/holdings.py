@@ -3,11 +3,10 @@
 Not safe to call from several threads: `core` sees to that.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -55,6 +54,14 @@ from ctr_pipeline.embeddings.specs import (
 )
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RepeatedKeysError
+
+_SAME_VALUES = 1e-5
+"""Initial values that differ by less, absolutely or relatively, are of one model: processors round
+differently."""
+
+InitialDense = Literal["taken", "had", "close", "other"]
+"""What became of initial dense values: they were taken; they were there before, or those of a cut;
+values close to them were there before; others were."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class Holdings:
         self._table_sizes = np.array([table.num_ids for table in spec.tables], np.int64)
         self._partitions = owned_partitions(spec, index)
         self._dense: DenseRange | None = None
-        self._initial_crc: int | None = None
+        self._initial_dense: Float32Array | None = None
         self.width = sum(segment.dim for segment in spec.segments)
         self.range = dense_ranges(spec, spec.num_parameter_servers)[index]
         self.applied = AppliedBatches(Units(self._partitions, (self.range,)))
@@ -185,18 +192,17 @@ class Holdings:
         """The dense range, float32; later updates leave it as it is."""
         return self._given_dense().copy_values()
 
-    def initialise_dense(self, values: Float32Array) -> bool | None:
-        """Takes the initial dense values.
-
-        Returns:
-            True: they were taken, or are those that were taken before; False: others were; None:
-            the values are those of a cut.
-        """
-        crc = zlib.crc32(np.ascontiguousarray(values).data)
+    def initialise_dense(self, values: Float32Array) -> InitialDense:
+        """Takes the initial dense values of the first caller."""
         if self._dense is None:
             self._dense = DenseRange(self.applied.units.pieces, self._optimizer, values)
-            self._initial_crc = crc
-        return None if self._initial_crc is None else crc == self._initial_crc
+            self._initial_dense = values.copy()
+            return "taken"
+        initial = self._initial_dense
+        if initial is None or np.array_equal(initial, values):
+            return "had"
+        is_close = np.allclose(initial, values, rtol=_SAME_VALUES, atol=_SAME_VALUES)
+        return "close" if is_close else "other"
 
     def apply(self, batches: Sequence[BatchGradients]) -> int:
         """Makes one update of batches, where they were not applied yet, and marks them.
@@ -319,7 +325,7 @@ class Holdings:
                 cut=request.cut,
             )
         self.counts.rows_moved()
-        self._dense = self._initial_crc = None
+        self._dense = self._initial_dense = None
         if request.cut > 0:
             self._dense = DenseRange.restored(
                 applied.units.pieces,

@@ -444,19 +444,28 @@ class DenseReply:
     Attributes:
         status: DONE, REPEATED (there are values already), ROLLED_BACK or NOT_READY.
         generation: Of the server.
+        differs: The values that are there are others, in their last bits.
     """
 
     KIND: ClassVar = Kind.DENSE_REPLY
     status: Status
     generation: int
+    differs: bool = False
 
     def encode(self) -> bytes:
         """As bytes."""
-        return _encode(_Header(kind=self.KIND, status=self.status, generation=self.generation))
+        flags = _FLAG_DENSE if self.differs else 0
+        return _encode(
+            _Header(kind=self.KIND, status=self.status, flags=flags, generation=self.generation)
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """From bytes; raises MalformedMessage."""
         header, arrays = _decode(data, cls.KIND), _Arrays(data)
         arrays.finish()
-        return cls(status=_status(header), generation=header.generation)
+        return cls(
+            status=_status(header),
+            generation=header.generation,
+            differs=bool(header.flags & _FLAG_DENSE),
+        )

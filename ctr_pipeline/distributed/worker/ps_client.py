@@ -7,6 +7,7 @@ Every call is tried again until its deadline, see `ps_calls`: a pull changes not
 twice, and a push that was applied before is answered as such.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 
 __all__ = ["PreparedKeys", "PsClient", "Pull", "Push", "PushOutcome", "RolledBack", "Superseded"]
 
+_LOGGER = logging.getLogger(__name__)
 _SERVICE = "PsService"
 _DEADLINE_SECONDS = 30.0
 _CALL_SECONDS = 10.0
@@ -565,7 +567,7 @@ class PsClient:
             values: float32 [P].
 
         Raises:
-            CallRefused: Another worker gave others.
+            CallRefused: Another worker gave those of another model.
             RolledBack: The generation is over.
             PeerUnavailable: A server did not answer until the deadline.
         """
@@ -576,9 +578,15 @@ class PsClient:
         def send(server: int) -> None:
             first, last = self._ranges[server]
             request = DenseRequest(generation, first, values[first:last])
-            self._calls.ask(
+            reply, _ = self._calls.ask(
                 server, "InitDense", request.encode(), DenseReply.decode, generation=generation
             )
+            if reply.differs:
+                _LOGGER.warning(
+                    "Initial dense values computed here differ in their last bits from those that "
+                    "ps-%d was given first, which are used: workers run on unlike processors",
+                    server,
+                )
 
         self._calls.on_all_servers(send)
 

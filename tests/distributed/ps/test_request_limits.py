@@ -166,3 +166,8 @@ def test_a_restore_that_cannot_be_gives_nothing_up(caller, said):
     refused(lambda: caller.core.restore(replace(nothing_trained(1), **said)))
     assert caller.core.generation == 0
     is_untouched(caller)
+
+
+def test_initial_dense_values_that_are_not_finite(caller):
+    refused(lambda: caller.init(np.nan), "not_finite")
+    is_untouched(caller)

@@ -84,7 +84,7 @@ def messages(draw):
         )
     if kind == 4:
         return DenseRequest(draw(COUNTS), draw(COUNTS), floats(num_dense))
-    return DenseReply(draw(STATUSES), draw(COUNTS))
+    return DenseReply(draw(STATUSES), draw(COUNTS), draw(st.booleans()))
 
 
 KINDS = (PullRequest, PullReply, PushRequest, PushReply, DenseRequest, DenseReply)

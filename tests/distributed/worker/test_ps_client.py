@@ -593,3 +593,19 @@ def test_a_server_that_keeps_failing_is_unavailable(start):
     world.wire.fate = fail
     with pytest.raises(PeerUnavailable, match="no room"):
         world.pull(world.prepare()).wait()
+
+
+def test_the_first_initial_dense_values_win_where_the_last_bits_differ(start, access, caplog):
+    world = start(2)
+    ours = np.full(NUM_DENSE, 1e-7, np.float32)
+    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other.route(0, ("0", "1"))
+    other.init_dense(ours)
+    assert caplog.text.count("differ in their last bits") == 2
+    # It goes on with what the servers have.
+    pull = world.pull(world.prepare(), client=other)
+    assert not other.dense(pull).any()
+    caplog.clear()
+    world.client.init_dense(np.zeros(NUM_DENSE, np.float32))
+    assert not caplog.text
+    other.close()
