@@ -14,6 +14,7 @@ master, so milliseconds are upper bounds wherever the processor is busy.
 import argparse
 import multiprocessing
 import os
+import secrets
 import statistics
 import tempfile
 import threading
@@ -185,7 +186,7 @@ def be_servers(run_folder: Path, number: int, channel: Connection) -> None:
 def _be_server(
     run_folder: Path, index: int, address: str, stop: threading.Event, calls: "Tally"
 ) -> None:
-    member = Member("ps", index, f"server{index:010d}")
+    member = Member("ps", index, f"server{index:010d}", secrets.token_hex(16))
     client = connect(run_folder, "ps")
     reply = client.call(
         "Register",
@@ -257,7 +258,7 @@ class Worker:
 
     def __init__(self, index: int, connect_to: Callable[[], TimedLink]) -> None:
         self.session = Session(
-            member=Member("worker", index, f"worker{index:010d}"),
+            member=Member("worker", index, f"worker{index:010d}", secrets.token_hex(16)),
             config_fingerprint="config",
             metrics_address="",
             connect=connect_to,

@@ -464,16 +464,18 @@ class Job:
         directive: Directive = "go_on"
         if member is None:
             directive = "leave" if self._is_void(request.member) else "register_again"
-        else:
-            member.hear(self._clock.seconds)
-            member.take_in_stats(request.stats)
-            for report in request.reports:
-                self._take_in_report(member, report, request.generation)
-            self._advance()
-            # The report itself may have ended the job.
-            if not self._is_wanted(member):
-                directive = "leave"
-                member.told_to_leave = True
+            # It is told nothing of others.
+            reply = HeartbeatReply(directive, self._head.generation, (), request.held, ())
+            return reply, self._flush()
+        member.hear(self._clock.seconds)
+        member.take_in_stats(request.stats)
+        for report in request.reports:
+            self._take_in_report(member, report, request.generation)
+        self._advance()
+        # The report itself may have ended the job.
+        if not self._is_wanted(member):
+            directive = "leave"
+            member.told_to_leave = True
         revoked = tuple(
             lease
             for lease in request.held
@@ -715,7 +717,7 @@ class Job:
 
     def _registered(self, who: Member) -> MemberState | None:
         member = self._members.get((who.role, who.index))
-        return member if member is not None and member.incarnation == who.incarnation else None
+        return member if member is not None and member.is_process(who) else None
 
     def _is_void(self, who: Member) -> bool:
         """Whether an unknown process has no place here, now or later."""
@@ -748,6 +750,8 @@ class Job:
         member = self._member(who.role, who.index)
         if who.incarnation in member.given_up:
             return "this process was given up: it ended, was replaced, or fell silent"
+        if member.incarnation == who.incarnation and not member.is_process(who):
+            return "another process has registered under its name"
         # A worker that is replaced loses a batch; a server takes the whole job back.
         patience = self._settings.server_silence_seconds
         now = self._clock.seconds

@@ -1,10 +1,13 @@
 """Members of a job: who they are, when they were heard, what is asked of their launcher."""
 
+import hashlib
+import hmac
 from dataclasses import dataclass, field, replace
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.messages import (
+    Member,
     MemberStats,
     RegisterRequest,
     Role,
@@ -25,6 +28,7 @@ class MemberState:
         role: Of the member.
         index: Of the member.
         incarnation: Of the registered process; empty if there is none.
+        secret_hash: Of the secret that the registered process gave.
         address: It serves on; empty for workers.
         metrics_address: Empty if it has none.
         host: Its host.
@@ -54,6 +58,7 @@ class MemberState:
     role: Role
     index: int
     incarnation: str = ""
+    secret_hash: str = ""
     address: str = ""
     metrics_address: str = ""
     host: str = ""
@@ -128,9 +133,16 @@ class MemberState:
             return False
         return self.is_heard and now - self.heard_at <= silence_seconds
 
+    def is_process(self, who: Member) -> bool:
+        """Whether a caller is the registered process, as only the two of them can know."""
+        return self.incarnation == who.incarnation and hmac.compare_digest(
+            self.secret_hash, _hash_of(who.secret)
+        )
+
     def join(self, request: RegisterRequest, now: float) -> None:
         """A process fills the place."""
         self.incarnation = request.member.incarnation
+        self.secret_hash = _hash_of(request.member.secret)
         self.address, self.metrics_address = request.address, request.metrics_address
         self.host, self.pid = request.host, request.pid
         self.hear(now)
@@ -148,7 +160,7 @@ class MemberState:
         if incarnation and incarnation not in self.given_up:
             self.given_up = [*self.given_up[1 - _GIVEN_UP_KEPT :], incarnation]
         if incarnation == self.incarnation:
-            self.incarnation = self.address = self.metrics_address = ""
+            self.incarnation = self.secret_hash = self.address = self.metrics_address = ""
             self.is_active = self.is_heard = False
 
     def refuse_start(self, now: float) -> None:
@@ -192,6 +204,7 @@ class MemberState:
         """Everything that has to outlive the master."""
         return {
             "incarnation": self.incarnation,
+            "secret_hash": self.secret_hash,
             "address": self.address,
             "metrics_address": self.metrics_address,
             "host": self.host,
@@ -207,3 +220,7 @@ class MemberState:
         """Becomes what `to_json` described."""
         for name, value in record.items():
             setattr(self, name, list(value) if isinstance(value, list) else value)
+
+
+def _hash_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -3,7 +3,7 @@
 Bit k of a mask stands for batch k of a task.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ctr_pipeline.distributed.coordination.spec import JobSpec
@@ -21,12 +21,15 @@ class Member:
     Attributes:
         role: What it is.
         index: Which of them; a restarted one keeps its index.
-        incarnation: Random name of this process; another one after each restart.
+        incarnation: Random name of this process; another one after each restart. Others know it.
+        secret: That only this process and the master know: who registers with it has to show it
+            in every later call.
     """
 
     role: Role
     index: int
     incarnation: str
+    secret: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 
 SERVICE = "MasterService"
+
+_SHORTEST_SECRET = 32
 _MEMBERS: tuple[Role, ...] = ("ps", "worker")
 _PEOPLE: tuple[Role, ...] = ("client", "launcher")
 
@@ -91,7 +93,7 @@ class MasterServicer:
             refused=refused,
             generation=self._executor.generation,
             spec=self._spec,
-            ps_addresses=self._executor.ps_addresses,
+            ps_addresses=() if refused else self._executor.ps_addresses,
             heartbeat_seconds=self._heartbeat_seconds,
             lease_seconds=self._lease_seconds,
             news_seconds=self._news_seconds,
@@ -125,6 +127,8 @@ class MasterServicer:
                 "it was started with another config than the master: features, model or training "
                 "differ"
             )
+        if len(request.member.secret) < _SHORTEST_SECRET:
+            return "it has no secret of its own"
         return ""
 
     def _stop(self, _: Empty) -> Empty:

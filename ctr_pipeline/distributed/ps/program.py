@@ -109,7 +109,9 @@ def run_ps(
         ):
             session = PsSession(
                 core,
-                member=Member("ps", index, incarnation or secrets.token_hex(8)),
+                member=Member(
+                    "ps", index, incarnation or secrets.token_hex(8), secrets.token_hex(16)
+                ),
                 address=advertise or _reachable(address),
                 metrics_address=_reachable(metrics_address),
                 connect=connect,

@@ -78,7 +78,7 @@ class PsSession:
         self._clock = clock
         self._link: MasterLink | None = None
         self._registered = False
-        self._told_to_leave = False
+        self._told_to_leave = self._was_answered = False
         self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
         self._away_since: float | None = None
         self._pauses = self._fresh_pauses()
@@ -105,9 +105,10 @@ class PsSession:
         except PeerUnavailable as error:
             return self._pause(str(error))
         except CallRefused as error:
-            if not error.may_pass:
+            if not error.may_pass_for(answered_before=self._was_answered):
                 raise
             return self._pause(str(error))
+        self._was_answered = True
         self._back()
         if not self._registered:
             return 0.0

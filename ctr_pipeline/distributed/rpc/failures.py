@@ -6,6 +6,9 @@ _PASSING = frozenset({"bug", "master_gone", "not_ready"})
 """Refusals of this moment: a master that ends is followed by another one."""
 
 
+_OF_STRANGERS = frozenset({"token", "unknown_method"})
+
+
 class MalformedMessage(ValueError):  # noqa: N818
     """Bytes are not the message that was expected."""
 
@@ -49,6 +52,14 @@ class CallRefused(CtrPipelineError):  # noqa: N818
     def is_fault_of_peer(self) -> bool:
         """Whether the peer failed at what it was asked, rather than refuse what was sent."""
         return self.may_pass or self.code == "failed"
+
+    def may_pass_for(self, *, answered_before: bool) -> bool:
+        """As `may_pass`, for a caller whom the peer has answered before, or never.
+
+        A peer that has is known to be of the job. If it refuses the token or the method after all,
+        then a stranger has its address by now, and the peer may be back at another one.
+        """
+        return self.may_pass or (answered_before and self.code in _OF_STRANGERS)
 
     @property
     def may_pass(self) -> bool:

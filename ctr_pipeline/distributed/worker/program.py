@@ -115,7 +115,9 @@ def run_worker(
 
     with serve_metrics(WorkerMetrics(figures), host) as metrics_address:
         session = Session(
-            member=Member("worker", index, incarnation or secrets.token_hex(8)),
+            member=Member(
+                "worker", index, incarnation or secrets.token_hex(8), secrets.token_hex(16)
+            ),
             config_fingerprint=model.config_fingerprint,
             metrics_address=metrics_address,
             connect=connect,

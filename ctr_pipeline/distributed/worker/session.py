@@ -109,7 +109,7 @@ class Session:
         self._spec: JobSpec | None = None
         self._route = Route(0, ())
         self._listener: Callable[[Route], None] = lambda _: None
-        self._registered = False
+        self._registered = self._was_answered = False
         self._leaving = False
         self._error: CtrPipelineError | None = None
         self._heartbeat_seconds = self._news_seconds = _ASK_AGAIN_SECONDS
@@ -307,10 +307,11 @@ class Session:
         except PeerUnavailable as error:
             self._pause(str(error))
         except CallRefused as error:
-            if not error.may_pass:
+            if not error.may_pass_for(answered_before=self._was_answered):
                 raise
             self._pause(str(error))
         else:
+            self._was_answered = True
             self._back()
         return 0.0
 

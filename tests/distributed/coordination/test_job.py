@@ -614,6 +614,67 @@ def test_nobody_holds_work_in_a_job_that_waits_so_that_it_does_not_stall():
     assert bench.job.generation == generation
 
 
+def as_member(bench, name, secret, *, role="worker", index=0, held=()):
+    """A heartbeat and a call for work in the name of a member."""
+    member = Member(role, index, name, secret)
+    beat = HeartbeatRequest(member, bench.job.generation, (), MemberStats(), held)
+    reply, actions = bench.job.heartbeat(beat, bench.now)
+    bench.do(actions)
+    leased, actions = bench.job.lease(LeaseRequest(member, bench.job.generation, 9), bench.now)
+    bench.do(actions)
+    return reply, leased
+
+
+def register_with_secret(bench, role, index, name, secret):
+    request = RegisterRequest(
+        Member(role, index, name, secret), 1, "host", "a:1" if role == "ps" else "", "", 1, ""
+    )
+    refused, actions = bench.job.register(request, bench.now)
+    bench.do(actions)
+    return refused
+
+
+def test_who_only_knows_the_name_of_a_member_is_not_taken_for_it():
+    bench = Bench()
+    bench.tell(Tick())
+    assert register_with_secret(bench, "ps", 0, "p", "of p") == ""
+    assert register_with_secret(bench, "worker", 0, "w", "of w") == ""
+    assert register_with_secret(bench, "worker", 0, "w", "guessed") == (
+        "another process has registered under its name"
+    )
+    for secret in ("guessed", ""):
+        reply, leased = as_member(bench, "w", secret)
+        assert (reply.directive, reply.ps_addresses, reply.active_workers) == ("leave", (), ())
+        assert leased.tasks == ()
+    # The member itself, whose reply to its registration may have been lost, goes on.
+    assert register_with_secret(bench, "worker", 0, "w", "of w") == ""
+    reply, leased = as_member(bench, "w", "of w")
+    assert (reply.directive, reply.ps_addresses) == ("go_on", ("a:1",))
+    assert leased.tasks
+
+
+def test_members_prove_themselves_to_the_next_master_whose_ledger_has_no_secret():
+    bench = Bench()
+    bench.tell(Tick())
+    register_with_secret(bench, "ps", 0, "p", "the secret of p")
+    register_with_secret(bench, "worker", 0, "w", "the secret of w")
+    assert "the secret" not in json.dumps(bench.disk)
+    assert "the secret" not in repr(bench.job.status())
+    assert "the secret" not in repr(Member("worker", 0, "w", "the secret of w"))
+    again = Bench(records=bench.disk)
+    assert as_member(again, "w", "the secret of p")[0].directive == "leave"
+    assert as_member(again, "w", "the secret of w")[0].directive == "go_on"
+
+
+def test_a_process_that_nobody_knows_is_told_nothing_of_others():
+    bench = Bench()
+    bench.begin_training("a")
+    reply, _ = as_member(bench, "nobody", "x", index=7)
+    assert (reply.directive, reply.ps_addresses, reply.active_workers) == (
+        "register_again", (), (),
+    )  # fmt: skip
+
+
 INFINITE = float("inf")
 
 

@@ -137,12 +137,16 @@ class ServerGoneError(Exception):
     """A parameter server is not there."""
 
 
+def _secret_of(incarnation: str) -> str:
+    return f"secret of {incarnation}".ljust(32, ".")
+
+
 class FakeServer:
     """A parameter server whose rows count how often each batch was applied."""
 
     def __init__(self, world: "World", index: int, incarnation: str) -> None:
         self._world = world
-        self.member = Member("ps", index, incarnation)
+        self.member = Member("ps", index, incarnation, _secret_of(incarnation))
         self.generation = -1
         self.counts: dict[int, Counter] = {}
         # By partition: after a restore under another number of servers they may differ.
@@ -361,7 +365,7 @@ class FakeWorker:
 
     def __init__(self, world: "World", index: int, incarnation: str) -> None:
         self._world = world
-        self.member = Member("worker", index, incarnation)
+        self.member = Member("worker", index, incarnation, _secret_of(incarnation))
         self.stopped = threading.Event()
         self.leaving = threading.Event()
         self.generation = 0

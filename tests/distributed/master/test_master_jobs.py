@@ -464,7 +464,8 @@ def test_strangers_are_refused(start):
 
     assert "protocol 9 and the master protocol 1" in register(protocol=9)
     assert "another config" in register(config_fingerprint="other")
-    assert "parameter servers" in register(member=Member("ps", 7, "x"))
+    assert "no secret" in register()
+    assert "parameter servers" in register(member=Member("ps", 7, "x", "s" * 32))
     client.close()
     finish(world)
 

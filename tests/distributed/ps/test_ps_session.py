@@ -189,6 +189,19 @@ def test_a_master_that_is_not_ready_is_asked_again(session, master, code):
         session.turn()
 
 
+@pytest.mark.parametrize("code", ["token", "unknown_method"])
+def test_a_stranger_at_the_address_of_a_master_that_answered_is_no_reason_to_end(
+    session, master, code
+):
+    session.turn()
+    master.answers[HeartbeatRequest] = CallRefused(code, "who are you")
+    assert session.turn() <= 0.1
+    # The master is looked for where it is by now.
+    assert master.num_closed == 1
+    del master.answers[HeartbeatRequest]
+    assert session.turn() == 2.0
+
+
 def test_another_jobs_master_is_told_apart(session, master, make_spec):
     master.spec = make_spec(job="another")
     with pytest.raises(CtrPipelineError, match="another one"):

@@ -203,6 +203,17 @@ def test_a_master_that_ends_is_no_reason_to_end():
     assert len(master.sent("Lease")) == 3
 
 
+@pytest.mark.parametrize("code", ["token", "unknown_method"])
+def test_a_stranger_at_the_address_of_a_master_that_answered_is_no_reason_to_end(code):
+    stranger = CallRefused(code, "who are you")
+    master, clock, session = world(Lease=[stranger, wait(0.1), end()])
+    run_for(session, clock, 0.05)
+    assert not session.is_over
+    run_for(session, clock, 10.0)
+    session.raise_refusal()
+    assert len(master.sent("Lease")) == 3
+
+
 def test_leaving_takes_no_more_tasks_and_reports_what_is_done():
     master, clock, session = world(
         Lease=[tasks(leased(0)), wait(0.1)], Heartbeat=[beat(), beat("leave")]
