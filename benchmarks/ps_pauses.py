@@ -43,6 +43,7 @@ from ctr_pipeline.distributed.rpc.packed import (
     PushRequest,
     Status,
 )
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 
 NUM_KEYS, WIDTH = 30_000, 4
@@ -181,6 +182,7 @@ def main() -> None:
     results = {}
     for num_rows in [200_000, 600_000] if options.quick else options.rows:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            create_folder(Path(folder), "benchmark")
             results[str(num_rows)] = measure(num_rows, Path(folder))
     names = list(next(iter(results.values())))
     print_table(

@@ -11,7 +11,7 @@ _FIRST_SIZE = 1 << 10
 _CLEARED_AT_A_TIME = 1 << 17
 _MOVED_AT_A_TIME = 1 << 16
 # For each new row, so that work ends before there is no room: see `make_room`.
-_CLEARED_A_ROW = 128
+_CLEARED_A_ROW = 24
 _MOVED_A_ROW = 4
 
 
@@ -70,7 +70,7 @@ class KeyIndex:
     def make_room(self, num_rows: int, num_new: int) -> None:
         """Makes sure that so many rows can be added.
 
-        A larger table is cleared while the last sixteenth of the room is taken, and the rows follow
+        A larger table is cleared while the last quarter of the room is taken, and the rows follow
         while a quarter of the new room is, so that one call does little more than its share.
 
         Args:
@@ -79,7 +79,7 @@ class KeyIndex:
         """
         needed = num_rows + num_new
         self._move(max(_MOVED_AT_A_TIME, _MOVED_A_ROW * num_new))
-        if 32 * needed > 15 * len(self._table):
+        if 8 * needed > 3 * len(self._table):
             self._clear_next(needed, max(_CLEARED_AT_A_TIME, _CLEARED_A_ROW * num_new))
         if 2 * needed > len(self._table):
             self._move(num_rows)

@@ -9,7 +9,14 @@ only when 32 bits of hash agree.
 
 import numpy as np
 
-from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
+from ctr_pipeline.embeddings.arrays import (
+    BoolArray,
+    Float32Array,
+    Int32Array,
+    Int64Array,
+    UInt8Array,
+    UInt64Array,
+)
 from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.embeddings.lanes import (
     address_of,
@@ -156,6 +163,27 @@ def index_rows(index: UInt64Array, row_keys: Int64Array, first: int, last: int) 
                 place = (place + _ONE) & mask
             index[place] = (tag << _SHIFT_32) | np.uint64(row + 1)
     return -1
+
+
+@kernel
+def keep_rows(
+    records_NR: Float32Array,
+    row_keys: Int64Array,
+    marks_N: UInt8Array,
+    goes_N: BoolArray,
+    first: int,
+) -> int:
+    """Moves rows down to where others go, from the first that goes on; how many stay in all."""
+    place = first
+    for row in range(first, goes_N.shape[0]):
+        if not goes_N[row]:
+            source = address_of(records_NR, (np.uint64(row), _NONE))
+            target = address_of(records_NR, (np.uint64(place), _NONE))
+            copy_values(source, target, np.uint64(records_NR.shape[1]))
+            row_keys[place] = row_keys[row]
+            marks_N[place] = marks_N[row]
+            place += 1
+    return place
 
 
 @kernel

@@ -28,7 +28,6 @@ from ctr_pipeline.errors import TrainingError
 _MOST_ROWS = (1 << 31) - 2
 _SMALLEST_RESERVATION = 1 << 16
 _INT32_MAX = (1 << 31) - 1
-_BLOCK_ROWS = 1 << 14
 
 
 class RowObserver(Protocol):
@@ -278,13 +277,9 @@ class RowStorage:
         if not num_evicted:
             return 0
         evicted = self.keys_N[: self.num_rows][goes]
-        place = int(goes.argmax())
-        for begin in range(place, self.num_rows, _BLOCK_ROWS):
-            rows = begin + np.flatnonzero(~goes[begin : begin + _BLOCK_ROWS])
-            after = place + len(rows)
-            for array in (self.records_NR, self.keys_N, self.marks_N):
-                array[place:after] = array[rows]
-            place = after
+        place = row_kernels.keep_rows(
+            self.records_NR, self.keys_N, self.marks_N, goes, int(goes.argmax())
+        )
         self.marks_N[place : self.num_rows] = 0
         self.num_rows = place
         self._index.rebuild(place)

@@ -36,6 +36,9 @@ _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
 _EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  compared with, not bound to
 _MOST_ROW_THREADS = 4
+_TOY_ROWS = 1 << 10
+"""So many that their index grows."""
+
 _GRACE_SECONDS = 1.0
 _CLOCK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 0.2
@@ -136,7 +139,7 @@ def warm_up(spec: JobSpec) -> None:
     num_dense = 1
     toy = replace(
         spec,
-        tables=(TableShape("toy", 4),),
+        tables=(TableShape("toy", _TOY_ROWS),),
         counts_file="",
         num_dense=num_dense,
         num_partitions=1,
@@ -149,7 +152,7 @@ def warm_up(spec: JobSpec) -> None:
     core.init_dense(DenseRequest(0, 0, dense))
     batch = BatchId(0, 0, 1, 0)
     # Through bytes, as over the network: kernels are compiled anew for arrays that may be written.
-    pull = PullRequest(0, batch, 0, create=True, dense_version=-1, keys=np.arange(3))
+    pull = PullRequest(0, batch, 0, create=True, dense_version=-1, keys=np.arange(_TOY_ROWS))
     core.pull(PullRequest.decode(pull.encode()))
     push = PushRequest(
         generation=0,

@@ -1,0 +1,132 @@
+"""Whatever several threads ask of a server at once, it is as if they had asked in turns.
+
+The values count: each batch adds 1 to the rows it names, so a cut holds what its marks say, or a
+batch was applied in part, twice, or seen half done.
+"""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+from ps_requests import Caller, batch, counting, owned_keys
+from test_ps_restores import restore_request, restored
+
+from ctr_pipeline.distributed.coordination.messages import SnapshotRequest
+from ctr_pipeline.distributed.rpc.packed import Status
+
+NUM_THREADS, NUM_BATCHES, NUM_CUTS = 3, 30, 6
+OLDEST_STEP = 10
+
+
+class Worker:
+    """Pulls and pushes in a thread; what it pushed is known by task and batch.
+
+    Args:
+        core: The server.
+        number: Of the worker and its task.
+        keys: That it chooses among.
+    """
+
+    def __init__(self, core, number, keys):
+        self.caller = Caller(core, str(number))
+        self.task = number
+        self.rng = np.random.default_rng([core.spec.seed, number])
+        self.keys = keys
+        self.pushed = {}
+        self.errors = []
+        self.thread = threading.Thread(target=self.work, daemon=True)
+
+    def work(self):
+        try:
+            for number in range(NUM_BATCHES):
+                self.train(number)
+        except Exception as error:  # noqa: BLE001  told by the test
+            self.errors.append(error)
+
+    def train(self, number):
+        keys = np.unique(self.rng.choice(self.keys, 40))
+        self.pushed[self.task, number] = keys
+        step = OLDEST_STEP + number
+        pulled = self.until_served(lambda: self.caller.pull(keys))
+        # Rows of one batch after another, whole: a value never falls behind what this worker did.
+        own = np.array([self.count(one) for one in keys])
+        assert (pulled.values[:, 0] >= own).all()
+        reply = self.until_served(
+            lambda: self.caller.push(keys, batch(number, task=self.task), step=step)
+        )
+        assert reply.status is Status.DONE
+        if self.rng.random() < 0.3:
+            again = self.until_served(
+                lambda: self.caller.push(keys, batch(number, task=self.task), step=step)
+            )
+            assert again.status is Status.REPEATED
+
+    def count(self, one):
+        done = [keys for (_, number), keys in self.pushed.items() if number < len(self.pushed) - 1]
+        return sum(one in keys for keys in done)
+
+    @staticmethod
+    def until_served(call):
+        """Calls again while rows are removed."""
+        while (reply := call()).status is Status.NOT_READY:
+            pass
+        return reply
+
+
+@pytest.fixture
+def eager_threads():
+    """Threads that give way to each other wherever they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("eager_threads")
+@pytest.mark.parametrize("seed", range(4))
+def test_cuts_hold_whole_batches_whatever_goes_on(make_spec, make_core, make_optimizer, seed):
+    spec = counting(make_spec(seed=seed), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core, "before")
+    caller.init()
+    keys = np.random.default_rng(seed).permutation(owned_keys(spec, 0))[:400]
+    forgotten, trained = np.sort(keys[:100]), keys[100:]
+    caller.pull(forgotten)
+    first = batch(0, task=NUM_THREADS)
+    assert caller.push(forgotten, first, step=1).status is Status.DONE
+
+    workers = [Worker(core, number, trained) for number in range(NUM_THREADS)]
+    for worker in workers:
+        worker.thread.start()
+    replies = []
+    for cut in range(1, NUM_CUTS + 1):
+        # Every other cut removes what was updated before, and is of all rows.
+        oldest = OLDEST_STEP if cut % 2 == 0 else 0
+        replies.append(core.snapshot(SnapshotRequest(0, cut, 0, True, oldest)))
+    for worker in workers:
+        worker.thread.join(60)
+        assert not worker.thread.is_alive()
+        assert worker.errors == []
+    replies.append(core.snapshot(SnapshotRequest(0, NUM_CUTS + 1, 0, True)))
+
+    pushed = {place: found for worker in workers for place, found in worker.pushed.items()}
+    for cut, reply in enumerate(replies, 1):
+        masks = {mark.task: mark.mask for mark in reply.marks}
+        expected = dict.fromkeys(trained.tolist(), 0.0)
+        for (task, number), found in pushed.items():
+            for one in found.tolist() if masks.get(task, 0) >> number & 1 else ():
+                expected[one] += 1.0
+        (copy,) = restored(spec, restore_request([reply], 1, cut))
+        values, dense = Caller(copy).values(trained, generation=1)
+        assert values == list(expected.values())
+        # The first batch, too, moved the dense values.
+        assert set(dense) <= {float(sum(mask.bit_count() for mask in masks.values()))}
+        kept = Caller(copy).values(forgotten, generation=1)[0]
+        assert kept == [1.0 if cut == 1 else 0.0] * len(forgotten)
+    # All of it, once.
+    assert {mark.task: mark.mask.bit_count() for mark in replies[-1].marks} == {
+        **dict.fromkeys(range(NUM_THREADS), NUM_BATCHES),
+        NUM_THREADS: 1,
+    }
+    assert core.num_evicted == len(forgotten)
