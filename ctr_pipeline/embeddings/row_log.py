@@ -687,9 +687,11 @@ class _LogBatch:
 def _numbers(column: Any, dtype: Any) -> Any:
     """A column without nulls as a view; unlike `to_numpy` it does not load pandas."""
     content = column.buffers()[1]
-    if content is None:
+    if content is None or not len(column):
         return np.empty(0, dtype)
-    return np.frombuffer(content, dtype)[column.offset : column.offset + len(column)]
+    # The buffer may end anywhere behind them.
+    start = column.offset * np.dtype(dtype).itemsize
+    return np.frombuffer(content, dtype, len(column), start)
 
 
 def _flags(column: Any) -> BoolArray:
