@@ -86,7 +86,7 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
             },
         }
     )
-    run_folder.mkdir(parents=True)
+    (run_folder / "checkpoints").mkdir(parents=True)
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
     spec = JobSpec(
         job="benchmark",
