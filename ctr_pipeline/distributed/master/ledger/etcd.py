@@ -5,6 +5,7 @@ One key a record, all under the name of the job, plus:
 - `lock`: held under a lease that a thread keeps alive; it names its holder.
 - `turn`: a number that every transaction compares and counts up.
 - `identity`: whose ledger it is.
+- `pieces/`: of records too large for one value; the record names its newest ones.
 - `journal/`: commits too large for one transaction, until they have been carried out.
 
 Every transaction is conditional on `lock` being the one this master made, so a master that lost it
@@ -55,6 +56,7 @@ _WAIT_STEP_SECONDS = 0.25
 # etcd's own limits are 128 operations and 1.5 MB, of which base64 is not counted but headers are.
 _MOST_OPERATIONS = 120
 _MOST_BYTES = 1_000_000
+_PIECE_BYTES = 500_000
 _COMPRESSED_BEYOND_BYTES = 16_384
 _ATTEMPTS = 3
 
@@ -80,6 +82,30 @@ class LockHolder:
     machine: str
     started: int
     lease: str
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Where the pieces of a record lie, as its value says.
+
+    Attributes:
+        folder: Below `pieces/` and the record's name; another one each time it is written.
+        number: Of pieces.
+    """
+
+    folder: str
+    number: int
+
+    def to_record(self) -> bytes:
+        return f"p{self.folder}/{self.number}".encode()
+
+    @classmethod
+    def of_record(cls, value: bytes) -> "_Pieces | None":
+        """None if the value is the record itself: JSON, which begins otherwise, or compressed."""
+        if value[:1] != b"p":
+            return None
+        folder, _, number = value[1:].decode().partition("/")
+        return cls(folder, int(number))
 
 
 class EtcdLedger:
@@ -133,6 +159,8 @@ class EtcdLedger:
         self._closed = False
         self._ended = threading.Event()
         self._turn = 0
+        self._pieces: dict[str, _Pieces] = {}
+        """Of records that lie in pieces."""
         self._journal_begun = False
         self._lease, self._lock_revision = self._take_lock(wait_seconds, clock, sleep)
         # Connections are not for two threads at once: the keeper has its own.
@@ -155,12 +183,13 @@ class EtcdLedger:
             self._refuse_if_over()
             self._write_waiting()
             self._finish_journal()
-            folder = f"{self._root}records/"
-            found = read_folder(self._gateway, folder, self._place)
-            records = {
-                name: _to_json(value, f"{self._place}records/{name}")
+            found = read_folder(self._gateway, f"{self._root}records/", self._place)
+            self._pieces = {
+                name: pieces
                 for name, value in found.items()
+                if (pieces := _Pieces.of_record(value)) is not None
             }
+            records = _read_records(self._gateway, self._root, found, self._place)
             # What was read is ours only if nobody else has written since.
             self._transact([])
             return records
@@ -291,7 +320,12 @@ class EtcdLedger:
         if not self._waiting:
             self._refuse_if_over(closing=True)
             return
-        operations = [self._to_operation(key, value) for key, value in self._waiting.items()]
+        pieces = dict(self._pieces)
+        operations = [
+            operation
+            for key, value in self._waiting.items()
+            for operation in self._to_operations(key, value, pieces)
+        ]
         parts = _in_parts(operations)
         if self._journal_begun:
             self._finish_journal()
@@ -299,20 +333,28 @@ class EtcdLedger:
             self._transact(parts[0])
         else:
             self._write_by_journal(parts)
+        self._pieces = pieces
         self._waiting.clear()
 
-    def _to_operation(self, key: str, value: Json | None) -> Operation:
-        name = f"{self._root}records/{key}"
+    def _to_operations(
+        self, key: str, value: Json | None, pieces: dict[str, _Pieces]
+    ) -> list[Operation]:
+        """Puts or deletes a record; `pieces` is as it will be then."""
+        name, folder = f"{self._root}records/{key}", f"{self._root}pieces/{key}/"
+        before = pieces.pop(key, None)
+        operations = [] if before is None else [delete_folder(f"{folder}{before.folder}/")]
         if value is None:
-            return delete(name)
+            return [*operations, delete(name)]
         data = _to_bytes(value)
-        if len(data) > _MOST_BYTES:
-            raise LedgerError(
-                f"record '{key}' of {len(data):,} bytes is too large for etcd",
-                place=self._place,
-                remedy="Use runtime.ledger: sqlite",
-            )
-        return put(name, data)
+        if len(data) <= _MOST_BYTES:
+            return [*operations, put(name, data)]
+        parts = [data[first : first + _PIECE_BYTES] for first in range(0, len(data), _PIECE_BYTES)]
+        pieces[key] = _Pieces(uuid.uuid4().hex, len(parts))
+        operations += [
+            put(f"{folder}{pieces[key].folder}/{number:06d}", part)
+            for number, part in enumerate(parts)
+        ]
+        return [*operations, put(name, pieces[key].to_record())]
 
     def _write_by_journal(self, parts: Sequence[Sequence[Operation]]) -> None:
         """Parts of one commit: in the journal first, so that they happen all or not at all."""
@@ -485,11 +527,27 @@ def read_etcd_ledger(
         if found is None:
             raise LedgerError("there is no ledger here", place=place)
         records = read_folder(gateway, f"{root}records/", place)
-        return _to_identity(found[0], place), {
-            name: _to_json(value, f"{place}records/{name}") for name, value in records.items()
-        }
+        return _to_identity(found[0], place), _read_records(gateway, root, records, place)
     finally:
         gateway.close()
+
+
+def _read_records(
+    gateway: EtcdGateway, root: str, found: Mapping[str, bytes], place: str
+) -> dict[str, Json]:
+    """Records of their values, with the pieces of those that lie in some."""
+    records = {}
+    for name, value in found.items():
+        pieces = _Pieces.of_record(value)
+        if pieces is not None:
+            parts = read_folder(gateway, f"{root}pieces/{name}/{pieces.folder}/", place)
+            if len(parts) != pieces.number:
+                raise LedgerDamagedError("pieces of a record are missing", place=f"{place}{name}")
+            data = b"".join(parts[part] for part in sorted(parts))
+        else:
+            data = value
+        records[name] = _to_json(data, f"{place}records/{name}")
+    return records
 
 
 def _job_root(prefix: str, job: str) -> str:
