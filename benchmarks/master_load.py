@@ -59,6 +59,7 @@ from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 
 T = TypeVar("T")
@@ -86,7 +87,8 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
             },
         }
     )
-    (run_folder / "checkpoints").mkdir(parents=True)
+    run_folder.mkdir(parents=True)
+    create_folder(run_folder / "checkpoints", "benchmark")
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
     spec = JobSpec(
         job="benchmark",
