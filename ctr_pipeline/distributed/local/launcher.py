@@ -377,7 +377,14 @@ class LocalLauncher:
             raise
         finally:
             os.close(writing)
-        self._watch(process, pid)
+        try:
+            self._watch(process, pid)
+        except OSError:
+            # One that cannot be watched must not join the job.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._close_output(process)
+            raise
 
     def _spawn_instead(self, process: _Process) -> None:
         """Starts from nothing what the nursery did not bear."""
@@ -593,7 +600,12 @@ class LocalLauncher:
         process.request = self._num_requests
         process.wait_until = self._clock() + _FORK_SECONDS
         writing = self._open_output(process)
-        permit, process.permit = os.pipe()
+        try:
+            permit, process.permit = os.pipe()
+        except OSError:
+            os.close(writing)
+            self._close_output(process)
+            raise
         arguments = self._commands.from_nursery(process.start)
         try:
             asked = self._nursery is not None and self._nursery.ask(

@@ -309,6 +309,32 @@ class TestNoRoom:
         assert state_of(launcher, "ps").running
         remote.close()
 
+    def test_a_process_that_cannot_be_watched_is_ended(self, launch, monkeypatch):
+        launcher = launch(Scripts(ps=SLEEP))
+        target = "ctr_pipeline.distributed.local.launcher"
+        spawned = []
+
+        def spawn_and_note(*arguments, **keywords):
+            spawned.append(spawn(*arguments, **keywords))
+            return spawned[-1]
+
+        def refuse(pid):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(f"{target}.spawn", spawn_and_note)
+        with monkeypatch.context() as patched:
+            patched.setattr(f"{target}.ProcessHandle", refuse)
+            open_files = set(Path("/proc/self/fd").iterdir())
+            for _ in range(3):
+                with pytest.raises(LauncherBusyError, match="Too many open files"):
+                    launcher.start("ps", 0)
+            assert len(set(Path("/proc/self/fd").iterdir()) - open_files) <= 1
+        assert len(spawned) == 3
+        assert not any(map(is_alive, spawned))
+        assert launcher.observe() == ()
+        launcher.start("ps", 0)
+        assert is_alive(state_of(launcher, "ps").pid)
+
     def test_a_master_comes_back_as_soon_as_there_is_some(self, launch, room):
         launcher = launch(Scripts(master=SLEEP))
         launcher.start("master", 0)
