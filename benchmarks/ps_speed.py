@@ -35,6 +35,7 @@ from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.program import row_threads, warm_up
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.embeddings.specs import OptimizerSpec
@@ -86,7 +87,10 @@ def serve(spec: JobSpec, index: int, channel: Connection) -> None:
     core = PsCore(spec, index, threads=row_threads(spec))
     core.restore(RestoreRequest(0, 0, (), (), ()))
     server = RpcServer(
-        SERVICE, ps_methods(core, lambda: None), address="127.0.0.1:0", access=ACCESS
+        SERVICE,
+        ps_methods(core, lambda: None, lambda peer: RpcClient(SERVICE, peer, ACCESS)),
+        address="127.0.0.1:0",
+        access=ACCESS,
     )
     channel.send(server.start())
     while channel.recv() == "seconds":

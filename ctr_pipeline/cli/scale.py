@@ -1,4 +1,4 @@
-"""`ctrpipe scale`: changes the number of workers while a job runs."""
+"""`ctrpipe scale`: changes the number of workers or parameter servers while a job runs."""
 
 from typing import Annotated
 
@@ -24,29 +24,53 @@ def scale(
         int | None,
         typer.Option("--max", min=1, metavar="N", help="There are never more."),
     ] = None,
+    servers: Annotated[
+        int | None,
+        typer.Option(
+            "--parameter-servers", min=1, metavar="N", help="So many parameter servers from now on."
+        ),
+    ] = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change the number of workers of a running job.
+    """Change the number of workers or parameter servers of a running job.
 
     Workers that leave finish their batch first; the others never stop. --workers beyond the job's
-    bounds moves them.
+    bounds moves them. Partitions move to new parameter servers, and away from those that leave,
+    while training goes on.
 
     For example:
 
     ctrpipe scale runs/criteo --workers 4
 
     ctrpipe scale runs/criteo --min 2 --max 8
+
+    ctrpipe scale runs/criteo --parameter-servers 3
     """
     session = session_of(context, verbose, quiet, as_json)
-    if workers is None and least is None and most is None:
-        raise typer.BadParameter("one of --workers, --min and --max is needed", ctx=context)
+    if workers is None and least is None and most is None and servers is None:
+        raise typer.BadParameter(
+            "one of --workers, --min, --max and --parameter-servers is needed", ctx=context
+        )
     from ctr_pipeline.pipeline.job_control import find_job, scale_job
 
     job = find_job(run)
-    wanted = scale_job(job, workers=workers, min_workers=least, max_workers=most)
+    wanted = scale_job(
+        job,
+        workers=workers,
+        min_workers=least,
+        max_workers=most,
+        parameter_servers=servers,
+    )
+    told = [f"{wanted} workers are wanted from now on"]
+    if servers is not None:
+        told.append(f"{servers} parameter servers are wanted; 'ctrpipe status' tells of moves")
     session.show(
-        {"run_folder": job.run_folder, "workers_wanted": wanted},
-        lambda: typer.echo(f"{wanted} workers are wanted from now on"),
+        {
+            "run_folder": job.run_folder,
+            "workers_wanted": wanted,
+            "parameter_servers_wanted": servers,
+        },
+        lambda: typer.echo("\n".join(told)),
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings import log_kernels, row_kernels
 from ctr_pipeline.embeddings.arrays import (
+    BoolArray,
     Float32Array,
     Int32Array,
     Int64Array,
@@ -224,6 +225,23 @@ class RowStorage:
         self.marks_N[before : self.num_rows] = 0
         return before
 
+    def put(self, keys_U: Int64Array, records_UR: Float32Array, runner: RangeRunner) -> None:
+        """Makes rows what another storage of the same layout has under these distinct keys.
+
+        No delta tells of it: the next cut has to hold all rows.
+
+        Raises:
+            TrainingError, RunFolderError: There is no room for so many rows, in memory or on disk.
+            ValueError: A key stands twice, or a record is not of this layout.
+        """
+        rows_U, _ = self.find(keys_U, runner)
+        is_new = rows_U < 0
+        first = self.append(keys_U[is_new])
+        rows_U[is_new] = np.arange(first, self.num_rows, dtype=np.int32)
+        self.before_change(rows_U)
+        self.records_NR[rows_U] = records_UR
+        self.delta_after = None
+
     def before_change(self, rows_U: Int32Array) -> None:
         """Notes that rows are about to change, -1 for none; the writer lock is held.
 
@@ -277,18 +295,45 @@ class RowStorage:
         if not num_evicted:
             return 0
         evicted = self.keys_N[: self.num_rows][goes]
+        self._remove(goes)
+        if self.delta_after is not None:
+            # Sorted here, where nobody waits, and not at the instant of a cut.
+            evicted = np.unique(np.concatenate([self._evicted, evicted]))
+            self._evicted = evicted[self.find(evicted, RangeRunner(1))[0] < 0]
+            self._num_rows_evicted_to = self.num_rows
+        return num_evicted
+
+    def keep_only(self, keeps: Callable[[Int64Array], BoolArray]) -> int:
+        """Removes rows as if they had never been here: no delta tells of it.
+
+        Whoever holds numbers of rows must find them anew.
+
+        Args:
+            keeps: Whether rows of these keys stay, bool [n].
+
+        Returns:
+            How many are gone.
+
+        Raises:
+            RuntimeError: A snapshot of the rows is being written.
+        """
+        if self.observer is not None:
+            raise RuntimeError("rows cannot be removed while a snapshot of them is written")
+        goes = ~keeps(self.keys_N[: self.num_rows])
+        num_gone = int(np.count_nonzero(goes))
+        if num_gone:
+            self._remove(goes)
+            self.delta_after = None
+        return num_gone
+
+    def _remove(self, goes: BoolArray) -> None:
+        """Removes the rows that are named, one at least; the others keep their order."""
         place = row_kernels.keep_rows(
             self.records_NR, self.keys_N, self.marks_N, goes, int(goes.argmax())
         )
         self.marks_N[place : self.num_rows] = 0
         self.num_rows = place
         self._index.rebuild(place)
-        if self.delta_after is not None:
-            # Sorted here, where nobody waits, and not at the instant of a cut.
-            evicted = np.unique(np.concatenate([self._evicted, evicted]))
-            self._evicted = evicted[self.find(evicted, RangeRunner(1))[0] < 0]
-            self._num_rows_evicted_to = place
-        return num_evicted
 
     def take_evicted(self, runner: RangeRunner) -> Int64Array:
         """Keys that lost their row since this was last asked, and have none again.

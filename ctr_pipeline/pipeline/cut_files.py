@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, PartitionFiles
-from ctr_pipeline.distributed.coordination.placement import owner_of
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.manifests import (
     CheckpointsFolder,
@@ -162,8 +161,8 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
     )
     files = CutFiles(
         partitions=tuple(
-            PartitionFiles(partition, by_partition.get(partition, ()), owner_of(partition, servers))
-            for partition in range(spec.num_partitions)
+            PartitionFiles(partition, by_partition.get(partition, ()), owner)
+            for partition, owner in enumerate(facts.owners)
         ),
         dense=tuple(LoggedFile(**vars(file)) for file in dense_files),
         marks=((),) * servers,

@@ -241,6 +241,7 @@ def scale_job(
     workers: int | None,
     min_workers: int | None,
     max_workers: int | None,
+    parameter_servers: int | None = None,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -251,6 +252,7 @@ def scale_job(
         workers: Wanted from now on, and never more, unless `max_workers` says otherwise.
         min_workers: Training needs so many; None leaves the bound.
         max_workers: There are never more; None leaves the bound.
+        parameter_servers: Wanted from now on; None leaves their number.
         clock: Seconds, monotonic.
         pause: Waits seconds.
 
@@ -264,6 +266,7 @@ def scale_job(
         min_workers=min_workers,
         max_workers=workers if max_workers is None else max_workers,
         target_workers=workers,
+        parameter_servers=parameter_servers,
     )
     _steer(job, "Scale", request)
     expected = workers if max_workers is None else workers or max_workers

@@ -11,6 +11,7 @@ from ctr_pipeline.distributed.coordination.spec import SegmentShape, TableShape,
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.embeddings.log_folder import create_folder
 
@@ -61,7 +62,7 @@ class Served:
         self.servers = [
             RpcServer(
                 SERVICE,
-                ps_methods(core, lambda: None),
+                ps_methods(core, lambda: None, lambda peer: RpcClient(SERVICE, peer, ACCESS)),
                 address="127.0.0.1:0",
                 access=ACCESS,
                 num_threads=num_threads,

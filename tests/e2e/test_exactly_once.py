@@ -143,3 +143,47 @@ def test_every_record_is_in_the_model_exactly_once(tmp_path, update):
         return
     wrong = np.argwhere(found != expected)
     assert len(wrong) == 0, (len(wrong), wrong[:5], (found - expected)[tuple(wrong[:5].T)])
+
+
+def test_partitions_move_while_training_goes_on_and_nothing_is_lost(tmp_path):
+    with WatchedRun(tmp_path, make_config(tmp_path, partitions=64)) as run:
+        run.start("train")
+        run.wait_for("training", run.is_training, 120.0)
+        for number, wanted in enumerate((3, 1), start=1):
+            run.call("scale", str(run.output), "--parameter-servers", str(wanted))
+
+            def has_moved(number=number):
+                told = [event.what for event in run.now.events]
+                return told.count("partitions are where they are to be") == number
+
+            run.wait_for(f"{wanted} servers", has_moved, 120.0)
+        assert run.wait(300.0) == 0, run.tail(40)
+        view = run.final_view()
+        assert view.records.trained == view.records.total
+        assert view.records.repeated == view.records.dropped == 0
+        assert view.generation == 1
+        expected, found = expected_weights(run), trained_weights(run)
+    assert np.abs(expected).max() > 100
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("victim", [("ps", 0), ("ps", 2), ("master", 0)])
+def test_a_member_lost_while_partitions_move_costs_no_record(tmp_path, victim):
+    with WatchedRun(tmp_path, make_config(tmp_path)) as run:
+        run.start("train")
+        run.wait_for("training", run.is_training, 120.0)
+        chaos = Disturbance(run, random.Random(7))
+        run.call("scale", str(run.output), "--parameter-servers", "3")
+
+        def moves():
+            return any("moved from parameter server" in event.what for event in run.now.events)
+
+        run.wait_for("a first move", moves, 120.0)
+        chaos.wait_until_replaced(chaos.signal(*victim, 9))
+        assert run.wait(300.0) == 0, run.tail(40)
+        view = run.final_view()
+        assert view.records.trained == view.records.total
+        assert view.records.dropped == 0
+        expected, found = expected_weights(run), trained_weights(run)
+    assert np.abs(expected).max() > 100
+    assert (found == expected).all()

@@ -99,7 +99,7 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
     write_first_cut(spec_of(tmp_path), store, dense)
     spec = spec_of(tmp_path, num_parameter_servers=num_servers, earlier_steps=6)
     folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
-    request = folder.load(FIRST_CUT).restore_request(1)
+    request = folder.load(FIRST_CUT).restore_request(1, None)
     keys = np.sort(store.rows.keys_N[: store.num_rows])
     partitions = partitions_of(keys, spec.num_partitions)
     chance = np.random.default_rng(1)

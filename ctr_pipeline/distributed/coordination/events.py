@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.messages import Role, ScoreSummary
+from ctr_pipeline.distributed.coordination.moves import PlannedMove
+from ctr_pipeline.distributed.coordination.placement import Placement
 
 Phase = Literal[
     "waiting",
@@ -204,6 +206,41 @@ class ScaleAsked:
     target_workers: int | None = None
 
 
+@dataclass(frozen=True)
+class ServersAsked:
+    """A person asks for another number of parameter servers."""
+
+    num_parameter_servers: int
+
+
+@dataclass(frozen=True)
+class MoveReady:
+    """The target of a move has everything, and the source holds updates up.
+
+    Attributes:
+        generation: Of the `MovePartitions` that asked.
+        version: Of the placement after the move.
+    """
+
+    generation: int
+    version: int
+
+
+@dataclass(frozen=True)
+class MoveFailed:
+    """A move did not come about.
+
+    Attributes:
+        generation: Of the `MovePartitions` that asked.
+        version: Of the placement that it was to make.
+        reason: For a person.
+    """
+
+    generation: int
+    version: int
+    reason: str
+
+
 Event = (
     ProcessesSeen
     | StartRefused
@@ -216,8 +253,11 @@ Event = (
     | RestoreFailed
     | EpochDecided
     | CannotGoOn
+    | MoveReady
+    | MoveFailed
     | StopAsked
     | ScaleAsked
+    | ServersAsked
 )
 
 
@@ -298,6 +338,40 @@ class RestoreCut:
 
     cut: int
     generation: int
+
+
+@dataclass(frozen=True)
+class MovePartitions:
+    """Copy partitions to another server until it has all of them; then `MoveReady`.
+
+    Attributes:
+        generation: Of the job.
+        version: Of the placement after the move.
+        placement: Until then.
+        planned: What moves.
+    """
+
+    generation: int
+    version: int
+    placement: Placement
+    planned: PlannedMove
+
+
+@dataclass(frozen=True)
+class PlacePartitions:
+    """Tell all servers who holds what; it is durable.
+
+    Attributes:
+        generation: Of the job.
+        placement: From now on.
+        planned: The move that made it, or that came to nothing.
+        is_done: Whether it did.
+    """
+
+    generation: int
+    placement: Placement
+    planned: PlannedMove
+    is_done: bool
 
 
 @dataclass(frozen=True)
@@ -403,6 +477,8 @@ Action = (
     | StopMember
     | TakeCut
     | RestoreCut
+    | MovePartitions
+    | PlacePartitions
     | DropCuts
     | DecideEpoch
     | Announce

@@ -14,6 +14,7 @@ machine does not find all its members dead when it wakes.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Self, assert_never
 
 from ctr_pipeline.distributed.coordination.claims import Claims
@@ -39,12 +40,17 @@ from ctr_pipeline.distributed.coordination.events import (
     Event,
     Fail,
     Json,
+    MoveFailed,
+    MovePartitions,
+    MoveReady,
     Phase,
+    PlacePartitions,
     ProcessesSeen,
     RestoreCut,
     RestoreDone,
     RestoreFailed,
     ScaleAsked,
+    ServersAsked,
     SplitTotals,
     StartMember,
     StartRefused,
@@ -76,7 +82,14 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKind,
     TaskReport,
 )
-from ctr_pipeline.distributed.coordination.records import JobHead, LedgerRecords, read_records
+from ctr_pipeline.distributed.coordination.moves import MoveSchedule, PlannedMove, plan_balance
+from ctr_pipeline.distributed.coordination.placement import Placement
+from ctr_pipeline.distributed.coordination.records import (
+    JobHead,
+    LedgerRecords,
+    Servers,
+    read_records,
+)
 from ctr_pipeline.distributed.coordination.relaunch import decide_relaunch, explain_end
 from ctr_pipeline.distributed.coordination.reports import (
     LONGEST_FAILURE,
@@ -138,9 +151,11 @@ class Job:
         self._ledger = Ledger()
         self._scoring: TaskBoard | None = None
         self._cuts: dict[int, CutRecord] = {}
+        self._servers = Servers(settings.first_placement(), settings.num_parameter_servers)
         self._members: dict[tuple[Role, int], MemberState] = {}
         # What follows is no part of the ledger: a new master finds it out again.
         self._schedule = CutSchedule(settings.checkpoint_seconds, 0.0)
+        self._moves = MoveSchedule()
         self._counted_since_cut = False
         self._pending_cut: CutRecord | None = None
         self._pending_ends_epoch = False
@@ -191,6 +206,7 @@ class Job:
         job = cls(settings, now)
         job._head, job._ledger, job._scoring = stored.head, stored.ledger, stored.scoring
         job._members, job._cuts = stored.members, stored.cuts
+        job._servers = stored.servers or job._servers
         job._records.continue_after(stored.base_era, stored.scoring_era)
         # It may have counted more since its last cut; one cut too many does no harm.
         job._counted_since_cut = True
@@ -261,6 +277,8 @@ class Job:
         settings = self._settings
         self._head.min_workers, self._head.max_workers = settings.min_workers, settings.max_workers
         self._head.target_workers = settings.max_workers
+        self._servers = Servers(settings.first_placement(), settings.num_parameter_servers)
+        self._records.put_servers(None)
         self._head.phase, self._head.reason, self._head.traceback = "waiting", "", ""
         self._head.is_restored = self._head.has_started = False
         self._head.errors_in_row = self._head.stalls_in_row = 0
@@ -293,11 +311,31 @@ class Job:
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
-        """Of the registered parameter servers, by index; empty where one is missing."""
-        return tuple(
-            self._member("ps", index).address
-            for index in range(self._settings.num_parameter_servers)
-        )
+        """Of the parameter servers that hold something, by index; empty where one is missing."""
+        return self.all_ps_addresses[: self._servers.placement.num_servers]
+
+    @property
+    def all_ps_addresses(self) -> tuple[str, ...]:
+        """Of these, and after them of those that are to hold something."""
+        return tuple(self._member("ps", index).address for index in range(self._servers.number))
+
+    @property
+    def told_ps_addresses(self) -> tuple[str, ...]:
+        """What members are told: servers that hold nothing yet only once they are there."""
+        known = list(self.all_ps_addresses)
+        while len(known) > self._servers.placement.num_servers and not known[-1]:
+            known.pop()
+        return tuple(known)
+
+    @property
+    def placement(self) -> Placement:
+        """Who holds what."""
+        return self._servers.placement
+
+    @property
+    def move_in_flight(self) -> int:
+        """Version of the placement that a move is about to make; 0: none is."""
+        return self._moves.in_flight
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -439,6 +477,12 @@ class Job:
                 self._take_in_stop()
             case ScaleAsked():
                 self._take_in_scale(event)
+            case ServersAsked():
+                self._take_in_servers(event)
+            case MoveReady():
+                self._take_in_move(event)
+            case MoveFailed():
+                self._take_in_failed_move(event)
             case _:
                 assert_never(event)
         self._advance()
@@ -483,8 +527,17 @@ class Job:
             or not self._holds(request.member.incarnation, lease)
         )
         is_told = request.member.role == "ps" and self._settings.has_rounds
-        active = self._active_workers() if is_told else ()
-        reply = HeartbeatReply(directive, self._head.generation, self.ps_addresses, revoked, active)
+        placement = self._servers.placement
+        knows_it = request.placement in {-1, placement.version}
+        reply = HeartbeatReply(
+            directive,
+            self._head.generation,
+            self.told_ps_addresses,
+            revoked,
+            self._active_workers() if is_told else (),
+            placement=None if knows_it else placement,
+            move=self._moves.in_flight,
+        )
         return reply, self._flush()
 
     def lease(self, request: LeaseRequest, now: float) -> tuple[LeaseReply, list[Action]]:
@@ -597,11 +650,14 @@ class Job:
             self._counted_since_cut = True
             self._storage.start_over(self._clock.seconds)
             self._enter("cutting")
-        elif self._counted_since_cut:
+            return
+        if self._counted_since_cut:
             self._take_cut_if_due(at_once=False)
+        self._move_if_due()
 
     def _take_cut_if_due(self, *, at_once: bool) -> None:
-        if not self._schedule.is_due(self._clock.seconds, at_once=at_once):
+        # Neither begins while the other is under way.
+        if self._moves.in_flight or not self._schedule.is_due(self._clock.seconds, at_once=at_once):
             return
         ledger, number = self._ledger, self._head.next_cut
         parent = self._cuts.get(max(self._cuts, default=0))
@@ -733,7 +789,7 @@ class Job:
         if self._head.phase in _OVER:
             return False
         if member.role == "ps":
-            return member.index < self._settings.num_parameter_servers
+            return member.index < self._servers.number
         wanted = self._head.target_workers + self._settings.standby_workers
         return member.index < wanted
 
@@ -745,8 +801,8 @@ class Job:
             return false
         if self._head.phase in _OVER:
             return f"the job is over: it is {self._head.phase}"
-        if who.role == "ps" and not 0 <= who.index < self._settings.num_parameter_servers:
-            return f"the job has {self._settings.num_parameter_servers} parameter servers"
+        if who.role == "ps" and not 0 <= who.index < self._servers.number:
+            return f"the job has {self._servers.number} parameter servers"
         member = self._member(who.role, who.index)
         if who.incarnation in member.given_up:
             return "this process was given up: it ended, was replaced, or fell silent"
@@ -775,6 +831,8 @@ class Job:
             done = f"{self._release_leases_of(member)} leased tasks are given to others"
         elif self._head.phase == "stopping":
             done = "the job stops without another cut"
+        elif member.index >= self._servers.placement.num_servers:
+            done = "it held nothing; it is started again"
         elif self._head.is_restored or self._restore_in_flight:
             cut = self._cut_to_restore()
             done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
@@ -782,7 +840,8 @@ class Job:
         member.give_up(incarnation)
         member.last_end = why
         self._touch_member(member)
-        if member.role == "ps" and (self._head.is_restored or self._restore_in_flight):
+        holds = member.role == "ps" and member.index < self._servers.placement.num_servers
+        if holds and (self._head.is_restored or self._restore_in_flight):
             self._roll_back()
         elif self._open_board() is not None and not any(one.incarnation for one in self._workers()):
             # Nobody works any more: as after the loss of a server, it counts when work goes on.
@@ -793,6 +852,7 @@ class Job:
         self._head.generation += 1
         self._head.is_restored = self._restore_in_flight = self._is_deciding = False
         self._pending_cut = None
+        self._moves.give_up()
         self._schedule.start_over(self._clock.seconds)
         self._release_all()
         if not self._head.training_over:
@@ -929,7 +989,7 @@ class Job:
     def _start_and_stop_members(self) -> None:
         now, settings = self._clock.seconds, self._settings
         if self._head.phase not in _OVER:
-            for index in range(settings.num_parameter_servers):
+            for index in range(self._servers.number):
                 self._start(self._member("ps", index))
             self._start_workers(self._head.target_workers + settings.standby_workers)
         for member in self._members.values():
@@ -976,6 +1036,72 @@ class Job:
             Announce(
                 "another number of workers is asked for", f"{self._head.target_workers}, {bounds}"
             )
+        )
+
+    # Moves of partitions.
+
+    def _take_in_servers(self, event: ServersAsked) -> None:
+        wanted = min(max(1, event.num_parameter_servers), len(self._servers.placement.owners))
+        self._servers = replace(self._servers, wanted=wanted, is_balancing=True)
+        self._records.put_servers(self._servers)
+        self._actions.append(
+            Announce(
+                f"{wanted} parameter servers are asked for",
+                "partitions move while training goes on",
+            )
+        )
+
+    def _move_if_due(self) -> None:
+        if not self._servers.is_balancing or not self._moves.may_begin(self._clock.seconds):
+            return
+        if self._schedule.in_flight or not self._head.is_restored:
+            return
+        placement = self._servers.placement
+        planned = plan_balance(placement, self._servers.wanted)
+        if planned is None:
+            self._servers = replace(self._servers, is_balancing=False)
+            self._records.put_servers(self._servers)
+            self._actions.append(
+                Announce("partitions are where they are to be", f"{placement.num_servers} servers")
+            )
+        elif self._member("ps", planned.target).address:
+            self._moves.begin(planned, placement)
+            self._actions.append(
+                MovePartitions(self._head.generation, self._moves.version, placement, planned)
+            )
+
+    def _awaits_move(self, event: MoveReady | MoveFailed) -> PlannedMove | None:
+        is_ours = event.version == self._moves.in_flight
+        return self._moves.planned if is_ours and event.generation == self.generation else None
+
+    def _take_in_move(self, event: MoveReady) -> None:
+        planned = self._awaits_move(event)
+        if planned is None:
+            return
+        self._moves.succeed()
+        placement = planned.applied_to(self._servers.placement, event.version)
+        placement = placement.without_idle(self._servers.wanted)
+        self._servers = replace(self._servers, placement=placement)
+        self._records.put_servers(self._servers)
+        # No server knows what changed since the last cut in what has moved.
+        self._head.chain_intact = False
+        self._counted_since_cut = True
+        self._touch_head(durable=True)
+        self._actions.append(
+            PlacePartitions(self._head.generation, placement, planned, is_done=True)
+        )
+
+    def _take_in_failed_move(self, event: MoveFailed) -> None:
+        planned = self._awaits_move(event)
+        if planned is None:
+            return
+        self._moves.fail(self._clock.seconds)
+        placement = self._servers.placement
+        self._actions.append(
+            PlacePartitions(self._head.generation, placement, planned, is_done=False)
+        )
+        self._actions.append(
+            Announce(f"partitions did not move: {event.reason}", "it is tried again")
         )
 
     # Leases.
@@ -1133,7 +1259,7 @@ class Job:
             # at the same place would go on for ever.
             self._head.best_trained = max(self._head.best_trained, trained)
             self._head.errors_in_row = self._head.stalls_in_row = 0
-            for server in range(self._settings.num_parameter_servers):
+            for server in range(self._servers.number):
                 self._member("ps", server).ends_in_row = 0
 
     def _begin_recovery(self) -> None:

@@ -6,6 +6,7 @@ Bit k of a mask stands for batch k of a task.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 
 Role = Literal["master", "ps", "worker"]
@@ -215,6 +216,7 @@ class HeartbeatRequest:
         stats: Of its process.
         held: Leases of a worker that it has not given up, and whose end no acknowledged heartbeat
             has reported; the reply names those of them that are revoked.
+        placement: Version that a parameter server knows; -1: of a worker.
     """
 
     member: Member
@@ -222,6 +224,7 @@ class HeartbeatRequest:
     reports: tuple[TaskReport, ...]
     stats: MemberStats
     held: tuple[HeldLease, ...] = ()
+    placement: int = -1
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,8 @@ class HeartbeatReply:
         revoked: Leases that are no longer the worker's; it stops working on them.
         active_workers: To parameter servers that gather rounds: incarnations that hold training
             leases.
+        placement: For a parameter server that knows another version; None: it knows the right one.
+        move: As in `PlaceRequest`.
     """
 
     directive: Directive
@@ -244,6 +249,8 @@ class HeartbeatReply:
     ps_addresses: tuple[str, ...]
     revoked: tuple[HeldLease, ...]
     active_workers: tuple[str, ...]
+    placement: Placement | None = None
+    move: int = 0
 
 
 @dataclass(frozen=True)
@@ -359,6 +366,99 @@ class LoggedFile:
 
 
 @dataclass(frozen=True)
+class MoveRequest:
+    """The master tells a parameter server to take partitions over from another one.
+
+    Attributes:
+        generation: Of the job.
+        version: Of the placement after the move.
+        source: Address of the server that holds them.
+        partitions: That move.
+        takes_dense: The source's whole dense range moves too.
+    """
+
+    generation: int
+    version: int
+    source: str
+    partitions: tuple[int, ...]
+    takes_dense: bool
+
+
+@dataclass(frozen=True)
+class MoveReply:
+    """Whether the target has everything; the source holds updates up until it hears the outcome.
+
+    Attributes:
+        refused: Why the move cannot be; empty if it can.
+        num_rows: That were copied while updates went on.
+        num_changed: Copied again, because they had changed meanwhile.
+    """
+
+    refused: str
+    num_rows: int
+    num_changed: int
+
+
+@dataclass(frozen=True)
+class MovedRowsRequest:
+    """The target of a move asks the source for rows.
+
+    Attributes:
+        move: That it asks for; the first request begins it.
+        first_row: Where the source goes on; -1: rows that have changed since they were shown.
+    """
+
+    move: MoveRequest
+    first_row: int
+
+
+@dataclass(frozen=True)
+class HoldReply:
+    """The source answers nobody from now on; what it knows beside rows.
+
+    Attributes:
+        refused: Why it does not hold; empty if it does.
+        epoch: Newest one.
+        marks: Batches that it has applied.
+        attempts: The newest attempt at each task: epoch, task, attempt.
+        pieces: Of its dense range, in case that moves.
+    """
+
+    refused: str
+    epoch: int
+    marks: tuple[TaskMarks, ...]
+    attempts: tuple[tuple[int, int, int], ...]
+    pieces: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class PlaceRequest:
+    """The master tells who holds what from now on.
+
+    Attributes:
+        generation: Of the job; a server that serves nothing yet, and holds nothing, begins with it.
+        placement: That is durable.
+        move: Version of the placement that a move is about to make; any other move is void. 0:
+            none is.
+    """
+
+    generation: int
+    placement: Placement
+    move: int
+
+
+@dataclass(frozen=True)
+class PlaceReply:
+    """A server knows who holds what.
+
+    Attributes:
+        held_seconds: For how long it held updates up in a move, at most, since it started.
+    """
+
+    held_seconds: float
+
+
+@dataclass(frozen=True)
 class SnapshotRequest:
     """The master asks a parameter server for its part of a cut.
 
@@ -373,6 +473,7 @@ class SnapshotRequest:
         epoch: Of the cut before.
         over: Tasks of that epoch that it has shown to be done or given up, as the first of each
             run and the one after it: their marks, and those of earlier epochs, are left out.
+        placement: Version of the placement that says what each server writes.
     """
 
     generation: int
@@ -382,6 +483,7 @@ class SnapshotRequest:
     oldest_step: int = 0
     epoch: int = 0
     over: tuple[tuple[int, int], ...] = ()
+    placement: int = 0
 
 
 @dataclass(frozen=True)
@@ -424,6 +526,9 @@ class RestoreRequest:
         partitions: Files of all partitions; a server reads those that it owns.
         dense: Files of the dense parameters; a server reads its range.
         marks: By number of the server that took the snapshot; `PartitionFiles.marks_of` names it.
+        ranges: Of the dense parameters, by number of the server that took the snapshot; empty: as
+            a job of so many servers begins.
+        placement: Who holds what from now on; None: as the job began.
     """
 
     generation: int
@@ -431,6 +536,8 @@ class RestoreRequest:
     partitions: tuple[PartitionFiles, ...]
     dense: tuple[LoggedFile, ...]
     marks: tuple[tuple[TaskMarks, ...], ...]
+    ranges: tuple[tuple[int, int], ...] = ()
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True)
@@ -452,17 +559,20 @@ class RestoreReply:
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """A person asks for another number of workers.
+    """A person asks for another number of workers, or of parameter servers.
 
     Attributes:
         min_workers: Training needs so many; None leaves the bound.
         max_workers: There are never more; None leaves the bound.
-        target_workers: Wanted now, within the bounds; None: as many as there may be.
+        target_workers: Wanted now, within the bounds; None: as many as there may be, unless all of
+            these are None, which leaves the workers as they are.
+        parameter_servers: Wanted now; None leaves their number.
     """
 
     min_workers: int | None
     max_workers: int | None
     target_workers: int | None
+    parameter_servers: int | None = None
 
 
 @dataclass(frozen=True)

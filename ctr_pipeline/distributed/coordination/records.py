@@ -8,6 +8,7 @@
   it, or their marks at the servers say that they are trained.
 - `scoring`, and `score/<split>/<number>`: what is being scored, and its tasks that have changed.
 - `member/<role>/<index>`, `cut/<number>`.
+- `servers`: who holds what, once that is other than at the beginning.
 
 Records of tasks name their era. Those of an older one are void, so a rollback or a new epoch is one
 small transaction, however many tasks there are.
@@ -21,6 +22,7 @@ from ctr_pipeline.distributed.coordination.events import Json, Persist, Phase, S
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import Role, TaskKey
+from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.tasks import (
     Task,
@@ -28,6 +30,40 @@ from ctr_pipeline.distributed.coordination.tasks import (
     scores_from_json,
     scores_to_json,
 )
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The parameter servers; a rollback does not take it back.
+
+    Attributes:
+        placement: Who holds what.
+        wanted: So many there are to be.
+        is_balancing: Partitions move until all of these have as many.
+    """
+
+    placement: Placement
+    wanted: int
+    is_balancing: bool = False
+
+    @property
+    def number(self) -> int:
+        """That are needed now: those that hold something, and those that are to."""
+        return max(self.wanted, self.placement.num_servers)
+
+    @classmethod
+    def from_json(cls, record: Json) -> "Servers":
+        """Back from JSON."""
+        placement = record["placement"]
+        return cls(
+            Placement(
+                placement["version"],
+                tuple(placement["owners"]),
+                tuple((low, high) for low, high in placement["dense"]),
+            ),
+            record["wanted"],
+            record["is_balancing"],
+        )
 
 
 @dataclass
@@ -162,6 +198,11 @@ class LedgerRecords:
         """A member has changed."""
         self.put(f"member/{member.role}/{member.index}", member.to_json(), durable=durable)
 
+    def put_servers(self, servers: Servers | None) -> None:
+        """Who holds what has changed; None: it is as at the beginning."""
+        record = None if servers is None else asdict(servers)
+        self.put("servers", record, durable=True)
+
     def put_cut(self, record: CutRecord) -> None:
         """A cut can be restored from now on."""
         self.put(f"cut/{record.cut}", record.to_json(), durable=True)
@@ -191,6 +232,7 @@ class StoredJob:
         scoring: What is being scored; None: nothing is.
         members: By role and index.
         cuts: By number.
+        servers: None: as the job began.
         base_era: Of the records of training tasks.
         scoring_era: Of the records of score tasks.
     """
@@ -200,6 +242,7 @@ class StoredJob:
     scoring: TaskBoard | None
     members: dict[tuple[Role, int], MemberState]
     cuts: dict[int, CutRecord]
+    servers: Servers | None
     base_era: int
     scoring_era: int
 
@@ -244,4 +287,5 @@ def read_records(records: Mapping[str, Json], settings: JobSettings) -> StoredJo
     if scoring is not None:
         scoring.load(scored)
     head = JobHead.from_json(records["head"])
-    return StoredJob(head, ledger, scoring, members, cuts, base["era"], scoring_era)
+    servers = Servers.from_json(records["servers"]) if "servers" in records else None
+    return StoredJob(head, ledger, scoring, members, cuts, servers, base["era"], scoring_era)

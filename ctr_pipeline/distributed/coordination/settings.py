@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
 
 
@@ -11,7 +12,7 @@ class JobSettings:
     """What a job is told before it starts.
 
     Attributes:
-        num_parameter_servers: Parameter servers, all needed.
+        num_parameter_servers: Parameter servers that the job begins with, all needed.
         min_workers: Training starts when so many have registered.
         max_workers: Wanted.
         standby_workers: Started beyond the wanted ones, given work only in place of a lost one.
@@ -41,6 +42,7 @@ class JobSettings:
         storage_patience_seconds: A job that cannot read or write checkpoints fails after so long.
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
+        placement: Who holds what when the job begins; None: one partition a server.
     """
 
     num_parameter_servers: int
@@ -71,6 +73,12 @@ class JobSettings:
     storage_patience_seconds: float = 600.0
     leave_seconds: float = 10.0
     most_clock_step_seconds: float = 2.0
+    placement: Placement | None = None
+
+    def first_placement(self) -> Placement:
+        """Who holds what when the job begins."""
+        servers = self.num_parameter_servers
+        return self.placement or place_evenly(servers, 0, servers, is_divided=True)
 
     def splits_to_score(self, *, final: bool) -> tuple[ScoredSplit, ...]:
         """What is scored at the end, or after every epoch."""

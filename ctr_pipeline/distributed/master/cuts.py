@@ -23,6 +23,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotReply,
     SnapshotRequest,
 )
+from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.manifests import (
     CheckpointsFolder,
@@ -90,6 +91,7 @@ class CutKeeper:
         self,
         action: TakeCut,
         addresses: Sequence[str],
+        placement: Placement,
         history: tuple[Json, ...],
         *,
         abandoned: Callable[[], bool],
@@ -100,6 +102,7 @@ class CutKeeper:
         Args:
             action: Which.
             addresses: Of the servers, by number.
+            placement: Which of them holds what.
             history: Epochs until then.
             abandoned: Whether the cut is of no use any more.
             fence: Raises if this master may not write any more; called before the manifest.
@@ -122,6 +125,7 @@ class CutKeeper:
                 full,
                 self._oldest_step(action),
                 *self._shown,
+                placement.version,
             )
             replies = self._calls.call_all(
                 "Snapshot",
@@ -138,7 +142,7 @@ class CutKeeper:
             missing = unproven(action.claims, [reply.marks for reply in replies], action.epoch)
             if missing:
                 return CutContradicted(action.cut, missing)
-            facts = self._facts(action, len(addresses))
+            facts = self._facts(action, placement)
             files = chain_files(facts, parent, replies, action.frozen)
             manifest = CutManifest(facts, files, action.frozen, history)
             self._folder.check_files(manifest, read=False)
@@ -154,13 +158,19 @@ class CutKeeper:
         return CutTaken(action.cut, max(reply.pause_seconds for reply in replies))
 
     def restore(
-        self, action: RestoreCut, addresses: Sequence[str], *, abandoned: Callable[[], bool]
+        self,
+        action: RestoreCut,
+        addresses: Sequence[str],
+        placement: Placement,
+        *,
+        abandoned: Callable[[], bool],
     ) -> tuple[RestoreDone | RestoreFailed, RestoredCut | None]:
         """Tells all servers to hold a cut.
 
         Args:
             action: Which.
             addresses: Of the servers, by number.
+            placement: Which of them holds what from then on.
             abandoned: Whether the job wants another cut by now.
 
         Returns:
@@ -179,7 +189,7 @@ class CutKeeper:
             return RestoreFailed(action.generation, action.cut, text, cause, announced), None
 
         manifest: CutManifest | None = None
-        request = RestoreRequest(action.generation, 0, (), (), ())
+        request = RestoreRequest(action.generation, 0, (), (), (), placement=placement)
         if not action.cut and self._spec.earlier_steps:
             reason = "no checkpoint is left, and the job began with parameters of an earlier run"
             return failed(reason, "damage")
@@ -188,7 +198,7 @@ class CutKeeper:
                 manifest = self._folder.load(action.cut)
                 require_same_job(manifest, self._spec)
                 self._folder.check_files(manifest, read=False)
-                request = manifest.restore_request(action.generation)
+                request = manifest.restore_request(action.generation, placement)
         except StorageError as error:
             return failed(error, "storage")
         except CheckpointError as error:
@@ -240,7 +250,7 @@ class CutKeeper:
             return 0
         return oldest_step_kept(self._spec.earlier_steps + action.step, self._spec.evict_after)
 
-    def _facts(self, action: TakeCut, num_parameter_servers: int) -> CutFacts:
+    def _facts(self, action: TakeCut, placement: Placement) -> CutFacts:
         spec = self._spec
         return CutFacts(
             cut=action.cut,
@@ -251,11 +261,12 @@ class CutKeeper:
             rows_fingerprint=spec.rows_fingerprint,
             plan_fingerprint=spec.plan_fingerprint,
             num_partitions=spec.num_partitions,
-            num_parameter_servers=num_parameter_servers,
+            num_parameter_servers=placement.num_servers,
             epoch=action.epoch,
             step=action.step,
             best_cut=action.best_cut,
             taken_at=self._wall_clock(),
+            placement=placement,
         )
 
 

@@ -30,8 +30,10 @@ from ctr_pipeline.distributed.coordination.events import (
     Event,
     Fail,
     Json,
+    MovePartitions,
     Persist,
     Phase,
+    PlacePartitions,
     ProcessesSeen,
     RestoreCut,
     RestoreFailed,
@@ -54,6 +56,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeaseRequest,
     RegisterRequest,
 )
+from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD, FENCE_RECORD
 from ctr_pipeline.distributed.master.cuts import CutKeeper
@@ -63,6 +66,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerStore,
     LedgerUnavailableError,
 )
+from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.speed import SpeedMeter
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
@@ -100,6 +104,7 @@ class JobExecutor:
         store: Where its records go.
         launcher: Starts and stops members; None: people do.
         cuts: Takes and restores cuts.
+        mover: Moves partitions.
         recorder: What people look at.
         decide_epoch: Metrics of an epoch and whether to stop.
         autoscaler: Chooses the number of workers, or only tells of hot servers; None: neither.
@@ -116,6 +121,7 @@ class JobExecutor:
         *,
         launcher: Launcher | None,
         cuts: CutKeeper,
+        mover: Mover,
         recorder: Recorder,
         decide_epoch: Callable[[DecideEpoch], EpochDecided],
         autoscaler: Autoscaler | None = None,
@@ -128,6 +134,7 @@ class JobExecutor:
         self._store = store
         self._launcher = launcher
         self._cuts = cuts
+        self._mover = mover
         self._recorder = recorder
         self._decide_epoch = decide_epoch
         self._autoscaler = autoscaler
@@ -263,9 +270,14 @@ class JobExecutor:
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
-        """Of the registered parameter servers."""
+        """Of the parameter servers that members are told of."""
         with self._lock:
-            return self._job.ps_addresses
+            return self._job.told_ps_addresses
+
+    def _holders(self) -> tuple[tuple[str, ...], Placement]:
+        """Addresses of the servers that hold something, and which holds what."""
+        with self._lock:
+            return self._job.ps_addresses, self._job.placement
 
     def announce(self, what: str, done: str, recovery_seconds: float | None = None) -> None:
         """Adds a line to the event log."""
@@ -402,6 +414,10 @@ class JobExecutor:
                 self._cut_lane.put(lambda: self._take_cut(action, history))
             case RestoreCut():
                 self._cut_lane.put(lambda: self._restore_cut(action))
+            case MovePartitions():
+                self._cut_lane.put(lambda: self._move_partitions(action))
+            case PlacePartitions():
+                self._cut_lane.put(lambda: self._place_partitions(action))
             case DropCuts(keep):
                 self._cut_lane.put(lambda: self._drop_cuts(keep))
             case DecideEpoch():
@@ -494,6 +510,33 @@ class JobExecutor:
             else:
                 return
 
+    def _move_partitions(self, action: MovePartitions) -> None:
+        outcome = self._mover.move(
+            action,
+            self._all_ps_addresses(),
+            abandoned=lambda: self._is_void(action.generation),
+        )
+        self._submit_from_lane(outcome)
+
+    def _place_partitions(self, action: PlacePartitions) -> None:
+        held_seconds = self._mover.place(
+            action,
+            self._all_ps_addresses(),
+            abandoned=lambda: self._is_void(action.generation),
+        )
+        planned = action.planned
+        if action.is_done and not self._closing.is_set():
+            what = f"{len(planned.partitions)} partitions"
+            what += " and the dense parameters" if planned.takes_dense else ""
+            self.announce(
+                f"{what} moved from parameter server {planned.source} to {planned.target}",
+                f"no update waited for longer than {held_seconds:.3f} s",
+            )
+
+    def _all_ps_addresses(self) -> tuple[str, ...]:
+        with self._lock:
+            return self._job.all_ps_addresses
+
     def _tell_people(self, action: StartMember | StopMember) -> None:
         verb = "start" if isinstance(action, StartMember) else "stop"
         _LOGGER.warning("there is no launcher: please %s %s %d", verb, action.role, action.index)
@@ -502,7 +545,7 @@ class JobExecutor:
         try:
             outcome = self._cuts.take(
                 action,
-                self.ps_addresses,
+                *self._holders(),
                 history,
                 abandoned=lambda: self._is_void(action.generation),
                 # A real record: a store may think nothing of an empty commit.
@@ -522,7 +565,7 @@ class JobExecutor:
     def _restore_cut(self, action: RestoreCut) -> None:
         try:
             outcome, restored = self._cuts.restore(
-                action, self.ps_addresses, abandoned=lambda: self._is_void(action.generation)
+                action, *self._holders(), abandoned=lambda: self._is_void(action.generation)
             )
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"

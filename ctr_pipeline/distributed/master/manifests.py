@@ -24,7 +24,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotReply,
     TaskMarks,
 )
-from ctr_pipeline.distributed.coordination.placement import owner_of
+from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 from ctr_pipeline.embeddings import log_folder
@@ -56,6 +56,7 @@ class CutFacts:
         step: Batches of the job that it counts.
         best_cut: Of the job when it was taken, 0: none yet.
         taken_at: Unix time, seconds.
+        placement: Which of these servers held what; None: as a job of so many servers begins.
     """
 
     cut: int
@@ -71,6 +72,16 @@ class CutFacts:
     step: int
     best_cut: int
     taken_at: float
+    placement: Placement | None = None
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Server that wrote each partition."""
+        if self.placement is not None:
+            return self.placement.owners
+        return place_evenly(
+            self.num_partitions, 0, self.num_parameter_servers, is_divided=True
+        ).owners
 
 
 @dataclass(frozen=True)
@@ -111,11 +122,22 @@ class CutManifest:
     frozen: Json
     history: tuple[Json, ...]
 
-    def restore_request(self, generation: int) -> RestoreRequest:
-        """What a parameter server is told to hold this cut."""
-        files = self.files
+    def restore_request(self, generation: int, placement: Placement | None) -> RestoreRequest:
+        """What a parameter server is told to hold of this cut.
+
+        Args:
+            generation: From then on.
+            placement: Who holds what from then on; None: as the job begins.
+        """
+        files, before = self.files, self.facts.placement
         return RestoreRequest(
-            generation, self.facts.cut, files.partitions, files.dense, files.marks
+            generation=generation,
+            cut=self.facts.cut,
+            partitions=files.partitions,
+            dense=files.dense,
+            marks=files.marks,
+            ranges=() if before is None else before.dense,
+            placement=placement,
         )
 
 
@@ -136,13 +158,13 @@ def chain_files(
     Raises:
         CheckpointError: A server left something out, or wrote a delta to nothing.
     """
-    servers = facts.num_parameter_servers
+    owners = facts.owners
     written: dict[int, LoggedFile] = {}
     for server, reply in enumerate(replies):
         for file in reply.files:
             if file.kind == "dense":
                 continue
-            if owner_of(file.partition, servers) != server or file.partition in written:
+            if owners[file.partition] != server or file.partition in written:
                 raise CheckpointError(
                     f"parameter server {server} wrote partition {file.partition}, which is not its"
                     " to write",
@@ -163,7 +185,7 @@ def chain_files(
         except ValueError as error:
             raise CheckpointError(str(error), place=f"cut {facts.cut}") from None
         files = tuple(LoggedFile(**vars(file)) for file in chain)
-        partitions.append(PartitionFiles(partition, files, owner_of(partition, servers)))
+        partitions.append(PartitionFiles(partition, files, owners[partition]))
     dense = sorted(
         (file for reply in replies for file in reply.files if file.kind == "dense"),
         key=lambda file: file.first,
@@ -406,7 +428,8 @@ def load_manifest(path: Path) -> CutManifest:
         if document["crc32"] != zlib.crc32(_canonical(body)):
             raise CheckpointError("is damaged: its checksum differs", place=str(path))
         return CutManifest(
-            decode(CutFacts, _canonical(body["facts"])),
+            # Cuts of earlier versions name no placement.
+            decode(CutFacts, _canonical({"placement": None, **body["facts"]})),
             decode(CutFiles, _canonical(body["files"])),
             body["frozen"],
             tuple(body["history"]),

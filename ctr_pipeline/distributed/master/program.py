@@ -31,6 +31,7 @@ from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.metrics import JobCollector
+from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
@@ -130,6 +131,8 @@ class Master:
         )
         calls = ServerCalls(self._access)
         stack.callback(calls.close)
+        move_calls = ServerCalls(self._access)
+        stack.callback(move_calls.close)
         recorder = Recorder(self._run_folder / "history.csv", self._run_folder / "tensorboard")
         stack.callback(recorder.close)
         executor = JobExecutor(
@@ -139,6 +142,7 @@ class Master:
             cuts=CutKeeper(
                 spec, folder, calls, deadline_seconds=_SNAPSHOT_SECONDS, wall_clock=time.time
             ),
+            mover=Mover(move_calls),
             recorder=recorder,
             decide_epoch=lambda action: decide_epoch(
                 action, config.train, step=steps_through(spec, action.totals.epoch)

@@ -46,6 +46,8 @@ class ServerCalls:
         *,
         deadline_seconds: float,
         abandoned: Callable[[], bool],
+        first_number: int = 0,
+        keep: Sequence[str] = (),
     ) -> list[T]:
         """The answers of all servers, by their number.
 
@@ -58,28 +60,32 @@ class ServerCalls:
             reply: Type of the answers.
             deadline_seconds: For each, repetitions included.
             abandoned: Asked again and again while they are awaited.
+            first_number: Of the first of the addresses.
+            keep: Addresses whose connections stay, beside those that are called.
 
         Raises:
             PeerUnavailable: A server is not there, or did not answer.
             ServerRefusedError: A server did not do it.
             CallAbandonedError: `abandoned` was true.
         """
-        self._forget_all_but(addresses)
+        self._forget_all_but((*addresses, *keep))
         data = encode(message)
         deadline = time.monotonic() + deadline_seconds
 
         def ask(number: int) -> PendingCall:
-            if not addresses[number]:
+            address = addresses[number - first_number]
+            if not address:
                 raise PeerUnavailable("has not registered", place=f"parameter server {number}")
             left = max(deadline - time.monotonic(), _LOOK_EVERY_SECONDS)
-            return self._client(addresses[number]).start_bytes(method, data, deadline_seconds=left)
+            return self._client(address).start_bytes(method, data, deadline_seconds=left)
 
         pending: dict[int, PendingCall] = {}
         try:
-            for number in range(len(addresses)):
+            numbers = range(first_number, first_number + len(addresses))
+            for number in numbers:
                 pending[number] = ask(number)
             found = self._collect(pending, ask, abandoned, deadline)
-            return [_answer(found[number], number, reply) for number in range(len(addresses))]
+            return [_answer(found[number], number, reply) for number in numbers]
         finally:
             for call in pending.values():
                 call.cancel()

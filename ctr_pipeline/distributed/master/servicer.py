@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from ctr_pipeline.distributed.coordination.events import ScaleAsked, StopAsked
+from ctr_pipeline.distributed.coordination.events import ScaleAsked, ServersAsked, StopAsked
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
     HeartbeatReply,
@@ -149,7 +149,13 @@ class MasterServicer:
                 f"at least {request.min_workers} and at most {request.max_workers} workers is no "
                 "range",
             )
-        self._executor.submit(ScaleAsked(*wanted))
+        servers = request.parameter_servers
+        if servers is not None and not 1 <= servers <= self._spec.num_partitions:
+            raise Refusal("scale", f"1 … {self._spec.num_partitions} parameter servers may be")
+        if servers is not None:
+            self._executor.submit(ServersAsked(servers))
+        if servers is None or wanted != (None, None, None):
+            self._executor.submit(ScaleAsked(*wanted))
         return Empty()
 
     def _view_self(self) -> MemberView:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.job import JobSettings
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
@@ -96,6 +97,7 @@ def plan_job(
         storage_patience_seconds=runtime.storage_patience_seconds,
         max_task_failures=runtime.max_task_failures,
         max_dropped_tasks=runtime.max_dropped_tasks,
+        placement=balanced_placement(spec),
     )
     return settings if launched else replace(settings, start_seconds=math.inf)
 

@@ -22,12 +22,18 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.claims import marks_beyond
 from ctr_pipeline.distributed.coordination.messages import (
+    HoldReply,
+    MovedRowsRequest,
+    MoveReply,
+    MoveRequest,
     PartitionLoads,
+    PlaceRequest,
     RestoreReply,
     RestoreRequest,
     SnapshotReply,
     SnapshotRequest,
 )
+from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.rounds import (
     ROUND_PATIENCE_SECONDS,
     BatchId,
@@ -42,11 +48,13 @@ from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.limits import RequestLimits
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 from ctr_pipeline.distributed.ps.merging import RowGradients
+from ctr_pipeline.distributed.ps.moving import Arrived, MoveSource, Outgoing
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.packed import (
     DenseReply,
     DenseRequest,
+    MovedRows,
     PullReply,
     PullRequest,
     PushReply,
@@ -63,6 +71,10 @@ from ctr_pipeline.errors import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+# A source holds when so few keys are left that have changed; or after so many answers, as its
+# updates may outrun what is copied.
+_FEW_CHANGED = 1 << 12
+_MOST_ROUNDS = 64
 
 
 @dataclass
@@ -128,6 +140,7 @@ class PsCore:
     Attributes:
         counts: What became of calls.
         last_pause_seconds: For how long updates waited for the last cut, at most.
+        longest_hold_seconds: For how long updates waited for a move of partitions, at most.
     """
 
     def __init__(
@@ -168,6 +181,13 @@ class PsCore:
         self._is_evicting = False
         self._snapshot: RowSnapshot | None = None
         self._last_cut: tuple[SnapshotRequest, SnapshotReply] | None = None
+        # Of the placement since which this server holds what it holds.
+        self._moved_at = 0
+        self._incoming: MoveRequest | None = None
+        self._arrived: Arrived | None = None
+        self._moves_begun = 0
+        self._held_since = 0.0
+        self.longest_hold_seconds = 0.0
 
     @property
     def generation(self) -> int:
@@ -198,6 +218,21 @@ class PsCore:
     def num_evicted(self) -> int:
         """Rows removed by this process because nothing had updated them for long."""
         return self._holdings.num_evicted
+
+    @property
+    def placement(self) -> Placement:
+        """Who holds what, as far as this server knows."""
+        return self._holdings.placement
+
+    @property
+    def takes_part_in_move(self) -> bool:
+        """Whether partitions move to or from here; needs no lock."""
+        return self._incoming is not None or self._holdings.outgoing is not None
+
+    @property
+    def moves_begun(self) -> int:
+        """Moves that this server has begun to take part in."""
+        return self._moves_begun
 
     def partition_loads(self) -> PartitionLoads:
         """What each partition holds and serves; needs no lock."""
@@ -253,7 +288,7 @@ class PsCore:
         """
         if request.batch is not None:
             self._limits.check_batch(request.batch)
-        keys = self._checked_keys(request.keys, self._holdings.counts.count_pull)
+        keys, _ = self._divided(request.keys)
         with self._lock:
             is_served = self._gate(request.generation) is None
             if is_served and request.batch is not None and self._must_wait(request.worker):
@@ -280,7 +315,11 @@ class PsCore:
 
     def _pull(self, request: PullRequest, keys: Int64Array) -> PullReply:
         with self._lock:
-            status = self._gate(request.generation)
+            status = self._gate(request.generation) or self._gate_move(request.placement)
+            if status is None:
+                partitions_U = self._holdings.partitions_of(keys)
+                self._require_owned(keys, partitions_U)
+                self._holdings.counts.count_pull(partitions_U)
             if status is None and request.batch is not None:
                 status = self._fence(request.batch)
             known = request.dense_version
@@ -307,16 +346,20 @@ class PsCore:
             Refusal: The gradients do not fit what this server holds.
         """
         self._limits.check_push(request)
-        keys = self._checked_keys(request.keys, self._holdings.counts.count_push)
-        self._checked_keys(request.fresh_keys, _not_counted)
-        first, last = self._holdings.range
+        keys, partitions_U = self._divided(request.keys)
         if len(keys) and request.sums.shape[1] != self._holdings.width:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
-        if len(request.dense) != last - first:
-            raise Refusal("mismatch", f"{len(request.dense)} dense gradients for {last - first}")
         rows = RowGradients(keys, request.num_occurrences.copy(), request.sums)
         with self._lock:
-            status = self._gate(request.generation)
+            status = self._gate(request.generation) or self._gate_move(request.placement)
+            if status is None:
+                self._require_owned(keys, partitions_U)
+                first, last = self._holdings.range
+                if len(request.dense) != last - first:
+                    what = f"{len(request.dense)} dense gradients for {last - first}"
+                    raise Refusal("mismatch", what)
+                self._require_owned(*self._divided(request.fresh_keys))
+                self._holdings.counts.count_push(partitions_U)
             if status is None and not self._holdings.has_dense:
                 status = Status.NOT_READY
             if status is None:
@@ -337,8 +380,9 @@ class PsCore:
     def _end_of_round(self, request: PushRequest, status: Status) -> PushReply:
         """The answer to a push that waited."""
         with self._lock:
-            # The job may have been rolled back meanwhile.
-            return self._push_reply(request, self._gate(request.generation) or status)
+            # The job may have been rolled back, or partitions moved, meanwhile.
+            gate = self._gate(request.generation) or self._gate_move(request.placement)
+            return self._push_reply(request, gate or status)
 
     def _push_reply(self, request: PushRequest, status: Status) -> PushReply:
         """What a push comes to, with the values of now; the lock is held."""
@@ -352,7 +396,7 @@ class PsCore:
             )
         if status is Status.STALE:
             self.counts.stale += 1
-        elif status is not Status.NOT_READY:
+        elif status not in {Status.NOT_READY, Status.MOVED}:
             self.counts.refused += 1
         return PushReply(
             status=status,
@@ -370,12 +414,12 @@ class PsCore:
         Raises:
             Refusal: They are not those of this server, or of another model than the first caller's.
         """
-        first, last = self._holdings.range
-        if (request.first, len(request.values)) != (first, last - first):
-            raise Refusal("mismatch", f"dense values {first} … {last - 1} are expected")
         with self._lock:
-            status = self._gate(request.generation)
+            status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
+                first, last = self._holdings.range
+                if (request.first, len(request.values)) != (first, last - first):
+                    raise Refusal("mismatch", f"dense values {first} … {last - 1} are expected")
                 if not np.isfinite(request.values).all():
                     raise Refusal("not_finite", "an initial dense value is not finite")
                 outcome = self._holdings.initialise_dense(request.values)
@@ -435,6 +479,7 @@ class PsCore:
             self._pace = Pace(self.spec.update.max_staleness, self._patience_seconds)
             if self._snapshot is not None:
                 self._snapshot.abandon("the job was rolled back meanwhile")
+            self._incoming = self._arrived = None
         with self._cutting:
             # Nobody else looks at the holdings while no generation is served.
             if self._is_outrun_by(request):
@@ -450,6 +495,7 @@ class PsCore:
                 if self._is_outrun_by(request):
                     return _too_old(self._announced)
                 self._served, self._restored_version = request.generation, self._version
+                self._moved_at = self.placement.version
                 return RestoreReply("", self.num_rows)
 
     def _is_outrun_by(self, request: RestoreRequest) -> bool:
@@ -459,7 +505,203 @@ class PsCore:
         has_moved = self._served >= 0 and self._version != self._restored_version
         return has_moved or request != self._wanted
 
+    # Moves of partitions.
+
+    def take_over(self, request: MoveRequest, source: MoveSource) -> MoveReply:
+        """Copies partitions of another server while that goes on, until it holds.
+
+        What is copied is served once `place` says so.
+
+        Args:
+            request: What moves.
+            source: Where it is.
+
+        Raises:
+            CtrPipelineError: The source does not answer, or there is no room.
+        """
+        with self._cutting:
+            with self._lock:
+                refused = self._refuse_move(request)
+                if refused:
+                    return MoveReply(refused, 0, 0)
+                if self._incoming == request and self._arrived is not None:
+                    # The answer was lost, and the source holds.
+                    return MoveReply("", 0, 0)
+                self._moves_begun += 1
+                self._incoming, self._arrived = request, None
+            self._drop_foreign_rows()
+            num_rows = num_changed = rounds = next_row = 0
+            while next_row >= 0:
+                moved = source.show_rows(MovedRowsRequest(request, next_row))
+                next_row = moved.next_row
+                num_rows += self._put(request, moved)
+            while moved.num_left > _FEW_CHANGED and rounds < _MOST_ROUNDS:
+                moved = source.show_rows(MovedRowsRequest(request, -1))
+                num_changed += self._put(request, moved)
+                rounds += 1
+            state = source.hold(request)
+            if state.refused:
+                return MoveReply(state.refused, 0, 0)
+            while True:
+                moved = source.show_rows(MovedRowsRequest(request, -1))
+                num_changed += self._put(request, moved)
+                if not moved.num_left:
+                    break
+            dense = None
+            if request.takes_dense:
+                dense = source.show_dense(request).records.reshape(-1)
+            with self._lock:
+                if self._incoming != request:
+                    return MoveReply("the move is void", 0, 0)
+                self._arrived = Arrived(state, dense)
+            return MoveReply("", num_rows, num_changed)
+
+    def show_rows(self, request: MovedRowsRequest) -> MovedRows:
+        """Some rows that are to move away; the first call begins to note what changes.
+
+        Raises:
+            Refusal: There is no such move.
+        """
+        with self._lock:
+            if request.first_row == 0:
+                refused = self._refuse_move(request.move)
+                before = self._holdings.outgoing
+                if before is not None and before.is_held and before.move == request.move:
+                    refused = "it holds for this move already"
+                if refused:
+                    raise Refusal("move", refused)
+                self._moves_begun += 1
+                self._holdings.begin_outgoing(request.move)
+            return self._holdings.show_rows(self._outgoing(request.move), request.first_row)
+
+    def hold(self, request: MoveRequest) -> HoldReply:
+        """Answers nobody from now on, until `place` says what became of the move.
+
+        Raises:
+            Refusal: There is no such move.
+        """
+        with self._lock:
+            outgoing = self._outgoing(request)
+            if not self._holdings.has_dense:
+                return HoldReply("nobody gave the dense values yet", 0, (), (), ())
+            if not outgoing.is_held:
+                outgoing.is_held = True
+                self._held_since = self._clock()
+            for batch in list(self._waiting):
+                self._withdraw(batch, Status.MOVED)
+            applied = self._holdings.applied
+            return HoldReply(
+                "", applied.epoch, applied.to_messages(), applied.attempts, applied.units.pieces
+            )
+
+    def show_dense(self, request: MoveRequest) -> MovedRows:
+        """The dense range as it is while this server holds.
+
+        Raises:
+            Refusal: There is no such move.
+        """
+        with self._lock:
+            if not self._outgoing(request).is_held:
+                raise Refusal("move", "nothing is held")
+            records = self._holdings.dense_records()
+        return MovedRows(-1, 0, np.zeros(1, np.int64), records[None])
+
+    def place(self, request: PlaceRequest, moves_begun: int | None = None) -> None:
+        """Holds what a durable placement says; moves other than the one named are void.
+
+        Args:
+            request: The placement.
+            moves_begun: `moves_begun` when it was asked for: what was decided before a move began
+                says nothing of it. None: it was not asked for.
+        """
+        with self._lock:
+            if moves_begun not in {None, self._moves_begun}:
+                return
+            if self._begins_empty(request):
+                self._announced, self._epoch = request.generation, None
+                self._holdings.begin_empty(request.placement)
+                self._served, self._moved_at = request.generation, request.placement.version
+            elif request.generation == self._served:
+                self._settle_move(request)
+
+    def drop_foreign_rows(self) -> None:
+        """Frees what moves have left behind."""
+        with self._cutting:
+            self._drop_foreign_rows()
+
+    def _drop_foreign_rows(self) -> None:
+        """Rows move, for longer than the lock may be held: nobody is served until that is over."""
+        if not self._holdings.has_foreign_rows:
+            return
+        with self._lock:
+            self._is_evicting = True
+            for batch in list(self._waiting):
+                self._withdraw(batch, Status.NOT_READY)
+        try:
+            with self._all_or_end():
+                self._holdings.drop_foreign_rows()
+        finally:
+            self._is_evicting = False
+
+    def _begins_empty(self, request: PlaceRequest) -> bool:
+        low, high = request.placement.range_of(self.index)
+        has_nothing = not request.placement.partitions_of(self.index) and low == high
+        return has_nothing and request.generation > self._announced
+
+    def _settle_move(self, request: PlaceRequest) -> None:
+        placement, outgoing = request.placement, self._holdings.outgoing
+        if placement.version > self.placement.version:
+            gained = set(placement.partitions_of(self.index)) - set(
+                self.placement.partitions_of(self.index)
+            )
+            arrived = None
+            if self._incoming is not None and self._incoming.version == placement.version:
+                arrived = self._arrived
+            if gained and (
+                arrived is None or self._incoming is None or gained != {*self._incoming.partitions}
+            ):
+                raise Refusal("move", f"partitions of version {placement.version} never came")
+            if outgoing is not None and outgoing.is_held:
+                self._end_hold()
+            self._incoming = self._arrived = None
+            if self._holdings.adopt(placement, arrived):
+                self._moved_at = placement.version
+                for batch in list(self._waiting):
+                    self._withdraw(batch, Status.MOVED)
+            return
+        if outgoing is not None and outgoing.move.version != request.move:
+            if outgoing.is_held:
+                self._end_hold()
+            self._holdings.outgoing = None
+        if self._incoming is not None and self._incoming.version != request.move:
+            self._incoming = self._arrived = None
+
+    def _end_hold(self) -> None:
+        seconds = self._clock() - self._held_since
+        self.longest_hold_seconds = max(self.longest_hold_seconds, seconds)
+
+    def _refuse_move(self, request: MoveRequest) -> str:
+        if self._gate(request.generation) is not None:
+            return f"generation {request.generation} is not the one that is served"
+        if request.version <= self.placement.version:
+            return f"the placement has version {self.placement.version}"
+        return ""
+
+    def _outgoing(self, move: MoveRequest) -> Outgoing:
+        outgoing = self._holdings.outgoing
+        if outgoing is None or outgoing.move != move or self._gate(move.generation) is not None:
+            raise Refusal("move", f"there is no move to version {move.version}")
+        return outgoing
+
+    def _put(self, request: MoveRequest, moved: MovedRows) -> int:
+        with self._lock:
+            if self._incoming != request:
+                raise Refusal("move", "the move is void")
+            self._holdings.put_rows(moved)
+        return len(moved.keys)
+
     def _take_cut(self, request: SnapshotRequest) -> SnapshotReply:
+        self._drop_foreign_rows()
         snapshot = self._holdings.prepare_cut(request.cut)
         if request.oldest_step > 0:
             refused = self._evict(request)
@@ -503,18 +745,20 @@ class PsCore:
     def _refuse_cut(self, request: SnapshotRequest) -> str:
         if self._gate(request.generation) is not None:
             return f"generation {request.generation} is not the one that is served"
+        if self._gate_move(request.placement) or request.placement != self.placement.version:
+            return f"the placement has version {self.placement.version}"
         if not self._holdings.has_dense:
             return "nobody gave the dense parameters their values yet"
         return ""
 
-    def _checked_keys(self, keys: Int64Array, count: Callable[[Int32Array], None]) -> Int64Array:
+    def _divided(self, keys: Int64Array) -> tuple[Int64Array, Int32Array]:
         # A copy, because the kernels are compiled for arrays that may be written.
         keys = keys.copy()
-        partitions_U = self._holdings.partitions_of(keys)
+        return keys, self._holdings.partitions_of(keys)
+
+    def _require_owned(self, keys: Int64Array, partitions_U: Int32Array) -> None:
         if not self._holdings.owns(keys, partitions_U):
             raise Refusal("mismatch", f"a key is not one of server {self.index}")
-        count(partitions_U)
-        return keys
 
     def _no_values(self) -> Float32Array:
         return np.empty((0, self._holdings.width), np.float32)
@@ -528,6 +772,13 @@ class PsCore:
             return Status.ROLLED_BACK
         is_served = generation == self._served and not self._is_evicting
         return None if is_served else Status.NOT_READY
+
+    def _gate_move(self, placement: int) -> Status | None:
+        """Why a caller that knows that version of the placement is not served; None if it is."""
+        outgoing = self._holdings.outgoing
+        if (outgoing is not None and outgoing.is_held) or placement > self.placement.version:
+            return Status.NOT_READY
+        return Status.MOVED if placement < self._moved_at else None
 
     def _fence(self, batch: BatchId) -> Status | None:
         """Refuses what a later attempt has taken over; notes the attempt otherwise."""
@@ -629,10 +880,6 @@ def _scaled(gradients: BatchGradients, scale: float, factor: float) -> BatchGrad
         rows = replace(gradients.rows, sums=gradients.rows.sums * np.float32(scale))
         gradients = replace(gradients, rows=rows, dense=gradients.dense * np.float32(scale))
     return replace(gradients, learning_rate_factor=gradients.learning_rate_factor * factor)
-
-
-def _not_counted(_: Int32Array) -> None:
-    """For keys that are looked up beside a push."""
 
 
 def _no_cut(reason: str, *, of_storage: bool = False) -> SnapshotReply:

@@ -79,6 +79,44 @@ class DenseRange:
     def __len__(self) -> int:
         return self.last - self.first
 
+    @property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """Places of each, from the first to before the second."""
+        return tuple((low + self.first, high + self.first) for low, high in self.bounds)
+
+    def records(self) -> Float32Array:
+        """Values and state of each piece after the other, float32; a copy."""
+        return np.concatenate(
+            [np.concatenate([piece.values, piece.slots]) for piece in self._pieces]
+        )
+
+    def joined(self, pieces: Sequence[tuple[int, int]], records: Float32Array) -> "DenseRange":
+        """This range together with one that touches it.
+
+        Args:
+            pieces: Of the other.
+            records: Of the other, see `records`.
+
+        Raises:
+            ValueError: The records are not of these pieces.
+        """
+        own = dict(zip(self.pieces, self._pieces, strict=True))
+        both = sorted(piece for piece in {*self.pieces, *pieces} if piece[0] < piece[1])
+        length = sum(high - low for low, high in both)
+        found = DenseRange(both or self.pieces, self._optimizer, np.zeros(length, np.float32))
+        place = 0
+        for bounds in pieces:
+            target = DenseParameters(np.zeros(bounds[1] - bounds[0], np.float32), self._optimizer)
+            for part in (target.values, target.slots):
+                part[:] = records[place : place + len(part)]
+                place += len(part)
+            own[bounds] = target
+        if place != len(records):
+            raise ValueError(f"{len(records)} values, not {place}")
+        for bounds, piece in zip(found.pieces, found._pieces, strict=True):
+            piece.values[:], piece.slots[:] = own[bounds].values, own[bounds].slots
+        return found
+
     def copy_values(self) -> Float32Array:
         """The values, float32 [n], which later updates leave as they are."""
         return np.concatenate([piece.values for piece in self._pieces])

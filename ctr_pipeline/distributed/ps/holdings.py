@@ -12,12 +12,13 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
+    MoveRequest,
     PartitionLoads,
     RestoreRequest,
     SnapshotRequest,
     TaskMarks,
 )
-from ctr_pipeline.distributed.coordination.placement import dense_ranges, owned_partitions
+from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import (
     JobSpec,
@@ -38,11 +39,14 @@ from ctr_pipeline.distributed.ps.merging import (
     merge_rows,
     without_repeats,
 )
+from ctr_pipeline.distributed.ps.moving import Arrived, Outgoing
 from ctr_pipeline.distributed.ps.ownership import are_owned
 from ctr_pipeline.distributed.ps.partition_counts import PartitionCounts
+from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.log_folder import require_there
 from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.specs import (
@@ -62,6 +66,9 @@ differently."""
 InitialDense = Literal["taken", "had", "close", "other"]
 """What became of initial dense values: they were taken; they were there before, or those of a cut;
 values close to them were there before; others were."""
+# Of a part of a move; a pull or push waits for one at most.
+_ROWS_LOOKED_AT = 1 << 15
+_ROWS_SHOWN = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,9 @@ class Holdings:
 
     Attributes:
         width: Values in a row.
+        placement: Who holds what.
         range: First place of the dense range and the one after its last.
+        outgoing: The move by which partitions leave; None: there is none.
         applied: Marks.
         num_evicted: Rows removed because nothing has updated them for long.
         counts: What its partitions serve.
@@ -130,12 +139,13 @@ class Holdings:
         self._optimizer = optimizer_of(spec.dense_optimizer)
         self._store = _build_store(spec, threads)
         self._table_sizes = np.array([table.num_ids for table in spec.tables], np.int64)
-        self._partitions = owned_partitions(spec, index)
         self._dense: DenseRange | None = None
         self._initial_dense: Float32Array | None = None
         self.width = sum(segment.dim for segment in spec.segments)
-        self.range = dense_ranges(spec, spec.num_parameter_servers)[index]
+        self._take_place(balanced_placement(spec))
         self.applied = AppliedBatches(Units(self._partitions, (self.range,)))
+        self.outgoing: Outgoing | None = None
+        self._has_foreign_rows = False
         self.num_evicted = 0
         self.counts = PartitionCounts(spec.num_partitions)
 
@@ -165,8 +175,7 @@ class Holdings:
             keys,
             partitions_U,
             self._table_sizes,
-            num_servers=self._spec.num_parameter_servers,
-            server=self._index,
+            self._is_owned_P,
         )
 
     def partitions_of(self, keys: Int64Array) -> Int32Array:
@@ -186,6 +195,8 @@ class Holdings:
         """
         if self._store is None:
             return np.empty((0, self.width), np.float32)
+        if create and self.outgoing is not None:
+            self.outgoing.note(keys, self.partitions_of(keys))
         return self._store.read_rows(keys, create=create)
 
     def dense_values(self) -> Float32Array:
@@ -229,6 +240,8 @@ class Holdings:
                     for item, flags in zip(batches, missing, strict=True)
                 ]
             )
+            if self.outgoing is not None:
+                self.outgoing.note(rows.keys, self.partitions_of(rows.keys))
             num_examples = sum(item.num_examples for item in batches)
             try:
                 num_vanished = self._update_rows(self._store, rows, latest, num_examples)
@@ -310,7 +323,10 @@ class Holdings:
             StorageError: A file cannot be read at this moment.
             TrainingError, RunFolderError: There is no room for the rows, in memory or on disk.
         """
-        applied = AppliedBatches.restored(self._spec, self._index, request)
+        self._take_place(request.placement or balanced_placement(self._spec))
+        self.outgoing = None
+        self._has_foreign_rows = False
+        applied = AppliedBatches.restored(self._spec, self.placement, self._index, request)
         if self._store is not None:
             owned = frozenset(self._partitions)
             restore_rows(
@@ -334,7 +350,100 @@ class Holdings:
                 request.dense,
                 self._spec.num_dense,
             )
+        elif self.range[0] == self.range[1]:
+            # There is nothing that a worker could give it.
+            self._dense = DenseRange((self.range,), self._optimizer, np.empty(0, np.float32))
         self.applied = applied
+
+    def begin_empty(self, placement: Placement) -> None:
+        """Holds nothing, as a server that the placement gives nothing."""
+        self.restore(RestoreRequest(0, 0, (), (), (), placement=placement))
+
+    def begin_outgoing(self, move: MoveRequest) -> None:
+        """Notes from now on what changes in partitions that are to move away."""
+        self.outgoing = Outgoing(move, self._spec.num_partitions)
+
+    def show_rows(self, outgoing: Outgoing, first_row: int) -> MovedRows:
+        """Rows of the moving partitions from a place on, or of those that have changed."""
+        if self._store is None:
+            return MovedRows(-1, 0, np.empty(0, np.int64), np.empty((0, 0), np.float32))
+        rows = self._store.rows
+        if first_row < 0:
+            keys = outgoing.take_changed(_ROWS_SHOWN)
+            places, _ = rows.find(keys, RangeRunner(1))
+            # One without a row was never admitted.
+            places, keys = places[places >= 0], keys[places >= 0]
+            return MovedRows(-1, outgoing.num_changed, keys, rows.records_NR[places])
+        end = min(first_row + _ROWS_LOOKED_AT, rows.num_rows)
+        keys = rows.keys_N[first_row:end].copy()
+        chosen = np.flatnonzero(outgoing.is_moving_P[self.partitions_of(keys)])
+        next_row = -1 if end == rows.num_rows else end
+        return MovedRows(
+            next_row, outgoing.num_changed, keys[chosen], rows.records_NR[first_row + chosen]
+        )
+
+    def dense_records(self) -> Float32Array:
+        """See `DenseRange.records`."""
+        return self._given_dense().records()
+
+    def put_rows(self, moved: MovedRows) -> None:
+        """Takes rows in that another server shows; nobody is served them yet.
+
+        Raises:
+            TrainingError, RunFolderError: There is no room for them.
+            ValueError: They are not of this job.
+        """
+        if self._store is None or not len(moved.keys):
+            return
+        self._has_foreign_rows = True
+        self._store.rows.put(moved.keys.copy(), moved.records, RangeRunner(1))
+
+    def adopt(self, placement: Placement, arrived: Arrived | None) -> bool:
+        """Holds what another placement says.
+
+        Args:
+            placement: The new one.
+            arrived: What came with the partitions that it gives this server; None if none.
+
+        Returns:
+            Whether it holds something else than before.
+        """
+        before = self._partitions, self.range
+        self._take_place(placement)
+        self.outgoing = None
+        if before == (self._partitions, self.range):
+            return False
+        pieces = self.applied.units.pieces
+        if arrived is not None and arrived.dense is not None:
+            self._dense = self._given_dense().joined(arrived.state.pieces, arrived.dense)
+            pieces = self._dense.pieces
+        elif before[1] != self.range:
+            self._dense = DenseRange((self.range,), self._optimizer, np.empty(0, np.float32))
+            pieces = (self.range,)
+        units = Units(self._partitions, pieces)
+        self.applied = self.applied.regrouped(units, None if arrived is None else arrived.state)
+        # Those that came are its own now; those that went are not any more.
+        self._has_foreign_rows = not set(before[0]) <= set(self._partitions)
+        return True
+
+    def drop_foreign_rows(self) -> None:
+        """Removes the rows of partitions that this server does not hold."""
+        if self._store is None or not self._has_foreign_rows:
+            return
+        self._store.rows.keep_only(lambda keys: self._is_owned_P[self.partitions_of(keys)])
+        self._has_foreign_rows = False
+        self.counts.rows_moved()
+
+    @property
+    def has_foreign_rows(self) -> bool:
+        """Whether there are rows that this server does not hold, of a move that is over or void."""
+        return self._has_foreign_rows
+
+    def _take_place(self, placement: Placement) -> None:
+        self.placement = placement
+        self._partitions = placement.partitions_of(self._index)
+        self.range = placement.range_of(self._index)
+        self._is_owned_P = np.array(placement.owners, np.int64) == self._index
 
     def _update_rows(
         self, store: EmbeddingStore, rows: RowGradients, latest: BatchGradients, num_examples: int

@@ -7,17 +7,21 @@ batch is applied to those units that do not have it yet.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from ctr_pipeline.distributed.coordination.messages import MarkScope, RestoreRequest, TaskMarks
+from ctr_pipeline.distributed.coordination.messages import (
+    HoldReply,
+    MarkScope,
+    RestoreRequest,
+    TaskMarks,
+)
 from ctr_pipeline.distributed.coordination.placement import (
-    dense_ranges,
-    owned_partitions,
-    owner_of,
+    Placement,
+    balanced_placement,
 )
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import JobSpec
@@ -43,6 +47,14 @@ class Units:
     def __len__(self) -> int:
         return len(self.partitions) + len(self.pieces)
 
+    def all(self) -> tuple[int | tuple[int, int], ...]:
+        """Each by what names it."""
+        return (*self.partitions, *self.pieces)
+
+    def are_empty(self) -> BoolArray:
+        """Which of them are pieces of no dense parameters, bool [units]."""
+        return np.array([False] * len(self.partitions) + [low == high for low, high in self.pieces])
+
 
 class AppliedBatches:
     """Marks of the batches that were applied, and the newest attempt at each task.
@@ -62,16 +74,20 @@ class AppliedBatches:
         self._epoch = 0
 
     @classmethod
-    def restored(cls, spec: JobSpec, server: int, request: RestoreRequest) -> "AppliedBatches":
+    def restored(
+        cls, spec: JobSpec, placement: Placement, server: int, request: RestoreRequest
+    ) -> "AppliedBatches":
         """The marks that a server begins with.
 
         Args:
-            spec: Of the job; names the servers that there are now.
-            server: Which of them.
+            spec: Of the job.
+            placement: Who holds what now.
+            server: Whose marks.
             request: Names the servers that took the cut and their marks.
         """
-        first, last = dense_ranges(spec, spec.num_parameter_servers)[server]
-        ranges = dense_ranges(spec, max(len(request.marks), 1))
+        first, last = placement.range_of(server)
+        before = balanced_placement(replace(spec, num_parameter_servers=max(len(request.marks), 1)))
+        ranges = request.ranges or before.dense
         cuts = {first, last, *(place for bounds in ranges for place in bounds)}
         for marks in request.marks:
             for mark in marks:
@@ -79,8 +95,8 @@ class AppliedBatches:
                     cuts.update(place for bounds in mark.scope.dense for place in bounds)
         edges = sorted(place for place in cuts if first <= place <= last)
         pieces = tuple(pairwise(edges)) or ((first, last),)
-        applied = cls(Units(owned_partitions(spec, server), pieces))
-        for unit, source in enumerate(applied._sources(request, ranges)):
+        applied = cls(Units(placement.partitions_of(server), pieces))
+        for unit, source in enumerate(applied._sources(request, before.owners, ranges)):
             for mark in request.marks[source] if request.marks else ():
                 if applied._covers(mark.scope, unit):
                     masks = applied._make_masks_by_unit((mark.epoch, mark.task))
@@ -90,6 +106,55 @@ class AppliedBatches:
         epochs = [epoch for epoch, _ in (*applied._masks, *applied._masks_by_unit)]
         applied._begin_epoch(max(epochs, default=0))
         return applied
+
+    def regrouped(self, units: Units, incoming: HoldReply | None) -> "AppliedBatches":
+        """The marks of other units: those kept as they are, new ones as another server had them.
+
+        Args:
+            units: What the server holds from now on.
+            incoming: Of the server that new units come from; None if there are none.
+        """
+        found = AppliedBatches(units)
+        places = {unit: place for place, unit in enumerate(self.units.all())}
+        own = np.array([places.get(unit, -1) for unit in units.all()], np.int64)
+        is_new = (own < 0) | units.are_empty()
+        arriving: dict[_TaskOfEpoch, list[TaskMarks]] = {}
+        for mark in () if incoming is None else incoming.marks:
+            arriving.setdefault((mark.epoch, mark.task), []).append(mark)
+        for task in {*self._masks, *self._masks_by_unit, *arriving}:
+            before = self._masks_by_unit.get(task)
+            alike = self._masks.get(task, 0)
+            marks = arriving.get(task, ())
+            masks = np.full(len(units), alike, np.uint64)
+            if before is not None:
+                masks = before[np.maximum(own, 0)]
+            if incoming is not None:
+                masks[is_new] = 0
+            for mark in marks:
+                if mark.scope is None:
+                    masks[is_new] |= np.uint64(mark.mask)
+                    continue
+                for unit in np.flatnonzero(is_new).tolist():
+                    if found._covers(mark.scope, unit):
+                        masks[unit] |= np.uint64(mark.mask)
+            found._masks_by_unit[task] = masks
+            found._unite(task)
+        found._attempts = dict(self._attempts)
+        for epoch, number, attempt in () if incoming is None else incoming.attempts:
+            known = found._attempts.get((epoch, number), 0)
+            found._attempts[epoch, number] = max(known, attempt)
+        found._begin_epoch(max(self._epoch, 0 if incoming is None else incoming.epoch))
+        return found
+
+    @property
+    def epoch(self) -> int:
+        """The newest one that has begun here."""
+        return self._epoch
+
+    @property
+    def attempts(self) -> tuple[tuple[int, int, int], ...]:
+        """The newest attempt at each task: epoch, task, attempt."""
+        return tuple((*task, attempt) for task, attempt in self._attempts.items())
 
     def begin(self, batch: BatchId) -> bool:
         """Notes an attempt; False if a later one, or a later epoch, has begun: refuse it."""
@@ -158,13 +223,16 @@ class AppliedBatches:
         return tuple(sorted((*alike, *others), key=lambda mark: (mark.epoch, mark.task)))
 
     def _sources(
-        self, request: RestoreRequest, ranges: tuple[tuple[int, int], ...]
+        self,
+        request: RestoreRequest,
+        owners: tuple[int, ...],
+        ranges: tuple[tuple[int, int], ...],
     ) -> Iterable[int]:
         """Of each unit, the server that it comes from."""
         named = {files.partition: files.marks_of for files in request.partitions}
         for partition in self.units.partitions:
-            # One without rows has no files; its owner was the one that the job's rule says.
-            yield named.get(partition, owner_of(partition, len(ranges)))
+            # One without rows may not be named; its owner was the one that the job's rule says.
+            yield named.get(partition, owners[partition])
         for begin, _ in self.units.pieces:
             holders = [number for number, (low, high) in enumerate(ranges) if low <= begin < high]
             # An empty piece takes anyone's marks: there is nothing to apply to it.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_pipeline.embeddings.arrays import Int32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import BoolArray, Int32Array, Int64Array
 from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.embeddings.specs import ID_BITS
 
@@ -14,14 +14,13 @@ def _are_owned(
     keys: Int64Array,
     partitions_U: Int32Array,
     table_sizes: Int64Array,
-    num_servers: int,
-    server: int,
+    is_owned_P: BoolArray,
 ) -> bool:
     for u in range(keys.shape[0]):
         table = keys[u] >> ID_BITS
         if table < 0 or table >= table_sizes.shape[0]:
             return False
-        if keys[u] & _ID_MASK >= table_sizes[table] or partitions_U[u] % num_servers != server:
+        if keys[u] & _ID_MASK >= table_sizes[table] or not is_owned_P[partitions_U[u]]:
             return False
     return True
 
@@ -30,9 +29,7 @@ def are_owned(
     keys: Int64Array,
     partitions_U: Int32Array,
     table_sizes: Int64Array,
-    *,
-    num_servers: int,
-    server: int,
+    is_owned_P: BoolArray,
 ) -> bool:
     """Whether all keys are ids of their tables, in partitions of a server.
 
@@ -40,8 +37,7 @@ def are_owned(
         keys: int64 [U], table << 44 | id.
         partitions_U: int32, of the keys.
         table_sizes: int64, ids of each table.
-        num_servers: There are.
-        server: Which one.
+        is_owned_P: bool, by partition: whether the server holds it.
     """
     contiguous = np.ascontiguousarray(keys)
-    return bool(_are_owned(contiguous, partitions_U, table_sizes, num_servers, server))
+    return bool(_are_owned(contiguous, partitions_U, table_sizes, is_owned_P))

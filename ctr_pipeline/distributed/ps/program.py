@@ -81,11 +81,11 @@ def run_ps(
     if master_address is not None:
         access.require_protected(master_address)
     spec = load_spec(job_folder)
-    if not 0 <= index < spec.num_parameter_servers:
+    if not 0 <= index < spec.num_partitions:
         raise CtrPipelineError(
-            f"the job has parameter servers 0 … {spec.num_parameter_servers - 1}, not {index}",
+            f"a job of {spec.num_partitions} partitions has no parameter server {index}",
             place="--index",
-            remedy="Set runtime.parameter_servers and start the job again",
+            remedy="Raise runtime.partitions and start the job anew",
         )
     over = threading.Event()
     core = PsCore(spec, index, threads=row_threads(spec))
@@ -93,7 +93,7 @@ def run_ps(
     release_compiler_pages()
     server = RpcServer(
         SERVICE,
-        ps_methods(core, over.set),
+        ps_methods(core, over.set, lambda peer: RpcClient(SERVICE, peer, access)),
         address=bind,
         access=access,
     )

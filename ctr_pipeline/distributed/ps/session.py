@@ -16,6 +16,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatRequest,
     Member,
     MemberStats,
+    PlaceRequest,
     RegisterReply,
     RegisterRequest,
 )
@@ -146,13 +147,20 @@ class PsSession:
             generation=max(self._core.generation, 0),
             reports=(),
             stats=self._stats(),
+            placement=self._core.placement.version,
         )
+        moves_begun = self._core.moves_begun
         reply = self._call("Heartbeat", request, HeartbeatReply)
         if reply.directive == "register_again":
             _LOGGER.warning("The master does not know this parameter server")
             self._registered = False
             return
         self._core.set_active_workers(reply.active_workers)
+        # As good as always there is nothing to say, and nobody who works on rows is waited for.
+        is_news = reply.placement is not None or self._core.takes_part_in_move
+        if is_news and reply.generation == self._core.generation:
+            placement = reply.placement or self._core.placement
+            self._core.place(PlaceRequest(reply.generation, placement, reply.move), moves_begun)
         if reply.directive == "leave":
             _LOGGER.info("The master says to leave")
             self._told_to_leave = True

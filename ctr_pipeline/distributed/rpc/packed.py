@@ -52,6 +52,8 @@ class Status(IntEnum):
     ask again."""
     SUPERSEDED = 5
     """A later attempt at the task has begun."""
+    MOVED = 6
+    """The caller's placement is older than the last move here; nothing was changed."""
 
 
 class Kind(IntEnum):
@@ -63,6 +65,7 @@ class Kind(IntEnum):
     PUSH_REPLY = 4
     DENSE_REQUEST = 5
     DENSE_REPLY = 6
+    MOVED_ROWS = 7
 
 
 class _Header(NamedTuple):
@@ -86,7 +89,7 @@ class _Header(NamedTuple):
     num_examples: int = 0
     first: int = 0
     width: int = 0
-    reserved_2: int = 0
+    placement: int = 0
     num_keys: int = 0
     num_fresh: int = 0
     num_dense: int = 0
@@ -137,7 +140,7 @@ def _decode(data: bytes, kind: Kind) -> _Header:
     header = _Header(*_HEADER.unpack_from(data))
     if header.magic != _MAGIC or header.kind != kind:
         raise MalformedMessage(f"the message is no {kind.name.lower().replace('_', ' ')}")
-    if header.reserved or header.reserved_2 or header.flags & ~_FLAGS:
+    if header.reserved or header.flags & ~_FLAGS:
         raise MalformedMessage("the message holds what nobody here knows")
     if header.generation < 0 or header.version < _NO_VERSION:
         raise MalformedMessage(f"generation {header.generation}, version {header.version}")
@@ -179,6 +182,7 @@ class PullRequest:
         dense_version: Version of the dense values that the caller has, -1: of none; the server
             sends its own if they are newer. None: do not send them.
         keys: int64 [U], of the server's partitions.
+        placement: Version of the placement that says so.
     """
 
     KIND: ClassVar = Kind.PULL_REQUEST
@@ -188,6 +192,7 @@ class PullRequest:
     create: bool
     dense_version: int | None
     keys: Int64Array
+    placement: int = 0
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -201,6 +206,7 @@ class PullRequest:
             worker=self.worker,
             dense_version=self.dense_version or 0,
             num_keys=len(self.keys),
+            placement=self.placement,
             **({} if self.batch is None else _batch_fields(self.batch)),
         )
         return _encode(header, self.keys)
@@ -218,6 +224,7 @@ class PullRequest:
             create=bool(header.flags & _FLAG_CREATE),
             dense_version=header.dense_version if header.flags & _FLAG_DENSE else None,
             keys=keys,
+            placement=header.placement,
         )
 
 
@@ -226,7 +233,7 @@ class PullReply:
     """Values as of one instant.
 
     Attributes:
-        status: DONE, ROLLED_BACK, NOT_READY or SUPERSEDED.
+        status: DONE, ROLLED_BACK, NOT_READY, SUPERSEDED or MOVED.
         generation: Of the server.
         version: Updates that the values know of.
         values: float32 [U, W].
@@ -288,6 +295,7 @@ class PushRequest:
         sums: float32 [U, W], gradients summed by key.
         dense: float32 [P], of the server's range.
         fresh_keys: int64 [R], whose values are to come with the reply.
+        placement: Version of the placement that says which keys and dense values are the server's.
     """
 
     KIND: ClassVar = Kind.PUSH_REQUEST
@@ -303,6 +311,7 @@ class PushRequest:
     sums: Float32Array
     dense: Float32Array
     fresh_keys: Int64Array
+    placement: int = 0
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -318,6 +327,7 @@ class PushRequest:
             num_keys=len(self.keys),
             num_fresh=len(self.fresh_keys),
             num_dense=len(self.dense),
+            placement=self.placement,
             **_batch_fields(self.batch),
         )
         return _encode(
@@ -352,6 +362,7 @@ class PushRequest:
             sums=sums,
             dense=dense,
             fresh_keys=fresh_keys,
+            placement=header.placement,
         )
 
 
@@ -411,12 +422,14 @@ class DenseRequest:
         generation: Of the caller.
         first: Where the range begins.
         values: float32 [P].
+        placement: Version of the placement that says so.
     """
 
     KIND: ClassVar = Kind.DENSE_REQUEST
     generation: int
     first: int
     values: Float32Array
+    placement: int = 0
 
     def encode(self) -> bytes:
         """As bytes."""
@@ -425,6 +438,7 @@ class DenseRequest:
             generation=self.generation,
             first=self.first,
             num_dense=len(self.values),
+            placement=self.placement,
         )
         return _encode(header, self.values)
 
@@ -434,7 +448,7 @@ class DenseRequest:
         header, arrays = _decode(data, cls.KIND), _Arrays(data)
         values = arrays.take(np.float32, header.num_dense)
         arrays.finish()
-        return cls(generation=header.generation, first=header.first, values=values)
+        return cls(header.generation, header.first, values, header.placement)
 
 
 @dataclass(frozen=True)
@@ -442,7 +456,7 @@ class DenseReply:
     """Whether initial dense values were taken, or others were there before.
 
     Attributes:
-        status: DONE, REPEATED (there are values already), ROLLED_BACK or NOT_READY.
+        status: DONE, REPEATED (there are values already), ROLLED_BACK, NOT_READY or MOVED.
         generation: Of the server.
         differs: The values that are there are others, in their last bits.
     """
@@ -469,3 +483,41 @@ class DenseReply:
             generation=header.generation,
             differs=bool(header.flags & _FLAG_DENSE),
         )
+
+
+@dataclass(frozen=True)
+class MovedRows:
+    """Rows on their way from one server to another, as they lie in memory.
+
+    Attributes:
+        next_row: Where the source goes on; -1: it has shown all rows, and tells what changes now.
+        num_left: Keys that have changed since they were shown.
+        keys: int64 [U].
+        records: float32 [U, R], header, values and slots.
+    """
+
+    KIND: ClassVar = Kind.MOVED_ROWS
+    next_row: int
+    num_left: int
+    keys: Int64Array
+    records: Float32Array
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        header = _Header(
+            kind=self.KIND,
+            dense_version=self.next_row,
+            step=self.num_left,
+            width=self.records.shape[1],
+            num_keys=len(self.keys),
+        )
+        return _encode(header, self.keys, self.records)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """From bytes; raises MalformedMessage."""
+        header, arrays = _decode(data, cls.KIND), _Arrays(data)
+        keys = arrays.take(np.int64, header.num_keys)
+        records = arrays.take(np.float32, header.num_keys, header.width)
+        arrays.finish()
+        return cls(header.dense_version, header.step, keys, records)

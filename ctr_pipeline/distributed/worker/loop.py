@@ -31,7 +31,7 @@ from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.worker.places import StepNumbers
-from ctr_pipeline.distributed.worker.ps_client import PushOutcome, RolledBack, Superseded
+from ctr_pipeline.distributed.worker.ps_client import Moved, PushOutcome, RolledBack, Superseded
 from ctr_pipeline.distributed.worker.session import Route, Session
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
@@ -61,7 +61,7 @@ class PendingPush(Protocol):
 class ParameterClient(Protocol):
     """The parameter servers as the loop sees them; `PsClient` is one.
 
-    Calls raise `RolledBack`, `Superseded` and `PeerUnavailable`.
+    Calls raise `RolledBack`, `Moved`, `Superseded` and `PeerUnavailable`.
     """
 
     def route(self, generation: int, addresses: Sequence[str]) -> None:
@@ -374,7 +374,7 @@ class WorkerLoop:
             raise AssertionError("only batches of training tasks are trained")
         step = self._numbers.step_of(batch.position)
         self._laps.lap(Stage.OTHER)
-        self._await_values(batch)
+        parameters_P = self._await_values(batch)
         self._laps.lap(Stage.AWAIT_VALUES)
         linear, embeddings = self._client.gather_parts(batch.pull, 1)
         self._laps.lap(Stage.GATHER)
@@ -383,7 +383,7 @@ class WorkerLoop:
             batch.num_valid,
             position=batch.position,
             step=step,
-            parameters_P=self._client.dense(batch.pull),
+            parameters_P=parameters_P,
             linear_BF1=linear,
             embeddings_BFD=embeddings,
         )
@@ -419,9 +419,24 @@ class WorkerLoop:
         except Superseded:
             self._let_go(sent.batch.task)
         else:
-            if outcome.verdict != "applied":
-                raise AssertionError("an asynchronous push is never too old")
-            self._mark(sent, outcome)
+            if outcome.verdict == "applied":
+                self._mark(sent, outcome)
+            elif self._session.holds(sent.batch.task):
+                # Partitions moved under it.
+                self._train_anew(sent.batch)
+
+    def _train_anew(self, batch: _Batch) -> None:
+        """Trains a batch again that not all servers have, to the end."""
+        outcome = None
+        while outcome is None or outcome.verdict != "applied":
+            if self._session.is_over:
+                raise _Leaving
+            if not self._session.holds(batch.task):
+                return
+            self._start_pull(batch)
+            sent = self._compute(batch, None)
+            outcome = self._outcome_of(sent)
+        self._mark(sent, outcome)
 
     def _outcome_of(self, sent: _Sent) -> PushOutcome:
         """What became of a push; one that found no server is made again."""
@@ -447,10 +462,10 @@ class WorkerLoop:
         if self._scores is None or self._scores.task is not batch.task:
             self._scores = _Scores(batch.task)
         scores = self._scores
-        self._await_values(batch)
+        parameters_P = self._await_values(batch)
         linear, embeddings = self._client.gather_parts(batch.pull, 1)
         logits = self._compiled.logits(
-            parameters_P=self._client.dense(batch.pull),
+            parameters_P=parameters_P,
             linear_BF1=linear,
             embeddings_BFD=embeddings,
             numbers_BN=batch.rows.numbers_BN,
@@ -477,10 +492,10 @@ class WorkerLoop:
         with durable.durable_write(path) as file:
             file.write(np.ascontiguousarray(logits, "<f4").data)
 
-    def _await_values(self, batch: _Batch) -> None:
-        """Waits for a pull; one that failed is asked again."""
+    def _await_values(self, batch: _Batch) -> Floats:
+        """Waits for a pull, and gives the dense values; one that failed is asked again."""
 
-        def wait() -> None:
+        def wait() -> Floats | None:
             if batch.pull is None:
                 batch.pull = self._client.start_pull(
                     batch.prepared,
@@ -491,11 +506,17 @@ class WorkerLoop:
                 )
             try:
                 batch.pull.wait()
+                return self._client.dense(batch.pull)
             except PeerUnavailable:
                 batch.pull = None
                 raise
+            except Moved:
+                batch.pull = None
+                return None
 
-        self._trying(wait)
+        while (values := self._trying(wait)) is None:
+            pass
+        return values
 
     def _trying(self, operation: Callable[[], T]) -> T:
         """Does it, again and again while a parameter server does not answer.

@@ -8,9 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
 from ctr_pipeline.distributed.rpc.packed import Status
 
@@ -33,6 +37,10 @@ class RolledBack(Exception):  # noqa: N818
 
 class Superseded(Exception):  # noqa: N818
     """A later attempt at the batch's task has begun: the lease is another worker's."""
+
+
+class Moved(Exception):  # noqa: N818
+    """Partitions lie elsewhere by now: what is to be asked has to be divided anew."""
 
 
 class PsTransport(Protocol):
@@ -110,10 +118,11 @@ class PsCalls:
         self._seed = seed
         # Waiting for the network takes no processor: two pulls and a push of each at once, and
         # pushes that nobody waits for any more.
-        self._pool = ThreadPoolExecutor(6 * num_servers, thread_name_prefix="ps-calls")
+        self._pool = _pool_for(num_servers)
         self._routed = threading.Condition()
         self._route = _Route(-1, ("",) * num_servers, (None,) * num_servers)
         self._newest_generation = -1
+        self._placement = 0
         self._closed = False
         self._count_lock = threading.Lock()
         self.bytes_sent = 0
@@ -130,11 +139,10 @@ class PsCalls:
             old = self._route
             if (generation, tuple(addresses)) == (old.generation, old.addresses) or self._closed:
                 return
+            kept = dict(zip(enumerate(old.addresses), old.transports, strict=True))
             transports = [
-                transport if address == before else (self._connect(address) if address else None)
-                for address, before, transport in zip(
-                    addresses, old.addresses, old.transports, strict=True
-                )
+                kept[place] if place in kept else (self._connect(place[1]) if place[1] else None)
+                for place in enumerate(addresses)
             ]
             self._route = _Route(generation, tuple(addresses), tuple(transports))
             self._routed.notify_all()
@@ -152,13 +160,44 @@ class PsCalls:
                 transport.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def start(self, call: Callable[[int], T]) -> list[Future[T]]:
-        """Begins a call for each server."""
-        return [self._pool.submit(call, server) for server in range(self._num_servers)]
+    def follow(self, placement: int, num_servers: int) -> None:
+        """Calls of an older version of the placement end, from now on.
 
-    def on_all_servers(self, call: Callable[[int], T]) -> None:
+        Args:
+            placement: The version.
+            num_servers: That it names.
+        """
+        with self._routed:
+            self._placement = placement
+            if num_servers > self._num_servers:
+                self._pool.shutdown(wait=False)
+                self._pool = _pool_for(num_servers)
+            self._num_servers = max(num_servers, self._num_servers)
+            self._routed.notify_all()
+
+    def start(self, call: Callable[[int], T], num_servers: int) -> list[Future[T]]:
+        """Begins a call for each server."""
+        with self._routed:
+            return [self._pool.submit(call, server) for server in range(num_servers)]
+
+    def on_all_servers(self, call: Callable[[int], T], num_servers: int) -> None:
         """Calls for each server, all at once; waits for all, then raises the first error."""
-        gather(self.start(call), None)
+        gather(self.start(call, num_servers), None)
+
+    def placement_of(self, server: int, generation: int) -> Placement:
+        """Who holds what, as a server knows it.
+
+        Raises:
+            RolledBack: The generation is over.
+            PeerUnavailable: It does not answer.
+        """
+        transport = self._transport_to(server, generation, None)
+        if transport is None:
+            raise PeerUnavailable("has not started yet", place=f"ps-{server}")
+        answer = transport.call_bytes(
+            "Placement", encode(Empty()), deadline_seconds=self._patience.call_seconds
+        )
+        return _decoded(server, partial(decode, Placement), answer)
 
     def ask(
         self,
@@ -168,12 +207,14 @@ class PsCalls:
         decode: Callable[[bytes], R],
         *,
         generation: int,
+        placement: int,
         patience: Patience | None = None,
     ) -> tuple[R, int]:
         """Calls until there is an answer that says something; and how many tries it took.
 
         Raises:
             RolledBack: The generation is over.
+            Moved: The version of the placement is.
             Superseded: Another worker has the task.
             PeerUnavailable: There was no answer until the deadline.
             CallRefused: The server says no to what was sent, or what cannot be read.
@@ -185,7 +226,7 @@ class PsCalls:
         while True:
             num_tries += 1
             problem = PeerUnavailable("has not started yet", place=f"ps-{server}")
-            transport = self._transport_to(server, generation)
+            transport = self._transport_to(server, generation, placement)
             if transport is not None:
                 try:
                     answer = transport.call_bytes(
@@ -221,12 +262,17 @@ class PsCalls:
             self.bytes_sent += num_sent
             self.bytes_received += num_received
 
-    def _transport_to(self, server: int, generation: int) -> PsTransport | None:
+    def _transport_to(
+        self, server: int, generation: int, placement: int | None
+    ) -> PsTransport | None:
         with self._routed:
             newest = max(self._route.generation, self._newest_generation)
             if newest != generation:
                 raise RolledBack(newest)
-            return self._route.transports[server]
+            if placement is not None and placement != self._placement:
+                raise Moved
+            transports = self._route.transports
+            return transports[server] if server < len(transports) else None
 
     def _pause(
         self, seconds: float, deadline: float, generation: int, problem: PeerUnavailable
@@ -236,11 +282,14 @@ class PsCalls:
             remaining = deadline - self._clock()
             if remaining <= 0 or self._closed:
                 raise problem
-            route = self._route
+            route, placement = self._route, self._placement
 
             def is_over() -> bool:
                 return (
-                    self._route is not route or self._newest_generation > generation or self._closed
+                    self._route is not route
+                    or self._newest_generation > generation
+                    or self._placement != placement
+                    or self._closed
                 )
 
             self._routed.wait_for(is_over, min(seconds, remaining))
@@ -248,6 +297,10 @@ class PsCalls:
     def _pauses(self, server: int) -> Iterator[float]:
         seed = (self._seed + server) & 0xFFFF
         return delays(_FIRST_PAUSE_SECONDS, _PAUSE_GROWTH, _LONGEST_PAUSE_SECONDS, seed)
+
+
+def _pool_for(num_servers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(6 * num_servers, thread_name_prefix="ps-calls")
 
 
 def gather(futures: Sequence[Future[T]], decides: Callable[[T], bool] | None) -> Sequence[T | None]:

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
-from ctr_pipeline.distributed.coordination.placement import dense_ranges
+from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (
     ROUND_PATIENCE_SECONDS,
     BatchId,
@@ -37,6 +38,7 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.ps_calls import (
+    Moved,
     Patience,
     PsCalls,
     PsTransport,
@@ -57,12 +59,25 @@ from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 
-__all__ = ["PreparedKeys", "PsClient", "Pull", "Push", "PushOutcome", "RolledBack", "Superseded"]
+__all__ = [
+    "Moved",
+    "PreparedKeys",
+    "PsClient",
+    "Pull",
+    "Push",
+    "PushOutcome",
+    "RolledBack",
+    "Superseded",
+]
 
 _LOGGER = logging.getLogger(__name__)
 _SERVICE = "PsService"
 _DEADLINE_SECONDS = 30.0
 _CALL_SECONDS = 10.0
+
+# What was pushed has to be pulled, computed and pushed again where it was not applied.
+_AGAIN = frozenset({Status.STALE, Status.MOVED})
+_MOVED_BEFORE = PushReply(Status.MOVED, 0, 0, np.empty(0, np.float32), np.empty((0, 0), np.float32))
 
 PushVerdict = Literal["applied", "stale"]
 _PushAnswer = tuple[PushReply, int]
@@ -74,7 +89,7 @@ class PushOutcome:
 
     Attributes:
         verdict: `applied`: all servers have the batch. `stale`: some do not, because their
-            rounds did not fill; pull again, compute again, push again.
+            rounds did not fill or partitions have moved; pull again, compute again, push again.
         repeated: Some server had applied the batch before this worker first pushed it.
     """
 
@@ -92,6 +107,7 @@ class PreparedKeys:
         order_U: int32, which of the batch's unique keys stands where in `keys_U`.
         positions_U: int32, the inverse: where in `keys_U` each of the batch's unique keys stands.
         bounds: Server s owns `keys_U[bounds[s] : bounds[s + 1]]`.
+        placement: That says so.
         num_occurrences_U: int32, of each key in the batch.
     """
 
@@ -101,6 +117,7 @@ class PreparedKeys:
     positions_U: Int32Array
     bounds: tuple[int, ...]
     num_occurrences_U: Int32Array
+    placement: Placement
 
 
 class Pull:
@@ -125,6 +142,7 @@ class Pull:
 
         Raises:
             RolledBack: The generation is over.
+            Moved: Partitions lie elsewhere by now.
             Superseded: Another worker has the task.
             PeerUnavailable: A server did not answer until the deadline.
         """
@@ -183,7 +201,8 @@ class Push:
 
     def wait_server(self, server: int) -> None:
         """Returns when one server has answered or will not be asked any more; in any thread."""
-        wait((self._futures[server],))
+        # One that it did not ask has its rows from those that it did.
+        wait((self._futures[server],) if server < len(self._futures) else self._futures)
 
 
 @dataclass(frozen=True)
@@ -214,7 +233,7 @@ class _Refreshed:
 
     def write(self, server: int, reply: PushReply) -> None:
         """Takes over what a server sent."""
-        if reply.status is Status.STALE:
+        if reply.status in _AGAIN:
             return
         self._ahead.values_UW[self._places(server)] = reply.fresh
         if self._chosen_U is None:
@@ -255,9 +274,8 @@ class PsClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec
-        self._num_servers = spec.num_parameter_servers
+        self._placement = balanced_placement(spec)
         self._width = sum(segment.dim for segment in spec.segments)
-        self._ranges = dense_ranges(spec, self._num_servers)
         tables = [TableSpec(table.name, table.num_ids) for table in spec.tables]
         slot_tables = spec.slot_tables or range(len(tables))
         self._preparer = BatchPreparer(tables, slot_tables) if tables else None
@@ -266,7 +284,7 @@ class PsClient:
         self._deadline_seconds = deadline_seconds
         self._call_seconds = call_seconds
         self._calls = PsCalls(
-            self._num_servers,
+            spec.num_parameter_servers,
             connect=connect or (lambda address: RpcClient(_SERVICE, address, access)),
             patience=Patience(deadline_seconds, call_seconds),
             clock=clock,
@@ -281,7 +299,7 @@ class PsClient:
         self._pull_patience = long_patience if spec.update.mode == "bounded" else patience
         self._dense_lock = threading.Lock()
         self._dense_generation = -1
-        self._dense_parts: list[_DensePart | None] = [None] * self._num_servers
+        self._dense_parts: list[_DensePart | None] = [None] * spec.num_parameter_servers
         self._dense: Float32Array | None = None
         # Batches that some server may have while others do not, and whether they were repeated.
         self._unfinished: dict[BatchId, bool] = {}
@@ -311,15 +329,13 @@ class PsClient:
             generation: Of the job.
             addresses: By server; empty where one is not there yet.
         """
-        if len(addresses) != self._num_servers:
-            raise ValueError(f"{len(addresses)} addresses of {self._num_servers} servers")
+        self._calls.route(generation, addresses)
         with self._dense_lock:
             if generation != self._dense_generation:
                 self._dense_generation = generation
-                self._dense_parts = [None] * self._num_servers
-                self._dense = None
+                # The servers say what is otherwise.
+                self._place(balanced_placement(self._spec), keep_dense=False)
                 self._unfinished = {}
-        self._calls.route(generation, addresses)
 
     def close(self) -> None:
         """Ends all connections; calls under way are `PeerUnavailable`."""
@@ -339,8 +355,12 @@ class PsClient:
             batch = _without_keys(ids_BF, num_valid)
         else:
             batch = self._preparer.prepare(ids_BF, num_valid)
+        return self._divide(batch, self._placement)
+
+    def _divide(self, batch: PreparedBatch, placement: Placement) -> PreparedKeys:
+        """Orders a batch's keys by the servers that own them."""
         num_unique = batch.num_unique
-        if self._num_servers == 1:
+        if placement.num_servers == 1:
             order_U = np.arange(num_unique, dtype=np.int32)
             return PreparedKeys(
                 batch=batch,
@@ -349,13 +369,15 @@ class PsClient:
                 positions_U=order_U,
                 bounds=(0, num_unique),
                 num_occurrences_U=batch.num_occurrences,
+                placement=placement,
             )
-        owners = partitions_of(batch.keys_U, self._spec.num_partitions) % self._num_servers
         # Narrow integers are sorted by counting.
-        order_U = np.argsort(owners.astype(np.int16), kind="stable").astype(np.int32)
+        owners_P = np.array(placement.owners, np.int16)
+        owners = owners_P[partitions_of(batch.keys_U, self._spec.num_partitions)]
+        order_U = np.argsort(owners, kind="stable").astype(np.int32)
         positions_U = np.empty(num_unique, np.int32)
         positions_U[order_U] = np.arange(num_unique, dtype=np.int32)
-        sizes = np.bincount(owners, minlength=self._num_servers)
+        sizes = np.bincount(owners, minlength=placement.num_servers)
         bounds = (0, *np.cumsum(sizes).tolist())
         return PreparedKeys(
             batch=batch,
@@ -364,6 +386,7 @@ class PsClient:
             positions_U=positions_U,
             bounds=bounds,
             num_occurrences_U=batch.num_occurrences[order_U],
+            placement=placement,
         )
 
     def start_pull(
@@ -386,8 +409,12 @@ class PsClient:
             after: The values are to know of this push, wherever it succeeds.
         """
         generation = self.generation
+        with self._dense_lock:
+            placement = self._placement
+            known = [-1 if part is None else part.version for part in self._dense_parts]
+        if prepared.placement != placement:
+            prepared = self._divide(prepared.batch, placement)
         pull = Pull(prepared, generation, self._width)
-        known = [-1 if part is None else part.version for part in self._dense_parts]
 
         def fetch(server: int) -> None:
             if after is not None:
@@ -398,8 +425,10 @@ class PsClient:
                 batch=batch,
                 worker=self._worker,
                 create=create,
-                dense_version=known[server] if dense else None,
+                # Those of a range that has moved nobody else brings.
+                dense_version=known[server] if dense or known[server] < 0 else None,
                 keys=prepared.keys_U[first:last],
+                placement=placement.version,
             )
             reply, _ = self._calls.ask(
                 server,
@@ -407,16 +436,21 @@ class PsClient:
                 request.encode(),
                 PullReply.decode,
                 generation=generation,
+                placement=placement.version,
                 patience=self._pull_patience,
             )
+            if reply.status is Status.MOVED:
+                self._learn_placement(server, generation)
+                raise Moved
             if reply.values.shape != (last - first, self._width):
                 raise malformed(server, f"{reply.values.shape} values")
             pull.values_UW[first:last] = reply.values
             pull.versions[server] = reply.version
             if reply.dense is not None:
-                self._adopt_dense(generation, server, _DensePart(reply.version, reply.dense))
+                part = _DensePart(reply.version, reply.dense)
+                self._adopt_dense(generation, placement, server, part)
 
-        pull.started_by(self._calls.start(fetch))
+        pull.started_by(self._calls.start(fetch, placement.num_servers))
         return pull
 
     def gather_parts(self, pull: Pull, num_leading: int) -> tuple[Float32Array, Float32Array]:
@@ -461,11 +495,14 @@ class PsClient:
             if pull.generation != self._dense_generation:
                 raise RolledBack(self._dense_generation)
             parts = [part for part in self._dense_parts if part is not None]
-            if len(parts) < self._num_servers:
+            if pull.prepared.placement != self._placement:
+                raise Moved
+            if len(parts) < self._placement.num_servers:
                 raise ValueError("dense values were never asked for")
             if self._dense is None:
                 self._dense = empty_aligned((self._spec.num_dense,))
-                np.concatenate([part.values for part in parts], out=self._dense)
+                for part, (low, high) in zip(parts, self._placement.dense, strict=True):
+                    self._dense[low:high] = part.values
             pull.computed_with([part.version for part in parts])
             return self._dense
 
@@ -497,14 +534,14 @@ class PsClient:
             refresh: A pull ahead, whose values are brought up to date with this push; in
                 synchronous mode with all of its round.
         """
-        prepared = pull.prepared
+        prepared, placement = pull.prepared, pull.prepared.placement
         sums_UW = self._sum_gradients(prepared, gradients)
         refreshed = self._keys_to_refresh(pull, refresh)
         no_keys: Int64Array = np.empty(0, np.int64)
 
         def send(server: int) -> _PushAnswer:
             first, last = prepared.bounds[server], prepared.bounds[server + 1]
-            low, high = self._ranges[server]
+            low, high = placement.dense[server]
             request = PushRequest(
                 generation=pull.generation,
                 batch=batch,
@@ -518,15 +555,22 @@ class PsClient:
                 sums=sums_UW[first:last],
                 dense=dense_gradient[low:high],
                 fresh_keys=no_keys if refreshed is None else refreshed.keys_of(server),
+                placement=placement.version,
             )
-            reply, num_tries = self._calls.ask(
-                server,
-                "Push",
-                request.encode(),
-                PushReply.decode,
-                generation=pull.generation,
-                patience=self._push_patience,
-            )
+            try:
+                reply, num_tries = self._calls.ask(
+                    server,
+                    "Push",
+                    request.encode(),
+                    PushReply.decode,
+                    generation=pull.generation,
+                    placement=placement.version,
+                    patience=self._push_patience,
+                )
+            except Moved:
+                return _MOVED_BEFORE, 1
+            if reply.status is Status.MOVED:
+                self._learn_placement(server, pull.generation)
             self._check_push_reply(server, request, reply)
             return reply, num_tries
 
@@ -539,15 +583,15 @@ class PsClient:
                 if answer is None:
                     continue
                 reply, num_tries = answer
-                is_stale |= reply.status is Status.STALE
+                is_stale |= reply.status in _AGAIN
                 # A second try may find what the first one did.
                 is_first = not started_before and num_tries == 1
                 repeated |= is_first and reply.status is Status.REPEATED
                 if refreshed is not None:
                     refreshed.write(server, reply)
-                if reply.status is not Status.STALE:
+                if reply.status not in _AGAIN:
                     part = _DensePart(reply.version, reply.dense)
-                    self._adopt_dense(pull.generation, server, part)
+                    self._adopt_dense(pull.generation, placement, server, part)
             if is_stale:
                 self._unfinished[batch] = repeated
             else:
@@ -558,7 +602,7 @@ class PsClient:
         # who is to complete it may be waiting for that worker. The push stays there, and the one
         # that is computed again finds it.
         decides = _is_stale if self._has_rounds else None
-        return Push(self._calls.start(send), settle, decides)
+        return Push(self._calls.start(send, placement.num_servers), settle, decides)
 
     def init_dense(self, values: Float32Array) -> None:
         """Gives the servers initial dense values; those that have some keep theirs.
@@ -574,21 +618,64 @@ class PsClient:
         if values.shape != (self._spec.num_dense,):
             raise ValueError(f"{values.shape} dense values of {self._spec.num_dense}")
         generation = self.generation
+        while True:
+            placement = self._placement
+            send = partial(self._send_dense, values, generation, placement)
+            try:
+                self._calls.on_all_servers(send, placement.num_servers)
+            except Moved:
+                continue
+            return
 
-        def send(server: int) -> None:
-            first, last = self._ranges[server]
-            request = DenseRequest(generation, first, values[first:last])
-            reply, _ = self._calls.ask(
-                server, "InitDense", request.encode(), DenseReply.decode, generation=generation
+    def _send_dense(
+        self, values: Float32Array, generation: int, placement: Placement, server: int
+    ) -> None:
+        first, last = placement.dense[server]
+        request = DenseRequest(generation, first, values[first:last], placement.version)
+        reply, _ = self._calls.ask(
+            server,
+            "InitDense",
+            request.encode(),
+            DenseReply.decode,
+            generation=generation,
+            placement=placement.version,
+        )
+        if reply.status is Status.MOVED:
+            self._learn_placement(server, generation)
+            raise Moved
+        if reply.differs:
+            _LOGGER.warning(
+                "Initial dense values computed here differ in their last bits from those that "
+                "ps-%d was given first, which are used: workers run on unlike processors",
+                server,
             )
-            if reply.differs:
-                _LOGGER.warning(
-                    "Initial dense values computed here differ in their last bits from those that "
-                    "ps-%d was given first, which are used: workers run on unlike processors",
-                    server,
-                )
 
-        self._calls.on_all_servers(send)
+    def learn_placement(self) -> None:
+        """Asks who holds what; for a caller that divides once and for all.
+
+        Raises:
+            RolledBack, PeerUnavailable: As `push`.
+        """
+        self._learn_placement(0, self.generation)
+
+    def _learn_placement(self, server: int, generation: int) -> None:
+        """Asks a server that knows a newer placement, unless it is known by now."""
+        placement = self._calls.placement_of(server, generation)
+        with self._dense_lock:
+            newer = placement.version > self._placement.version
+            if newer and generation == self._dense_generation:
+                self._place(placement, keep_dense=True)
+
+    def _place(self, placement: Placement, *, keep_dense: bool) -> None:
+        before, parts = self._placement, self._dense_parts
+        self._placement, self._dense = placement, None
+        self._dense_parts = [
+            parts[server]
+            if keep_dense and server < before.num_servers and before.dense[server] == bounds
+            else None
+            for server, bounds in enumerate(placement.dense)
+        ]
+        self._calls.follow(placement.version, placement.num_servers)
 
     def _sum_gradients(
         self, prepared: PreparedKeys, gradients: tuple[Float32Array, Float32Array]
@@ -622,6 +709,8 @@ class PsClient:
         """Waits for the pull ahead: a late one could know of this push and be counted as if not."""
         if ahead is None or ahead.failed or ahead.generation != pull.generation:
             return None
+        if ahead.prepared.placement != pull.prepared.placement:
+            return None
         if self._has_rounds:
             # Other pushes of the round change rows as well, so that all are asked for.
             return _Refreshed(ahead, None)
@@ -633,15 +722,19 @@ class PsClient:
         return self._spec.update.mode == "sync" and self._spec.update.grads_to_wait > 1
 
     def _check_push_reply(self, server: int, request: PushRequest, reply: PushReply) -> None:
-        if reply.status is Status.STALE:
+        if reply.status in _AGAIN:
             return
         expected = (len(request.fresh_keys), self._width), request.dense.shape
         if (reply.fresh.shape, reply.dense.shape) != expected:
             raise malformed(server, f"values of {reply.fresh.shape}, {reply.dense.shape}")
 
-    def _adopt_dense(self, generation: int, server: int, part: _DensePart) -> None:
-        """Keeps dense values, unless newer ones are known."""
+    def _adopt_dense(
+        self, generation: int, placement: Placement, server: int, part: _DensePart
+    ) -> None:
+        """Keeps dense values, unless newer ones are known, or they lie elsewhere by now."""
         with self._dense_lock:
+            if placement.range_of(server) != self._placement.range_of(server):
+                return
             known = self._dense_parts[server]
             if generation == self._dense_generation and (
                 known is None or known.version <= part.version
@@ -651,7 +744,7 @@ class PsClient:
 
 
 def _is_stale(answer: _PushAnswer) -> bool:
-    return answer[0].status is Status.STALE
+    return answer[0].status in _AGAIN
 
 
 def _common_places(keys: Int64Array, others: Int64Array) -> Int32Array:

@@ -6,6 +6,7 @@ from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.embeddings.log_chain import rows_name
@@ -54,7 +55,9 @@ def take(server, folder, cut):
         wall_clock=lambda: 0.0,
     )
     action = TakeCut(cut, 1, cut - 1, cut == 1, 0, cut, 0, FROZEN)
-    taken = keeper.take(action, ["here"], (), abandoned=lambda: False, fence=lambda: None)
+    taken = keeper.take(
+        action, ["here"], balanced_placement(SPEC), (), abandoned=lambda: False, fence=lambda: None
+    )
     assert taken == CutTaken(cut, 0.0)
     return server.requests[-1].full
 
@@ -83,7 +86,9 @@ def test_old_rows_are_removed_when_an_epoch_ends(tmp_path, server, ends_epoch, e
     folder = CheckpointsFolder(tmp_path, "job-1")
     keeper = CutKeeper(spec, folder, server, deadline_seconds=1.0, wall_clock=lambda: 0.0)
     action = TakeCut(1, 1, 0, True, 0, 80, 0, FROZEN, ends_epoch)
-    keeper.take(action, ["here"], (), abandoned=lambda: False, fence=lambda: None)
+    keeper.take(
+        action, ["here"], balanced_placement(SPEC), (), abandoned=lambda: False, fence=lambda: None
+    )
     assert server.requests[-1].oldest_step == oldest
 
 

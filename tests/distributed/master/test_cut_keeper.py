@@ -21,6 +21,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotReply,
     TaskMarks,
 )
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.master.beginning import await_storage
 from ctr_pipeline.distributed.master.cuts import CutKeeper
@@ -32,6 +33,7 @@ from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.errors import CheckpointError, StorageError
 
 SPEC = job_spec(num_partitions=1)
+PLACEMENT = balanced_placement(SPEC)
 
 
 class Servers:
@@ -69,10 +71,14 @@ class Keeping:
 
     def take(self, cut):
         action = TakeCut(cut, 1, 0, True, 0, cut, 0, frozen_beginning(cut))
-        return self.keeper.take(action, ["s"], (), abandoned=lambda: False, fence=lambda: None)
+        return self.keeper.take(
+            action, ["s"], PLACEMENT, (), abandoned=lambda: False, fence=lambda: None
+        )
 
     def restore(self, cut):
-        outcome, _ = self.keeper.restore(RestoreCut(cut, 2), ["s"], abandoned=lambda: False)
+        outcome, _ = self.keeper.restore(
+            RestoreCut(cut, 2), ["s"], PLACEMENT, abandoned=lambda: False
+        )
         return outcome
 
 
@@ -165,7 +171,9 @@ def test_a_kept_cut_that_proves_damaged_is_told_and_deletes_nothing_until_then(k
 def test_a_cut_that_holds_less_than_was_reported_is_no_cut(keeping):
     frozen = {**frozen_beginning(3), "closed": [], "over": []}
     action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen, claims=((5, 0b11),))
-    outcome = keeping.keeper.take(action, ["s"], (), abandoned=lambda: False, fence=lambda: None)
+    outcome = keeping.keeper.take(
+        action, ["s"], PLACEMENT, (), abandoned=lambda: False, fence=lambda: None
+    )
     assert outcome == CutContradicted(3, ((5, 0b11),))
     assert keeping.folder.numbers() == [2, 1]
 
@@ -178,16 +186,16 @@ def test_a_cut_in_a_vast_epoch_is_as_small_as_what_is_under_way(keeping):
     action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen)
     keeping.servers.marks = (*fresh, *marks)
     assert keeping.keeper.take(
-        action, ["s"], (), abandoned=lambda: False, fence=lambda: None
+        action, ["s"], PLACEMENT, (), abandoned=lambda: False, fence=lambda: None
     ) == CutTaken(3)
     assert keeping.folder.load(3).files.marks == (marks,)
     assert (keeping.path / "cut-000003.json").stat().st_size < 100 * under_way
     # The next one asks for no marks of what this one has shown.
     keeping.take(4)
     assert (keeping.servers.asked.epoch, keeping.servers.asked.over) == (0, ((0, done),))
-    request = keeping.folder.load(3).restore_request(7)
+    request = keeping.folder.load(3).restore_request(7, PLACEMENT)
     assert len(encode(request)) < 100 * under_way
-    applied = AppliedBatches.restored(SPEC, 0, request)
+    applied = AppliedBatches.restored(SPEC, PLACEMENT, 0, request)
     assert applied.missing_units(BatchId(0, done + 7, 1, 1)).all()
     assert not applied.missing_units(BatchId(0, done + 7, 1, 2)).any()
 

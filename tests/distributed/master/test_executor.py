@@ -63,6 +63,7 @@ class ScriptedJob:
         self.events = []
         self.generation = 3
         self.ps_addresses = ("a:1", "b:2")
+        self.placement = None
         self.last_cut = 0
         self.error = None
 
@@ -174,7 +175,7 @@ class ScriptedCuts:
         self.error = None
         self.step = 0
 
-    def take(self, action, addresses, history, *, abandoned, fence):
+    def take(self, action, addresses, placement, history, *, abandoned, fence):
         self._stumble()
         fence()
         self.taken.append((action.cut, addresses, abandoned()))
@@ -184,7 +185,7 @@ class ScriptedCuts:
         if self.error is not None:
             raise self.error
 
-    def restore(self, action, addresses, *, abandoned):
+    def restore(self, action, addresses, placement, *, abandoned):
         self._stumble()
         self.restored.append((action.cut, addresses))
         return RestoreDone(action.generation, action.cut, {}), RestoredCut(action.cut, 5, 99.0)
@@ -224,6 +225,7 @@ class Stage:
             self.store,
             launcher=self.launcher,
             cuts=self.cuts,
+            mover=None,
             recorder=self.recorder,
             decide_epoch=self._decide,
             wall_clock=lambda: 1000.0,

@@ -118,7 +118,7 @@ def test_a_partition_of_another_server_is_refused(tmp_path):
 
 def test_a_restore_names_all_files_and_marks(tmp_path):
     first = take(tmp_path, 1)
-    request = first.restore_request(generation=9)
+    request = first.restore_request(generation=9, placement=None)
     assert (request.generation, request.cut) == (9, 1)
     assert (request.partitions, request.dense) == (first.files.partitions, first.files.dense)
     assert request.marks == (MARKS, MARKS)

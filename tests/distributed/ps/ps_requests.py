@@ -7,7 +7,7 @@ import numpy as np
 from answered import Answered
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
-from ctr_pipeline.distributed.coordination.placement import dense_ranges
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId, worker_number
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest
 from ctr_pipeline.embeddings.partition import partitions_of
@@ -48,7 +48,7 @@ class Caller:
         self.core = core
         self.spec = core.spec
         self.worker = worker_number(worker)
-        self.first, self.last = dense_ranges(self.spec, self.spec.num_parameter_servers)[core.index]
+        self.first, self.last = balanced_placement(self.spec).range_of(core.index)
         self.width = sum(segment.dim for segment in self.spec.segments)
 
     def init(self, value=0.0, generation=0):

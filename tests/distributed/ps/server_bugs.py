@@ -38,8 +38,10 @@ def marks_not_in_cuts(patch: Patch) -> None:
 def marks_not_restored(patch: Patch) -> None:
     original = AppliedBatches.restored
 
-    def restored(spec, server, request):
-        return original(spec, server, replace(request, marks=tuple(() for _ in request.marks)))
+    def restored(spec, placement, server, request):
+        return original(
+            spec, placement, server, replace(request, marks=tuple(() for _ in request.marks))
+        )
 
     patch(AppliedBatches, "restored", restored)
 
@@ -57,7 +59,7 @@ def marks_survive_a_rollback(patch: Patch) -> None:
 
 
 def marks_of_the_first_server_taken_for_all(patch: Patch) -> None:
-    patch(AppliedBatches, "_sources", lambda self, request, ranges: [0] * len(self.units))
+    patch(AppliedBatches, "_sources", lambda self, request, owners, ranges: [0] * len(self.units))
 
 
 def marks_of_some_parts_taken_for_all(patch: Patch) -> None:
@@ -170,10 +172,16 @@ def rows_of_other_servers_restored(patch: Patch) -> None:
     original = Holdings.restore
 
     def restore(self, request):
-        own = self._partitions
-        self._partitions = tuple(range(self._spec.num_partitions))
+        take_place = self._take_place
+
+        def take_all(placement):
+            take_place(placement)
+            self._partitions = tuple(range(self._spec.num_partitions))
+
+        self._take_place = take_all
         original(self, request)
-        self._partitions = own
+        self._take_place = take_place
+        self._partitions = self.placement.partitions_of(self._index)
 
     patch(Holdings, "restore", restore)
 

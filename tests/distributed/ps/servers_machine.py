@@ -19,7 +19,7 @@ from ps_requests import Caller, all_keys, owned_keys
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest, SnapshotRequest
-from ctr_pipeline.distributed.coordination.placement import dense_ranges, owned_partitions
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import TableShape
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, chain_files
@@ -100,8 +100,10 @@ class Servers:
         return keys if server is None else keys[np.isin(keys, owned_keys(self.now, server))]
 
     def parts_of(self, server):
-        first, last = dense_ranges(self.now, len(self.cores))[server]
-        rows = [("rows", partition) for partition in owned_partitions(self.now, server)]
+        first, last = balanced_placement(self.now).range_of(server)
+        rows = [
+            ("rows", partition) for partition in balanced_placement(self.now).partitions_of(server)
+        ]
         return [*rows, *(("dense", place) for place in range(first, last))]
 
     def expected_row(self, key):
@@ -250,7 +252,7 @@ class Servers:
         if manifest is None:
             request = RestoreRequest(self.generation, 0, (), (), ())
         else:
-            request = manifest.restore_request(self.generation)
+            request = manifest.restore_request(self.generation, balanced_placement(self.now))
         self.request = decode(RestoreRequest, encode(request))
         self.last_cut = cut
         self.held = held.copy()

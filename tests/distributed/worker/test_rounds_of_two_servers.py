@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from answered import Answered
 
-from ctr_pipeline.distributed.coordination.placement import dense_ranges
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (
     ROUND_PATIENCE_SECONDS,
     BatchId,
@@ -80,7 +80,7 @@ def deliver(cores, worker, server):
     """A worker's batch reaches one server alone."""
     keys = worker.client.prepare(IDS, len(IDS))
     first, last = keys.bounds[server : server + 2]
-    low, high = dense_ranges(worker.spec, 2)[server]
+    low, high = balanced_placement(worker.spec).range_of(server)
     cores[server].set_active_workers([worker.client_name])
     reply = cores[server].push(
         PushRequest(

@@ -1,0 +1,140 @@
+"""Moves partitions: has the target of a move take them over, and tells all who holds what."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ctr_pipeline.distributed.coordination.events import (
+    MoveFailed,
+    MovePartitions,
+    MoveReady,
+    PlacePartitions,
+)
+from ctr_pipeline.distributed.coordination.messages import (
+    Empty,
+    MoveReply,
+    MoveRequest,
+    PlaceReply,
+    PlaceRequest,
+)
+from ctr_pipeline.distributed.master.server_calls import (
+    CallAbandonedError,
+    ServerCalls,
+    ServerRefusedError,
+)
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger(__name__)
+_COPY_SECONDS = 300.0
+_TELL_SECONDS = 10.0
+
+
+class Mover:
+    """Moves of one job, one at a time; for one thread.
+
+    Args:
+        calls: To the parameter servers.
+    """
+
+    def __init__(self, calls: ServerCalls) -> None:
+        self._calls = calls
+
+    def move(
+        self, action: MovePartitions, addresses: Sequence[str], *, abandoned: Callable[[], bool]
+    ) -> MoveReady | MoveFailed:
+        """Has the target copy everything; the source holds updates up when this succeeds.
+
+        Args:
+            action: What moves.
+            addresses: Of all servers, by number, the target among them.
+            abandoned: Whether the job went back to a cut meanwhile.
+        """
+        planned, generation = action.planned, action.generation
+
+        def failed(reason: object) -> MoveFailed:
+            return MoveFailed(generation, action.version, str(reason))
+
+        try:
+            # One that holds nothing is in no cut that was restored: it begins here.
+            place = PlaceRequest(generation, action.placement, action.version)
+            self._ask(
+                planned.target, addresses, "Place", place, reply=PlaceReply, abandoned=abandoned
+            )
+            request = MoveRequest(
+                generation=generation,
+                version=action.version,
+                source=addresses[planned.source],
+                partitions=planned.partitions,
+                takes_dense=planned.takes_dense,
+            )
+            reply = self._ask(
+                planned.target, addresses, "TakeOver", request, reply=MoveReply, abandoned=abandoned
+            )
+        except CallAbandonedError:
+            return failed("the job went back to a cut meanwhile")
+        except (PeerUnavailable, ServerRefusedError) as error:
+            return failed(error)
+        if reply.refused:
+            return failed(f"parameter server {planned.target}: {reply.refused}")
+        return MoveReady(generation, action.version)
+
+    def place(
+        self, action: PlacePartitions, addresses: Sequence[str], *, abandoned: Callable[[], bool]
+    ) -> float:
+        """Tells all servers who holds what; whom it does not reach hears it with a heartbeat.
+
+        Returns:
+            For how long the source held updates up, at most, since it started.
+        """
+        planned, held_seconds = action.planned, 0.0
+        request = PlaceRequest(action.generation, action.placement, 0)
+        # The target first, the source last: where workers hear of it, it is served.
+        others = set(range(len(addresses))) - {planned.source, planned.target}
+        for server in (planned.target, *sorted(others), planned.source):
+            try:
+                reply = self._ask(
+                    server, addresses, "Place", request, reply=PlaceReply, abandoned=abandoned
+                )
+            except CallAbandonedError:
+                return held_seconds
+            except (PeerUnavailable, ServerRefusedError) as error:
+                _LOGGER.warning("parameter server %d was not told of a move: %s", server, error)
+            else:
+                held_seconds = reply.held_seconds
+        for server in (planned.source, planned.target):
+            # A cut or another move would do it too, if this does not.
+            try:
+                self._ask(
+                    server, addresses, "DropForeignRows", Empty(), reply=Empty, abandoned=abandoned
+                )
+            except CallAbandonedError:
+                return held_seconds
+            except (PeerUnavailable, ServerRefusedError) as error:
+                _LOGGER.info("parameter server %d has rows of a move left: %s", server, error)
+        return held_seconds
+
+    def _ask(
+        self,
+        server: int,
+        addresses: Sequence[str],
+        method: str,
+        message: object,
+        *,
+        reply: type[T],
+        abandoned: Callable[[], bool],
+    ) -> T:
+        address = addresses[server] if server < len(addresses) else ""
+        seconds = _COPY_SECONDS if method == "TakeOver" else _TELL_SECONDS
+        (answer,) = self._calls.call_all(
+            method,
+            (address,),
+            message,
+            reply,
+            deadline_seconds=seconds,
+            abandoned=abandoned,
+            first_number=server,
+            keep=addresses,
+        )
+        return answer

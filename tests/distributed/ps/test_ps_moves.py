@@ -1,0 +1,251 @@
+"""Partitions move between servers while batches come: each is applied once to each of its rows."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ps_requests import batch, counting, key, nothing_trained
+
+from ctr_pipeline.distributed.coordination.messages import (
+    MoveRequest,
+    PlaceRequest,
+    SnapshotRequest,
+)
+from ctr_pipeline.distributed.coordination.moves import plan_balance
+from ctr_pipeline.distributed.coordination.placement import balanced_placement
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest, Status
+from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.partition import partitions_of
+
+NUM_PARTITIONS = 8
+KEYS = np.array([key(2, number) for number in range(48)])
+PARTITIONS = partitions_of(KEYS, NUM_PARTITIONS)
+
+
+@pytest.fixture
+def spec(make_spec, make_optimizer):
+    return replace(
+        counting(make_spec(), make_optimizer),
+        num_partitions=NUM_PARTITIONS,
+        num_parameter_servers=2,
+    )
+
+
+class Source:
+    """A server as the target of a move sees it; something happens before and after each answer."""
+
+    def __init__(self, core, meanwhile):
+        self.core, self.meanwhile = core, meanwhile
+
+    def _answer(self, method, request):
+        self.meanwhile()
+        answer = getattr(self.core, method)(request)
+        self.meanwhile()
+        return answer
+
+    def show_rows(self, request):
+        return self._answer("show_rows", request)
+
+    def hold(self, request):
+        return self._answer("hold", request)
+
+    def show_dense(self, request):
+        return self._answer("show_dense", request)
+
+
+class World:
+    """Servers, and a worker whose batches reach each of them in any order, or not at all."""
+
+    def __init__(self, spec, num_cores=3, seed=0):
+        self.random = random.Random(seed)
+        self.spec = spec
+        self.placement = self.known = balanced_placement(spec)
+        self.cores = [PsCore(spec, index) for index in range(num_cores)]
+        self.width = sum(segment.dim for segment in spec.segments)
+        for core in self.cores[: spec.num_parameter_servers]:
+            assert not core.restore(nothing_trained(0)).refused
+            low, high = self.placement.range_of(core.index)
+            core.init_dense(DenseRequest(0, low, np.zeros(high - low, np.float32)))
+        self.version = 0
+        self.open: dict[int, set[int]] = {}
+        self.num_batches = 0
+        self.named = {}
+
+    def begin_batch(self):
+        number = self.num_batches
+        self.num_batches += 1
+        self.named[number] = self.random.sample(range(len(KEYS)), 9)
+        self.open[number] = set()
+
+    def _keys(self, number, server, placement):
+        named = self.named[number]
+        return KEYS[[place for place in named if placement.owners[PARTITIONS[place]] == server]]
+
+    def push(self, number, server):
+        """One server's part of a batch; what moved since is pushed again, everywhere."""
+        placement, core = self.known, self.cores[server]
+        keys = self._keys(number, server, placement)
+        task, bit = divmod(number, 4)
+        pull = PullRequest(0, batch(bit, task), 0, True, None, keys, placement.version)
+        status = core.pull(PullRequest.decode(pull.encode())).status
+        if status is Status.DONE:
+            low, high = placement.dense[server]
+            request = PushRequest(
+                generation=0,
+                batch=batch(bit, task),
+                worker=0,
+                step=1 + number,
+                learning_rate_factor=1.0,
+                num_examples=1,
+                version=0,
+                keys=keys,
+                num_occurrences=np.ones(len(keys), np.int32),
+                sums=np.full((len(keys), self.width), -1.0, np.float32),
+                dense=np.full(high - low, -1.0, np.float32),
+                fresh_keys=keys[:0],
+                placement=placement.version,
+            )
+            status = core.push(PushRequest.decode(request.encode())).status
+        if status in {Status.DONE, Status.REPEATED}:
+            self.open[number].add(server)
+            if len(self.open[number]) == placement.num_servers:
+                del self.open[number]
+        elif status is Status.MOVED:
+            if core.placement.version > self.known.version:
+                self.known = core.placement
+                self.open = {number: set() for number in self.open}
+        else:
+            assert status is Status.NOT_READY
+
+    def some_pushes(self):
+        for _ in range(self.random.randint(0, 6)):
+            if not self.open or self.random.random() < 0.3:
+                self.begin_batch()
+            self.push(
+                self.random.choice(list(self.open)), self.random.randrange(self.known.num_servers)
+            )
+
+    def place(self, placement, move=0):
+        """Told to the servers in any order, as heartbeats may be faster than the master."""
+        for core in self.random.sample(self.cores, len(self.cores)):
+            core.place(PlaceRequest(0, placement, move))
+            self.some_pushes()
+
+    def move(self, planned, *, fails=False):
+        self.version += 1
+        self.cores[planned.target].place(PlaceRequest(0, self.placement, self.version))
+        request = MoveRequest(
+            0, self.version, str(planned.source), planned.partitions, planned.takes_dense
+        )
+        source = Source(self.cores[planned.source], self.some_pushes)
+        reply = self.cores[planned.target].take_over(request, source)
+        assert not reply.refused
+        self.some_pushes()
+        if not fails:
+            self.placement = planned.applied_to(self.placement, self.version)
+        self.place(self.placement)
+        for core in self.cores:
+            core.drop_foreign_rows()
+
+    def finish(self):
+        for _ in range(20_000):
+            if not self.open:
+                return
+            for number in list(self.open):
+                for server in range(self.known.num_servers):
+                    if number in self.open:
+                        self.push(number, server)
+        raise AssertionError(f"batches {sorted(self.open)} never end")
+
+    def check(self):
+        """Every row was moved once by each batch that names it, every dense value by each batch."""
+        self.finish()
+        rows = np.zeros(len(KEYS))
+        for named in self.named.values():
+            rows[named] += 1
+        for server, core in enumerate(self.cores[: self.placement.num_servers]):
+            own = [
+                place
+                for place in range(len(KEYS))
+                if self.placement.owners[PARTITIONS[place]] == server
+            ]
+            reply = core.pull(PullRequest(0, None, 0, False, -1, KEYS[own], self.placement.version))
+            assert reply.status is Status.DONE
+            assert reply.values[:, 0].tolist() == rows[own].tolist()
+            assert reply.dense is None or set(reply.dense.tolist()) <= {float(self.num_batches)}
+            low, high = self.placement.dense[server]
+            assert reply.dense is None or len(reply.dense) == high - low
+            assert core.num_rows == np.count_nonzero(rows[own])
+
+
+@given(st.integers(0, 1 << 30))
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_comes_between_the_steps_of_a_move_is_applied_once(spec, seed):
+    world = World(spec, num_cores=4, seed=seed)
+    for _ in range(3):
+        wanted = world.random.randint(1, 4)
+        while planned := plan_balance(world.placement, wanted, most_partitions=3):
+            world.move(planned, fails=world.random.random() < 0.3)
+        world.placement = world.placement.without_idle(wanted)
+    world.check()
+
+
+def test_a_void_move_leaves_the_source_as_it_was(spec):
+    world = World(spec, seed=3)
+    for _ in range(10):
+        world.some_pushes()
+    world.move(plan_balance(world.placement, 3), fails=True)
+    assert world.cores[2].num_rows == 0
+    world.check()
+
+
+def test_a_source_that_holds_serves_nobody_until_it_hears_the_outcome(spec):
+    world = World(spec, seed=1)
+    planned = plan_balance(world.placement, 3)
+    request = MoveRequest(0, 1, "0", planned.partitions, takes_dense=False)
+    source, target = world.cores[planned.source], world.cores[2]
+    target.place(PlaceRequest(0, world.placement, 1))
+    assert not target.take_over(request, source).refused
+    pull = PullRequest(0, None, 0, False, None, KEYS[:0], 0)
+    assert source.pull(pull).status is Status.NOT_READY
+    source.place(PlaceRequest(0, world.placement, 1))
+    assert source.pull(pull).status is Status.NOT_READY
+    # What was decided before the move began says nothing of it.
+    source.place(PlaceRequest(0, world.placement, 0), source.moves_begun - 1)
+    assert source.pull(pull).status is Status.NOT_READY
+    source.place(PlaceRequest(0, world.placement, 0))
+    assert source.pull(pull).status is Status.DONE
+
+
+def test_a_cut_is_of_the_placement_that_it_names(spec, tmp_path):
+    create_folder(tmp_path, spec.job)
+    world = World(replace(spec, checkpoints_folder=str(tmp_path)), seed=2)
+    world.some_pushes()
+    world.move(plan_balance(world.placement, 3))
+    core = world.cores[0]
+    assert core.snapshot(SnapshotRequest(0, 1, 0, True)).refused == "the placement has version 1"
+    reply = core.snapshot(SnapshotRequest(0, 1, 0, True, placement=1))
+    written = [file.partition for file in reply.files if file.partition >= 0]
+    assert written == list(world.placement.partitions_of(0))
+
+
+def test_a_rollback_ends_a_move(spec):
+    world = World(spec, seed=1)
+    planned = plan_balance(world.placement, 3)
+    request = MoveRequest(0, 1, "0", planned.partitions, takes_dense=False)
+    world.cores[2].place(PlaceRequest(0, world.placement, 1))
+    source = world.cores[planned.source]
+
+    def roll_back():
+        assert not source.restore(nothing_trained(1)).refused
+
+    with pytest.raises(Refusal):
+        world.cores[2].take_over(request, Source(source, roll_back))
+    assert source.pull(PullRequest(1, None, 0, False, None, KEYS[:0], 0)).status is Status.DONE
