@@ -15,10 +15,14 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+PIP_INSTALL = -m pip install --quiet --require-hashes --requirement
+
+$(STAMP): pyproject.toml requirements/tools.txt requirements/dev.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(PIP_INSTALL) requirements/tools.txt
+	$(BIN)/python $(PIP_INSTALL) requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
 .PHONY: setup
@@ -44,6 +48,12 @@ check: $(STAMP) ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+.PHONY: audit
+audit: $(STAMP) ## Look up known weaknesses of what is installed, and list it in sbom.json
+	@$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python $(PIP_INSTALL) requirements/audit.txt || echo "pip-audit cannot be installed"
+	$(BIN)/python tools/audit.py --pip-audit $(VENV)/audit/bin/pip-audit requirements/*.txt
+
 .PHONY: fmt
 fmt: $(STAMP) ## Format the code
 	$(BIN)/ruff check --fix --exit-zero .
@@ -60,7 +70,7 @@ etcd: $(STAMP) ## Get an etcd for the tests that need one; nothing is installed
 .PHONY: spark
 spark: $(STAMP) ## Get PySpark for the tests that need one, if there is Java
 	@if command -v java >/dev/null || [ -n "$$JAVA_HOME" ]; then \
-		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark]'; \
+		$(BIN)/python $(PIP_INSTALL) requirements/spark.txt --no-build-isolation; \
 	else echo "There is no Java: tests that run Spark are skipped"; fi
 
 .PHONY: e2e

@@ -51,6 +51,9 @@ def run(
 def load(folder: str | Path) -> "LoadedRun":
     """Opens a finished run.
 
+    A run is a program: a model file that its config names is executed. Open those of people you
+    trust alone.
+
     Raises:
         RunFolderError: There is no run in the folder.
         CheckpointError: Nothing was trained in it yet.

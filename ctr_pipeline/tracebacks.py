@@ -9,7 +9,7 @@ import logging
 import traceback
 from types import TracebackType
 
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.errors import CtrPipelineError, printable
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
@@ -48,7 +48,11 @@ def render_traceback(error: BaseException) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """Formats records with exceptions as `render_traceback` does."""
+    """Formats exceptions as `render_traceback` does; no terminal obeys what a line holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record's lines."""
+        return "\n".join(map(printable, super().format(record).split("\n")))
 
     def formatException(self, ei: _ExcInfo) -> str:  # noqa: N802  the name of logging
         """The traceback without the last line end."""

@@ -62,3 +62,10 @@ def test_a_cycle_of_causes_ends():
     first.__cause__, second.__cause__ = second, first
     conceal_values(True)
     assert render_traceback(first).count("ValueError") == 1
+
+
+def test_a_log_line_commands_no_terminal():
+    record = logging.LogRecord(
+        "n", logging.ERROR, "f", 1, "column %s\nnext", ("\x1b]0;x\x07",), None
+    )
+    assert LogFormatter("%(message)s").format(record) == "column \\x1b]0;x\\x07\nnext"

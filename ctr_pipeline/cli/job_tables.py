@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 from ctr_pipeline.pipeline.job_progress import describe_event
 

@@ -5,11 +5,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
+from ctr_pipeline.reporting.formats import visible_text
+
 INTERVAL_SECONDS = 10.0
 
 
@@ -48,7 +50,7 @@ class LineProgress:
     def say(self, text: str) -> None:
         """One line."""
         stream = self._stream or sys.stderr
-        stream.write(text + "\n")
+        stream.write(visible_text(text) + "\n")
         stream.flush()
 
     def board(self, lines: Sequence[str]) -> None:

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
+from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.tables import make_console, print_paths
 
 if TYPE_CHECKING:

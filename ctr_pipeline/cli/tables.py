@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 
 if TYPE_CHECKING:

@@ -54,9 +54,9 @@ def tune(
 
 def print_search(result: "TuneResult") -> None:
     """The best trials, a line each, and where everything is."""
-    from rich.markup import escape
     from rich.table import Table
 
+    from ctr_pipeline.cli.markup import escape
     from ctr_pipeline.cli.tables import make_console, print_paths
     from ctr_pipeline.pipeline.tuning_stage import ranked, value_text
 

@@ -68,8 +68,15 @@ class EtcdGateway:
 
     def __init__(self, url: str, call_seconds: float, access: EtcdAccess = OPEN_TO_ALL) -> None:
         # 12 MB and a fifth of a second that only a job with etcd pays.
-        import requests
-        from etcd3gw.client import Etcd3Client
+        try:
+            import requests
+            from etcd3gw.client import Etcd3Client
+        except ImportError as error:
+            raise LedgerError(
+                "a ledger in etcd needs the package etcd3gw, which is not installed",
+                place=url,
+                remedy="Run: pip install 'ctrpipe[etcd]'",
+            ) from error
 
         host, port, scheme = _parse_url(url)
         session = requests.Session()

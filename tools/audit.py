@@ -1,0 +1,97 @@
+"""Looks known weaknesses of pinned packages up, and lists what is installed.
+
+The list is CycloneDX 1.6 JSON. Weaknesses are looked up by pip-audit, which is installed beside the
+project; where it cannot reach what it asks, that is said and is no failure.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 300
+
+
+def describe_installed(found: Iterable[Distribution]) -> dict[str, Any]:
+    """The packages as a CycloneDX document, by name."""
+    named = {one.metadata["Name"]: one for one in found}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
+        "version": 1,
+        "metadata": {"component": {"type": "application", "name": "ctrpipe"}},
+        "components": [
+            _describe(name, one) for name, one in sorted(named.items()) if name != "ctrpipe"
+        ],
+    }
+
+
+def _describe(name: str, found: Distribution) -> dict[str, Any]:
+    purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{found.version}"
+    licence = found.metadata.json.get("license_expression")
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": found.version,
+        "purl": purl,
+        **({"licenses": [{"expression": licence}]} if licence else {}),
+    }
+
+
+def weaknesses_of(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each known weakness in what pip-audit answers as JSON."""
+    return [
+        f"{package['name']} {package['version']}: {one['id']}"
+        f" (mended in {', '.join(one['fix_versions']) or 'no version yet'})"
+        for package in answer["dependencies"]
+        for one in package.get("vulns", ())
+    ]
+
+
+def look_up(pip_audit: Path, requirements: Path) -> list[str] | None:
+    """The known weaknesses of pinned packages; None if they could not be looked up."""
+    command = [str(pip_audit), "--requirement", str(requirements), "--disable-pip"]
+    command += ["--format", "json", "--progress-spinner", "off"]
+    try:
+        done = subprocess.run(  # noqa: S603  our own arguments
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        # Without an answer pip-audit ends as it does with weaknesses, but writes no JSON.
+        return None
+    return weaknesses_of(answer)
+
+
+def main() -> int:
+    """Ends with 1 if a weakness is known."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pip-audit", type=Path, required=True, help="the program")
+    parser.add_argument("--sbom", type=Path, default=Path("sbom.json"))
+    parser.add_argument("requirements", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    document = describe_installed(distributions())
+    arguments.sbom.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    say = sys.stdout.write
+    say(f"{arguments.sbom}: {len(document['components'])} packages are installed\n")
+    failed = False
+    for requirements in arguments.requirements:
+        found = look_up(arguments.pip_audit, requirements)
+        if found is None:
+            say(f"{requirements}: NOT AUDITED, the advisory service cannot be reached\n")
+            continue
+        say("".join(f"{requirements}: {line}\n" for line in found))
+        say(f"{requirements}: {len(found)} known weaknesses\n")
+        failed = failed or bool(found)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
