@@ -208,7 +208,8 @@ def _kind_of_branch(label: str) -> str | None:
         return "list"
     if label == "str" or label.startswith("literal["):
         return "text"
-    return "mapping" if label in _UNION_MODELS else None
+    # A model with a check of its own is function-after[_check(), Name].
+    return "mapping" if label.rpartition(" ")[2].rstrip("]") in _UNION_MODELS else None
 
 
 def _is_union(loc: Sequence[str | int]) -> bool:

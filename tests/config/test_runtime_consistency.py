@@ -25,7 +25,7 @@ def problems(runtime):
         ({"workers": 3}, "runtime.workers", "expected auto | a mapping of min, max"),
         ({"workers": [1, 2]}, "runtime.workers", "found a list of 2"),
         ({"parameter_servers": 0}, "runtime.parameter_servers", "at least 1"),
-        ({"parameter_servers": 65}, "runtime.parameter_servers", "65 parameter servers for 64"),
+        ({"parameter_servers": 513}, "runtime.parameter_servers", "513 parameter servers for 512"),
         (
             {"parameter_servers": 3, "partitions": 2},
             "runtime.parameter_servers",

@@ -126,6 +126,7 @@ def test_servers_train_the_bits_of_one_process(
     make_spec, make_core, serve, access, num_servers, ahead, rule, admit_after
 ):
     spec = make_spec(
+        batch_size=BATCH,
         num_parameter_servers=num_servers,
         update=rule,
         admit_after=admit_after,
