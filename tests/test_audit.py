@@ -44,13 +44,21 @@ def test_a_known_weakness_fails(monkeypatch, tmp_path, answering, capsys):
 
 def test_none_passes(monkeypatch, tmp_path, answering, capsys):
     assert audit(monkeypatch, tmp_path, answering(json.dumps(CLEAN), 0)) == 0
-    assert "r: 0 known weaknesses\n" in capsys.readouterr().out
+    assert "r: 0 known weaknesses of 1 packages\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("said", ["", "ERROR: no connection", "[1"])
 def test_no_answer_is_said_and_passes(monkeypatch, tmp_path, answering, capsys, said):
     assert audit(monkeypatch, tmp_path, answering(said, 1)) == 0
     assert "NOT AUDITED" in capsys.readouterr().out
+
+
+def test_packages_that_were_skipped_are_not_called_safe(monkeypatch, tmp_path, answering, capsys):
+    skipped = {"dependencies": [{"name": "a", "skip_reason": "not found"}]}
+    assert audit(monkeypatch, tmp_path, answering(json.dumps(skipped), 0)) == 0
+    said = capsys.readouterr().out
+    assert "r: NOT AUDITED, no answer for 1 of 1\n" in said
+    assert "r: 0 known weaknesses of 0 packages\n" in said
 
 
 def test_without_the_program_nothing_is_looked_up(tmp_path):

@@ -55,19 +55,24 @@ def weaknesses_of(answer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def look_up(pip_audit: Path, requirements: Path) -> list[str] | None:
-    """The known weaknesses of pinned packages; None if they could not be looked up."""
+def unanswered_in(answer: Mapping[str, Any]) -> list[str]:
+    """Packages that pip-audit skipped: nothing is known of them, which is no all-clear."""
+    return [package["name"] for package in answer["dependencies"] if "vulns" not in package]
+
+
+def look_up(pip_audit: Path, requirements: Path) -> Mapping[str, Any] | None:
+    """What pip-audit answers of pinned packages; None if it gives no answer."""
     command = [str(pip_audit), "--requirement", str(requirements), "--disable-pip"]
     command += ["--format", "json", "--progress-spinner", "off"]
     try:
         done = subprocess.run(  # noqa: S603  our own arguments
             command, capture_output=True, text=True, check=False, timeout=_SECONDS
         )
-        answer = json.loads(done.stdout)
+        answer: Mapping[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         # Without an answer pip-audit ends as it does with weaknesses, but writes no JSON.
         return None
-    return weaknesses_of(answer)
+    return answer
 
 
 def main() -> int:
@@ -83,12 +88,17 @@ def main() -> int:
     say(f"{arguments.sbom}: {len(document['components'])} packages are installed\n")
     failed = False
     for requirements in arguments.requirements:
-        found = look_up(arguments.pip_audit, requirements)
-        if found is None:
+        answer = look_up(arguments.pip_audit, requirements)
+        if answer is None:
             say(f"{requirements}: NOT AUDITED, the advisory service cannot be reached\n")
             continue
+        found, unanswered = weaknesses_of(answer), unanswered_in(answer)
+        if unanswered:
+            total = len(answer["dependencies"])
+            say(f"{requirements}: NOT AUDITED, no answer for {len(unanswered)} of {total}\n")
         say("".join(f"{requirements}: {line}\n" for line in found))
-        say(f"{requirements}: {len(found)} known weaknesses\n")
+        num_looked_up = len(answer["dependencies"]) - len(unanswered)
+        say(f"{requirements}: {len(found)} known weaknesses of {num_looked_up} packages\n")
         failed = failed or bool(found)
     return int(failed)
 
