@@ -153,7 +153,7 @@ JOB_COMMANDS = (
         ("--workers", "valid integer"),
         ("scale", "run", "--workers", "two"),
     ),
-    Case("scale_without_number", _empty_job, ("--workers, --min and --max",), ("scale", "run")),
+    Case("scale_without_number", _empty_job, ("one of --workers, --min, --max",), ("scale", "run")),
 )
 
 JOB_CASES = (*JOB_CONFIGS, *JOB_COMMANDS)

@@ -15,7 +15,10 @@ def send(number=signal.SIGTERM):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_signal_raises_at_once(number, code):
+def test_signal_raises_at_once(request, number, code):
+    # A test run under nohup ignores SIGHUP.
+    before = signal.signal(number, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(number, before))
     with interruption.handle_signals(), pytest.raises(Interrupted) as stop:
         send(number)
     assert stop.value.exit_code == code

@@ -530,7 +530,7 @@ class JobExecutor:
             what += " and the dense parameters" if planned.takes_dense else ""
             self.announce(
                 f"{what} moved from parameter server {planned.source} to {planned.target}",
-                f"no update waited for longer than {held_seconds:.3f} s",
+                f"updates of them were held for {held_seconds:.3f} s at most",
             )
 
     def _all_ps_addresses(self) -> tuple[str, ...]:

@@ -514,10 +514,12 @@ class FakeLauncher:
             kind = FakeServer if role == "ps" else FakeWorker
             self.members[place] = kind(self._world, index, name)
 
-    def stop(self, role, index, *, grace_seconds) -> None:
+    def stop(self, role, index, incarnation, *, grace_seconds) -> None:
         with self._lock:
             member = self.members.get((role, index))
-            if member is None or not self.states[(role, index)].running:
+            if member is None or self.states[(role, index)].incarnation != incarnation:
+                return
+            if not self.states[(role, index)].running:
                 return
         if grace_seconds:
             member.leaving.set()

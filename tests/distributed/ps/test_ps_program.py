@@ -195,6 +195,9 @@ def test_a_process_is_small_loads_no_tensorflow_and_ends_cleanly(master, tmp_pat
     tables = tuple(replace(table, num_ids=10**6) for table in master.spec.tables)
     master.spec = replace(master.spec, tables=tables, counts_file="")
     save_spec(tmp_path / "job", master.spec)
+    # A first start compiles the kernels that nobody has used yet, and keeps them.
+    program = "import ctr_pipeline.distributed.ps.program"
+    subprocess.run([sys.executable, "-c", program], check=True)
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
