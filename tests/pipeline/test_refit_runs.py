@@ -212,7 +212,9 @@ def test_each_model_of_an_ensemble_is_refitted(rows, undisturbed):
     loaded = config_of(rows, "ensemble", ensemble=2)
     with pytest.raises(Crash):
         # In the second model's, as the first one's has more rows.
-        train(loaded, progress=Told("Training with validation rows, epoch 1", NUM_REFITTED + 500))
+        train(
+            loaded, progress=Told("Training with validation rows, epoch 1", 2 * NUM_REFITTED - 100)
+        )
     told = Told()
     train(loaded, resume=True, progress=told)
     assert any("seed 0) is trained already" in text for text in told.said)
