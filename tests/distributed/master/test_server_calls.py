@@ -102,10 +102,11 @@ def test_one_that_is_gone_is_named_and_the_others_are_not_waited_for(access, ser
 
 
 def test_a_request_is_repeated_where_a_connection_broke(access, serve):
-    asked = []
+    asked, third = [], threading.Event()
 
     def answer(request):
         asked.append(request)
+        third.wait(30)  # so that no answer is quicker than the end of its call
         return reply(4)
 
     address = serve(answer)
@@ -119,6 +120,8 @@ def test_a_request_is_repeated_where_a_connection_broke(access, serve):
         call = start(*arguments, **options)
         if len(attempts) < 3:
             call.cancel()
+        else:
+            third.set()
         return call
 
     broken.start_bytes = break_first
@@ -132,6 +135,7 @@ def test_a_request_is_repeated_where_a_connection_broke(access, serve):
             abandoned=lambda: False,
         )
     finally:
+        third.set()
         calls.close()
     assert (found.version, len(attempts)) == (4, 3)
     assert set(asked) == {REQUEST}
