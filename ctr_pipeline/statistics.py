@@ -28,8 +28,6 @@ from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType, is_none
 
 STATISTICS_VERSION = 2
-MOST_LENGTHS = 1000
-"""Different lengths of a sequence whose rows are kept in `statistics.json`."""
 
 
 class _Frozen(BaseModel):
@@ -103,8 +101,6 @@ class LengthStatistics(_Frozen):
         most_of_95_percent: 95 % of the rows have no more.
         maximum: The longest row's.
         num_truncated: Rows of which not all elements count, being more than `max_length`.
-        rows_by_length: Rows by number of elements, so that statistics of parts merge; None where
-            there are more lengths than `MOST_LENGTHS`.
     """
 
     num_elements: int
@@ -113,7 +109,6 @@ class LengthStatistics(_Frozen):
     most_of_95_percent: int
     maximum: int
     num_truncated: int
-    rows_by_length: dict[int, int] | None = Field(default=None, exclude_if=is_none)
 
     @classmethod
     def of(cls, rows_by_length: Mapping[int, int], num_truncated: int) -> "LengthStatistics":
@@ -137,7 +132,6 @@ class LengthStatistics(_Frozen):
             most_of_95_percent=most_of(0.95),
             maximum=max(rows_by_length, default=0),
             num_truncated=num_truncated,
-            rows_by_length=dict(lengths) if len(lengths) <= MOST_LENGTHS else None,
         )
 
 
@@ -356,9 +350,7 @@ class Statistics(_Frozen):
             with weights, the files say what the rows of each value weigh as well.
         value_weights: By column name, for those tables; None without weights.
         drift: Of other rows that were compared, by their name, such as `valid` and `test`.
-        approximate: By column name: what a merge of the statistics of two sets of rows could not
-            compute exactly, as names of fields; see `analysis.merging`.
-        notes: Sentences for the report, such as the error of an approximate statistic.
+        notes: Sentences for the report.
     """
 
     version: int = STATISTICS_VERSION
@@ -373,7 +365,6 @@ class Statistics(_Frozen):
     value_tables: dict[str, VocabularyStatistics] = {}
     value_weights: dict[str, ValueWeights] | None = Field(default=None, exclude_if=is_none)
     drift: dict[str, RowsDrift] = {}
-    approximate: dict[str, tuple[str, ...]] = {}
     notes: tuple[str, ...] = ()
 
     @property

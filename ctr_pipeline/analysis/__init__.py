@@ -3,7 +3,6 @@
 from ctr_pipeline.analysis.aggregates import StatisticsPlan, plan_statistics
 from ctr_pipeline.analysis.collect import collect_statistics, collect_statistics_with
 from ctr_pipeline.analysis.decide import ColumnDecision, decide_features
-from ctr_pipeline.analysis.merging import merge_statistics
 
 __all__ = [
     "ColumnDecision",
@@ -11,6 +10,5 @@ __all__ = [
     "collect_statistics",
     "collect_statistics_with",
     "decide_features",
-    "merge_statistics",
     "plan_statistics",
 ]

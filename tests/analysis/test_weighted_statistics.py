@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.analysis import merge_statistics
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT, unit_exponent, weight_units
 from ctr_pipeline.features import (
@@ -131,24 +130,6 @@ def test_elements_of_sequences_are_counted(collect):
     )
     plain = collect({"s": ["a|b", "b"]}, specs=[spec])
     assert collect({"s": ["a|b", "b"]}, specs=[spec], weights=[1.0, 3.0]).columns == plain.columns
-
-
-@settings(max_examples=15, deadline=None)
-@given(one=ROWS, other=ROWS)
-def test_parts_merge_by_what_they_weigh(collect, one, other):
-    def of(rows):
-        values, weights = zip(*rows, strict=True)
-        return collect({"x": values}, weights=weights)
-
-    merged = merge_statistics(of(one), of(other)).columns["x"].moments
-    whole = of([*one, *other]).columns["x"].moments
-    assert merged.weight == pytest.approx(whole.weight, rel=1e-9, abs=1e-9)
-    if whole.weight and whole.weight > 1e-3:
-        assert merged.mean == pytest.approx(whole.mean, rel=1e-9, abs=1e-7)
-        deviation = whole.standard_deviation
-        assert merged.standard_deviation == pytest.approx(deviation, rel=1e-5, abs=1e-5)
-    with pytest.raises(ValueError, match="rows of one set have weights"):
-        merge_statistics(of(one), collect({"x": [1.0]}))
 
 
 @pytest.mark.parametrize("total", [0.0, 1e-300, 1e-6, 1.0, 7.5e9, LARGEST_WEIGHT * 1e6])
