@@ -3,8 +3,8 @@
 Each is a command of its own, so one that fails does not stop the others; its results lie in a file
 each. In quick form that takes nine minutes on two idle cores and tells that they work; left out
 there are those that compare with other packages in environments of their own (`train_speed_peers`,
-`train_speed_models`, `whole_job_beside` and its large form, `criteo_peers`, parts of
-`feature_speed`), and `whole_job_large`. Numbers to publish come from the full form on a machine
+`train_speed_models`, `whole_job_beside` and its large form, `criteo_peers`, `auto_quality`, parts
+of `feature_speed`), and `whole_job_large`. Numbers to publish come from the full form on a machine
 that has nothing else to do, which takes a night. Left out of both are `elastic_demo.py`, which
 shows and does not measure, `criteo_quality` and `criteo_peers` where no data is named, and those of
 bfloat16 where the processor has no instructions for it.
@@ -133,6 +133,7 @@ BENCHMARKS = (
         in_bfloat16=True,
     ),
     Benchmark("generated_quality"),
+    Benchmark("auto_quality", quick=None),
     Benchmark("criteo_peers", quick=None, needs="CTRPIPE_CRITEO_DATA"),
 )
 

@@ -131,7 +131,7 @@ def _scaled(logits_B: Floats, deviation: float) -> float:
     return deviation / spread if spread > 0 else 0.0
 
 
-def _bias(logits_B: Floats, click_rate: float) -> float:
+def bias_of_rate(logits_B: Floats, click_rate: float) -> float:
     """What to add so that the mean probability is the click rate."""
     low, high = -30.0, 30.0
     for _ in range(60):
@@ -195,7 +195,7 @@ def draw_set(kind: Kind, *, num_rows: int, seed: int) -> GeneratedSet:
         known_pairs_B += product_B * (seen_FB[left] & seen_FB[right])
     main, pair = _scaled(main_B, _MAIN_DEVIATION), _scaled(pairs_B, _PAIR_DEVIATION)
     logits_B = main * main_B + pair * pairs_B
-    bias = _bias(logits_B, kind.click_rate)
+    bias = bias_of_rate(logits_B, kind.click_rate)
     probabilities_B = sigmoid(logits_B + bias)
     floor_B = sigmoid(main * known_main_B + pair * known_pairs_B + bias)
     clicks_B = uniform(counters, derive_key(seed, 7)) < probabilities_B

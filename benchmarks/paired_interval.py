@@ -5,6 +5,7 @@ the Bootstrap", chapter 13, percentile interval). A draw is held as the number o
 occurs, so nothing is sorted twice.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,16 +101,54 @@ def compare(
         )
 
     observed = measure(np.ones(num_rows))
-    draws = np.array(
-        [
-            measure(
-                np.bincount(random.integers(0, num_rows, num_rows), minlength=num_rows).astype(
-                    np.float64
-                )
-            )
-            for _ in range(repeats)
+    draws = np.array([measure(_draw(random, num_rows)) for _ in range(repeats)])
+    return Comparison(*_intervals(observed, draws))
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How far one side is ahead of another, mean over sets of rows (positive is better)."""
+
+    auc: Interval
+    logloss: Interval
+
+
+def compare_pairs(
+    model: list[Scored], baseline: list[Scored], *, repeats: int = 1000, seed: int = 0
+) -> Lead:
+    """How far the model is ahead of the baseline, where each entry has test rows of its own.
+
+    Args:
+        model: One entry a set of rows.
+        baseline: The same sets in the same order.
+        repeats: Draws of rows, from each set.
+        seed: Of the draws.
+    """
+    random = np.random.default_rng(seed)
+    pairs = list(zip(model, baseline, strict=True))
+
+    def measure(weights: list[Float64s]) -> Float64s:
+        leads = [
+            (one.auc(drawn) - other.auc(drawn), other.logloss(drawn) - one.logloss(drawn))
+            for (one, other), drawn in zip(pairs, weights, strict=True)
         ]
-    )
+        return np.mean(leads, axis=0)
+
+    sizes = [one.labels.size for one in model]
+    observed = measure([np.ones(size) for size in sizes])
+    draws = np.array([measure([_draw(random, size) for size in sizes]) for _ in range(repeats)])
+    return Lead(*_intervals(observed, draws))
+
+
+def _draw(random: np.random.Generator, num_rows: int) -> Float64s:
+    """How often each row is drawn."""
+    drawn = random.integers(0, num_rows, num_rows)
+    return np.bincount(drawn, minlength=num_rows).astype(np.float64)
+
+
+def _intervals(observed: Sequence[float] | Float64s, draws: Float64s) -> list[Interval]:
     lows, highs = np.quantile(draws, [0.025, 0.975], axis=0)
-    intervals = [Interval(*figures) for figures in zip(observed, lows, highs, strict=True)]
-    return Comparison(*intervals)
+    return [
+        Interval(float(value), float(low), float(high))
+        for value, low, high in zip(observed, lows, highs, strict=True)
+    ]

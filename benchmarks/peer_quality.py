@@ -187,21 +187,31 @@ def train_keras(job: Job) -> Scores:
 
 
 def train_lightgbm(job: Job) -> Scores:
-    """`lightgbm.train` with its early stop; integers as numbers, categories as ids or counts."""
+    """`lightgbm.train` with its early stop; numbers as they are.
+
+    Categories are their ids, their counts, or counts and click rates.
+    """
     import lightgbm
 
     settings = dict(job.settings)
     rounds, patience = settings.pop("rounds"), settings.pop("patience")
     categories = settings.pop("categories")
     arrays = job.arrays()
-    width = arrays["train_numbers"].shape[1]
+    width, num_categories = arrays["train_numbers"].shape[1], arrays["train_counts"].shape[1]
 
     def inputs(part: str) -> np.ndarray:
-        ids = arrays[f"{part}_ids"][:, width:]
-        told = ids if categories == "ids" else arrays[f"{part}_counts"]
-        return np.column_stack([arrays[f"{part}_numbers"], told]).astype(np.float64)
+        told = [arrays[f"{part}_numbers"]]
+        if categories == "ids":
+            ids = arrays[f"{part}_ids"]
+            # Networks have ids of the numbers, too, which come first.
+            told.append(ids[:, ids.shape[1] - num_categories :])
+        else:
+            told.append(arrays[f"{part}_counts"])
+        if categories == "rates":
+            told.append(arrays[f"{part}_rates"])
+        return np.column_stack(told).astype(np.float64)
 
-    categorical = list(range(width, width + 26)) if categories == "ids" else []
+    categorical = list(range(width, width + num_categories)) if categories == "ids" else []
     train = lightgbm.Dataset(
         inputs("train"), arrays["train_labels"], categorical_feature=categorical
     )
