@@ -37,8 +37,9 @@ def scale(
     """Change the number of workers or parameter servers of a running job.
 
     Workers that leave finish their batch first; the others never stop. --workers beyond the job's
-    bounds moves them. Partitions move to new parameter servers, and away from those that leave,
-    while training goes on.
+    bounds moves them. Partitions of rows move to new parameter servers, and away from those that
+    leave, while training goes on. Dense parameters move only away from a server that leaves: a new
+    one gets some when the run is resumed with another runtime.parameter_servers.
 
     For example:
 

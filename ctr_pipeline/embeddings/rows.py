@@ -228,8 +228,6 @@ class RowStorage:
     def put(self, keys_U: Int64Array, records_UR: Float32Array, runner: RangeRunner) -> None:
         """Makes rows what another storage of the same layout has under these distinct keys.
 
-        No delta tells of it: the next cut has to hold all rows.
-
         Raises:
             TrainingError, RunFolderError: There is no room for so many rows, in memory or on disk.
             ValueError: A key stands twice, or a record is not of this layout.
@@ -240,7 +238,6 @@ class RowStorage:
         rows_U[is_new] = np.arange(first, self.num_rows, dtype=np.int32)
         self.before_change(rows_U)
         self.records_NR[rows_U] = records_UR
-        self.delta_after = None
 
     def before_change(self, rows_U: Int32Array) -> None:
         """Notes that rows are about to change, -1 for none; the writer lock is held.
@@ -306,7 +303,7 @@ class RowStorage:
     def keep_only(self, keeps: Callable[[Int64Array], BoolArray]) -> int:
         """Removes rows as if they had never been here: no delta tells of it.
 
-        Whoever holds numbers of rows must find them anew.
+        They are those of partitions that are another storage's to write. Whoever holds numbers of rows must find them anew.
 
         Args:
             keeps: Whether rows of these keys stay, bool [n].
@@ -323,7 +320,6 @@ class RowStorage:
         num_gone = int(np.count_nonzero(goes))
         if num_gone:
             self._remove(goes)
-            self.delta_after = None
         return num_gone
 
     def _remove(self, goes: BoolArray) -> None:

@@ -1083,8 +1083,6 @@ class Job:
         placement = placement.without_idle(self._servers.wanted)
         self._servers = replace(self._servers, placement=placement)
         self._records.put_servers(self._servers)
-        # No server knows what changed since the last cut in what has moved.
-        self._head.chain_intact = False
         self._counted_since_cut = True
         self._touch_head(durable=True)
         self._actions.append(

@@ -112,6 +112,11 @@ class PsMetrics(Collector):
             core.last_pause_seconds,
         )
         yield _gauge(
+            "ctrpipe_ps_longest_hold_seconds",
+            "For how long updates waited for a move of partitions, at most.",
+            core.longest_hold_seconds,
+        )
+        yield _gauge(
             "ctrpipe_ps_longest_lock_seconds",
             "For how long calls waited for another one, at most.",
             core.longest_lock_seconds,

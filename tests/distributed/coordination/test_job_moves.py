@@ -114,6 +114,20 @@ def test_no_cut_begins_during_a_move_and_no_move_during_a_cut(bench):
     assert len(bench.all_of(MovePartitions)) == 2
 
 
+def test_the_cut_after_a_move_builds_on_the_one_before(bench):
+    bench.train_all(most_tasks=1)
+    bench.tell(Tick(), after=6.0)
+    first = bench.all_of(TakeCut)[-1]
+    move = grow(bench)
+    bench.tell(MoveReady(move.generation, move.version))
+    for _ in range(4):
+        for role, index, name in (("ps", 0, "p"), ("ps", 1, "q"), ("worker", 0, "w")):
+            bench.heartbeat(role, index, name)
+        bench.tell(Tick(), after=8.0)
+    second = bench.all_of(TakeCut)[-1]
+    assert (second.parent, second.full) == (first.cut, False)
+
+
 def test_another_master_knows_who_holds_what(bench):
     bench.tell(MoveReady(1, grow(bench).version))
     again = Job.from_ledger(bench.settings, bench.disk, bench.now)

@@ -9,13 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ps_requests import batch, counting, key, nothing_trained
 
+from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import (
     MoveRequest,
     PlaceRequest,
     SnapshotRequest,
 )
-from ctr_pipeline.distributed.coordination.moves import plan_balance
+from ctr_pipeline.distributed.coordination.moves import PlannedMove, plan_balance
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
+from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, chain_files
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest, Status
@@ -152,6 +154,38 @@ class World:
         for core in self.cores:
             core.drop_foreign_rows()
 
+    def cut(self, cut, parent=None):
+        """Its manifest; a delta of the one before, where servers can write one."""
+        number = parent.facts.cut if parent else 0
+        request = SnapshotRequest(0, cut, number, parent is None, placement=self.placement.version)
+        cores = self.cores[: self.placement.num_servers]
+        replies = [core.snapshot(request) for core in cores]
+        assert not any(reply.refused for reply in replies)
+        facts = CutFacts(
+            cut=cut,
+            parent=number,
+            generation=0,
+            job=self.spec.job,
+            config_fingerprint="",
+            rows_fingerprint="",
+            plan_fingerprint="",
+            num_partitions=NUM_PARTITIONS,
+            num_parameter_servers=len(cores),
+            epoch=0,
+            step=0,
+            best_cut=0,
+            taken_at=0.0,
+            placement=self.placement,
+        )
+        return CutManifest(facts, chain_files(facts, parent, replies, Ledger().freeze()), {}, ())
+
+    def restore(self, manifest):
+        """Other processes of the same servers hold a cut; batches that it has not are not made."""
+        self.cores = [PsCore(self.spec, index) for index in range(self.placement.num_servers)]
+        request = manifest.restore_request(0, self.placement)
+        for core in self.cores:
+            assert not core.restore(request).refused
+
     def finish(self):
         for _ in range(20_000):
             if not self.open:
@@ -234,6 +268,32 @@ def test_a_cut_is_of_the_placement_that_it_names(spec, tmp_path):
     reply = core.snapshot(SnapshotRequest(0, 1, 0, True, placement=1))
     written = [file.partition for file in reply.files if file.partition >= 0]
     assert written == list(world.placement.partitions_of(0))
+
+
+def test_after_a_move_servers_write_what_changed_and_what_came_to_them(spec, tmp_path):
+    create_folder(tmp_path, spec.job)
+    world = World(replace(spec, checkpoints_folder=str(tmp_path)), num_cores=2, seed=5)
+    for _ in range(12):
+        world.some_pushes()
+    world.finish()
+    first = world.cut(1)
+    # One whose rows came in vain, and one that came about.
+    goes, stays = world.placement.partitions_of(0)[:2]
+    world.move(PlannedMove(0, 1, (stays,), takes_dense=False), fails=True)
+    world.move(PlannedMove(0, 1, (goes,), takes_dense=False))
+    world.begin_batch()
+    world.finish()
+    second = world.cut(2, first)
+    kinds = {
+        entry.partition: [file.kind for file in entry.files] for entry in second.files.partitions
+    }
+    assert kinds[goes] == ["base", "delta"]
+    assert all(chain[0] == "base" and set(chain[1:]) <= {"delta"} for chain in kinds.values())
+    assert {file.name for file in first.files.all_files() if file.partition >= 0} <= {
+        file.name for file in second.files.all_files()
+    }
+    world.restore(second)
+    world.check()
 
 
 def test_a_rollback_ends_a_move(spec):

@@ -132,6 +132,7 @@ def test_it_registers_serves_and_leaves(master, tmp_path):
         "ctrpipe_ps_rows 6.0",
         "ctrpipe_ps_spilled_row_bytes 0.0",
         "ctrpipe_ps_evicted_rows_total 0.0",
+        "ctrpipe_ps_longest_hold_seconds ",
         "ctrpipe_ps_longest_lock_seconds ",
         "ctrpipe_ps_generation 1.0",
         "ctrpipe_ps_version 1.0",
