@@ -1,15 +1,16 @@
 """How kernels are compiled: on first use, without the GIL, kept on disk.
 
-A cached kernel is compiled again when its own file changes, not when a file it calls into does:
-kernels that call each other therefore stand in one file. What `lanes`, `prefetch`, `words` and
-`preprocessing.fingerprint` offer is compiled into kernels of other files: whoever changes it
-deletes the `__pycache__` folders.
+Numba compiles a cached kernel again when its own file changes. Code and constants of other files
+are compiled into it as well; those may come from `SHARED_FILES` alone, and a change of any of these
+makes all kernels be compiled again.
 """
 
+import functools
 import logging
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from typing import Any
 import numba
 
 _LOGGER = logging.getLogger(__name__)
+_PACKAGE = Path(__file__).parents[1]
+SHARED_FILES = (
+    *sorted((_PACKAGE / "embeddings").glob("*.py")),
+    _PACKAGE / "preprocessing" / "fingerprint.py",
+)
+"""What kernels of other files may use."""
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -55,7 +62,17 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def _cached(function: Callable[..., Any]) -> Any:
-    return numba.njit(nogil=True, cache=True)(function)
+    compiled = numba.njit(nogil=True, cache=True)(function)
+    # Numba asks for nothing else to tell whether machine code on the disk is of this source.
+    kept = compiled._cache._cache_file
+    kept._source_stamp = (kept._source_stamp, shared_stamp())
+    return compiled
+
+
+@functools.cache
+def shared_stamp() -> int:
+    """A checksum of the content of `SHARED_FILES`."""
+    return functools.reduce(lambda sum, file: zlib.crc32(file.read_bytes(), sum), SHARED_FILES, 0)
 
 
 def private_folder(parent: Path) -> Path | None:

@@ -1,14 +1,9 @@
 import mmap
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import ctr_pipeline
-from ctr_pipeline.embeddings import compilation, ranges, reserved
+from ctr_pipeline.embeddings import ranges, reserved
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec
@@ -58,71 +53,6 @@ def test_rows_make_do_with_the_room_there_is(monkeypatch):
     refuse_above(1 << 10, monkeypatch)
     with pytest.raises(TrainingError, match="no address space"):
         RowStorage(layout, 1 << 20, seeds)
-
-
-def test_a_kernel_without_a_cache_folder_still_compiles(caplog):
-    namespace = {}
-    # Source without a file: Numba has nowhere to keep its machine code.
-    exec("def double(x):\n    return 2 * x", namespace)  # noqa: S102 -- fixed text
-    with caplog.at_level("WARNING"):
-        assert compilation.kernel(namespace["double"])(4) == 8
-    assert "double is not cached" in caplog.text
-
-
-_PROGRAM = """
-import sys
-sys.path[:0] = sys.argv[1:]
-import kernels
-assert kernels.double(4) == 8
-print(sum(kernels.double.stats.cache_hits.values()))
-"""
-_KERNELS = """
-from ctr_pipeline.embeddings.compilation import kernel
-
-@kernel
-def double(number):
-    return 2 * number
-"""
-
-
-def test_a_read_only_installation_without_a_home_keeps_kernels_among_temporary_files(tmp_path):
-    # Files stand where folders would be made, which stops the superuser as well.
-    (tmp_path / "__pycache__").write_text("")
-    (tmp_path / "no-home").write_text("")
-    (tmp_path / "temporary").mkdir()
-    (tmp_path / "kernels.py").write_text(_KERNELS)
-    program = [sys.executable, "-B", "-c", _PROGRAM, str(Path(ctr_pipeline.__file__).parents[1])]
-    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    environment |= {
-        "HOME": str(tmp_path / "no-home"),
-        "XDG_CACHE_HOME": str(tmp_path / "no-home"),
-        "TMPDIR": str(tmp_path / "temporary"),
-    }
-    for hits in (0, 1):
-        done = subprocess.run(
-            [*program, str(tmp_path)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout.strip() == str(hits), done.stderr
-    folder = tmp_path / "temporary" / f"ctrpipe-kernels-{os.getuid()}"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert list(folder.rglob("kernels.double*.nbc"))
-
-
-def test_a_folder_that_others_can_write_holds_no_kernels(tmp_path):
-    folder = compilation.private_folder(tmp_path)
-    assert compilation.private_folder(tmp_path) == folder
-    folder.chmod(0o777)
-    assert compilation.private_folder(tmp_path) is None
-    folder.rmdir()
-    folder.symlink_to(tmp_path)
-    assert compilation.private_folder(tmp_path) is None
-    folder.unlink()
-    folder.write_text("")
-    assert compilation.private_folder(tmp_path) is None
 
 
 def test_ranges_cover_everything_once_and_pass_errors_on():

@@ -1,0 +1,143 @@
+"""How kernels are compiled and kept: where, for whom, and until what changes."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ctr_pipeline
+from ctr_pipeline.embeddings import compilation
+
+PACKAGE = Path(ctr_pipeline.__file__).parent
+KERNEL_FILES = [
+    file for file in sorted(PACKAGE.rglob("*.py")) if "compilation import" in file.read_text()
+]
+
+
+def test_a_kernel_without_a_cache_folder_still_compiles(caplog):
+    namespace = {}
+    # Source without a file: Numba has nowhere to keep its machine code.
+    exec("def double(x):\n    return 2 * x", namespace)  # noqa: S102 -- fixed text
+    with caplog.at_level("WARNING"):
+        assert compilation.kernel(namespace["double"])(4) == 8
+    assert "double is not cached" in caplog.text
+
+
+_PROGRAM = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import kernels
+assert kernels.double(4) == 8
+print(sum(kernels.double.stats.cache_hits.values()))
+"""
+_KERNELS = """
+from ctr_pipeline.embeddings.compilation import kernel
+
+@kernel
+def double(number):
+    return 2 * number
+"""
+
+
+def test_a_read_only_installation_without_a_home_keeps_kernels_among_temporary_files(tmp_path):
+    # Files stand where folders would be made, which stops the superuser as well.
+    (tmp_path / "__pycache__").write_text("")
+    (tmp_path / "no-home").write_text("")
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "kernels.py").write_text(_KERNELS)
+    program = [sys.executable, "-B", "-c", _PROGRAM, str(Path(ctr_pipeline.__file__).parents[1])]
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    environment |= {
+        "HOME": str(tmp_path / "no-home"),
+        "XDG_CACHE_HOME": str(tmp_path / "no-home"),
+        "TMPDIR": str(tmp_path / "temporary"),
+    }
+    for hits in (0, 1):
+        done = subprocess.run(
+            [*program, str(tmp_path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.strip() == str(hits), done.stderr
+    folder = tmp_path / "temporary" / f"ctrpipe-kernels-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert list(folder.rglob("kernels.double*.nbc"))
+
+
+def test_a_folder_that_others_can_write_holds_no_kernels(tmp_path):
+    folder = compilation.private_folder(tmp_path)
+    assert compilation.private_folder(tmp_path) == folder
+    folder.chmod(0o777)
+    assert compilation.private_folder(tmp_path) is None
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    assert compilation.private_folder(tmp_path) is None
+    folder.unlink()
+    folder.write_text("")
+    assert compilation.private_folder(tmp_path) is None
+
+
+def names_in(nodes):
+    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def used_of_other_files(file):
+    """Names of this package that kernels of a file use, by the file that they come from."""
+    tree = ast.parse(file.read_text())
+    imported = {
+        name.asname or name.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ctr_pipeline.")
+        for name in node.names
+    }
+    kernels = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and any(getattr(by, "id", "") in ("kernel", "inlined") for by in node.decorator_list)
+    ]
+    constants = [node for node in tree.body if isinstance(node, ast.Assign)]
+    used = names_in(statement for kernel in kernels for statement in kernel.body)
+    used |= names_in(node.value for node in constants if used & names_in(node.targets))
+    return {
+        name: PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py")
+        for name, module in imported.items()
+        if name in used
+    }
+
+
+@pytest.mark.parametrize("file", KERNEL_FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_kernels_use_nothing_that_could_change_unseen(file):
+    unseen = {
+        name: str(source)
+        for name, source in used_of_other_files(file).items()
+        if source not in compilation.SHARED_FILES
+    }
+    assert not unseen, "put it into a file of compilation.SHARED_FILES"
+
+
+def test_it_is_seen_what_kernels_use():
+    used = used_of_other_files(PACKAGE / "preprocessing" / "text_kernels.py")
+    assert used["KEY_MODULUS"] == PACKAGE / "preprocessing" / "fingerprint.py"
+
+
+def test_machine_code_is_of_the_shared_files_as_they_are(tmp_path):
+    (tmp_path / "kernels.py").write_text(_KERNELS)
+    changed = (
+        "from ctr_pipeline.embeddings import compilation\ncompilation.shared_stamp = lambda: 1\n"
+    )
+    hits = []
+    for program in (_PROGRAM, _PROGRAM, changed + _PROGRAM, changed + _PROGRAM):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(PACKAGE.parent), str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        hits.append(int(done.stdout))
+    assert hits == [0, 1, 0, 1]
