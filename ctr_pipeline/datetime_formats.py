@@ -1,9 +1,10 @@
 """How a text tells a point in time, in terms that a kernel and TensorFlow's graph both follow.
 
 `iso` is a date `2024-03-31`, or a date and a time `2024-03-31T18:05`, with or without seconds, a
-fraction of them and an offset; a blank may stand for the `T`. `epoch_seconds` and
-`epoch_milliseconds` are whole numbers. Anything else is a pattern in terms of strptime, of which
-those of fixed width are known: %Y (4 digits), %m, %d, %H, %M, %S (2 digits each) and %%.
+fraction of them and an offset; a blank may stand for the `T`. `epoch_seconds`,
+`epoch_milliseconds`, `epoch_microseconds` and `epoch_nanoseconds` are whole numbers. Anything else
+is a pattern in terms of strptime, of which those of fixed width are known: %Y (4 digits), %m, %d,
+%H, %M, %S (2 digits each) and %%.
 
 A text without offset is in UTC. Fractions of a second are dropped. A leap second (:60), the hour 24
 and the year 0000 are no points in time.
@@ -15,7 +16,15 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 
 ISO = "iso"
-EPOCH_DIVISORS = {"epoch_seconds": 1, "epoch_milliseconds": 1000}
+EPOCH_DIVISORS = {
+    "epoch_seconds": 1,
+    "epoch_milliseconds": 1000,
+    "epoch_microseconds": 1_000_000,
+    "epoch_nanoseconds": 1_000_000_000,
+}
+FORMAT_NAMES = f"{ISO}, {', '.join(EPOCH_DIVISORS)}"
+EPOCH_DIGITS = 19
+"""The longest whole number that is read as a time; of those, up to 8 in front fit into int64."""
 
 COMPONENTS = ("year", "month", "day", "hour", "minute", "second")
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
@@ -75,12 +84,11 @@ def fixed_format(text: str) -> FixedFormat:
         else:
             raise ValueError(
                 f"format '{text}' has %{directive}, and only %Y, %m, %d, %H, %M, %S and %% are "
-                f"known; iso, epoch_seconds and epoch_milliseconds are formats by name"
+                f"known; formats by name are {FORMAT_NAMES}"
             )
     if not {0, 1, 2} <= set(components):
         raise ValueError(
-            f"format '{text}' needs %Y, %m and %d, or is to be iso, epoch_seconds or "
-            f"epoch_milliseconds"
+            f"format '{text}' needs %Y, %m and %d, or is to be one of {FORMAT_NAMES}"
         )
     return FixedFormat(tuple(components), bytes(literals))
 

@@ -272,7 +272,10 @@ class TargetEncode(Transform):
 
 
 DatetimePart = Literal["minute", "hour", "hour_of_week", "weekday", "is_weekend", "day", "month"]
-_FORMAT = "iso, epoch_seconds, epoch_milliseconds, or a pattern of %Y, %m, %d, %H, %M, %S."
+_FORMAT = (
+    "iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern of %Y, %m, "
+    "%d, %H, %M, %S."
+)
 
 
 class Datetime(Transform):

@@ -4,6 +4,7 @@ Reasons are sentences for a person. They tell counts, shares and ratios, never v
 since a column may be sensitive.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +30,7 @@ from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
 _SECONDS_OF_A_DAY = 86_400
+_WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,40})", re.ASCII)
 _NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})
 _NO_TIMES: Mapping[str, str] = MappingProxyType({})
 MIN_COUNT = 2
@@ -231,8 +233,9 @@ def _decide_vector(column: ColumnStatistics, vector: VectorSpec) -> tuple[Featur
 
 
 def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
+    kind = "whole numbers beyond 2^53, read as text," if _are_beyond_floats(column) else "text"
     reason = (
-        f"text with {_values(column.num_distinct)}{_missing(column)}: "
+        f"{kind} with {_values(column.num_distinct)}{_missing(column)}: "
         f"a vocabulary of those seen at least {MIN_COUNT} times"
     )
     max_size = None
@@ -244,6 +247,14 @@ def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
         column=column.column, column_type=ColumnType.TEXT, id=(vocabulary,), reason=reason
     )
     return feature, reason
+
+
+def _are_beyond_floats(column: ColumnStatistics) -> bool:
+    """Whether the most frequent values are whole numbers, some of them too large for float64."""
+    texts = [top.value for top in column.top_values]
+    return all(_WHOLE.fullmatch(text) for text in texts) and any(
+        abs(int(text)) > 2**53 for text in texts
+    )
 
 
 def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:

@@ -91,8 +91,9 @@ class SplitConfig(Section):
     time_format: str | None = Field(
         default=None,
         exclude_if=is_none,
-        description="How the column of by: time tells a time: iso, epoch_seconds, "
-        "epoch_milliseconds, or a pattern such as %d/%m/%Y %H:%M; null: iso, or any numbers.",
+        description="How the column of by: time tells a time: iso, epoch_seconds (or "
+        "_milliseconds, _microseconds, _nanoseconds), or a pattern such as %d/%m/%Y %H:%M; null: "
+        "iso, or any numbers.",
     )
 
     @field_validator("time_format")

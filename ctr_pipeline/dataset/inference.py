@@ -6,9 +6,12 @@ optional sign, digits without leading zeros and an optional fraction; an exponen
 point or a sign of its own, so that `1e-05` is a number and the hexadecimal id `32813e21` is not.
 A column with no value at all in the first rows is text.
 
-Whole numbers are points in time, seconds or milliseconds since 1970, if their range is one of dates
-and the column's name says so, or if they are spread like times of events. Lists are sequences of
-elements, or vectors if they are floats and all of one length.
+Whole numbers beyond 2^53 are text as well: float64 does not tell them from their neighbours, and
+nobody measures so finely. Of a column with fractions or exponents they are numbers all the same.
+
+Whole numbers are points in time since 1970 if their range is one of dates and the column's name
+says so, or, as seconds or milliseconds, if they are spread like times of events. Lists are
+sequences of elements, or vectors if they are floats and all of one length.
 """
 
 import re
@@ -33,6 +36,12 @@ _DECIMAL = (
     r")$"
 )
 _NOT_FINITE = r"(?i)^[+-]?(inf|infinity|nan)$"
+
+_WHOLE = r"^[+-]?\d+$"
+_LARGEST_WHOLE = 2**53
+"""Up to here float64 holds every whole number."""
+_MICROSECONDS = 1_000_000
+"""Since 1970, a whole number without a telling name may as well be an identifier."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DELIMITERS = ("|", ";", ",")
@@ -117,7 +126,38 @@ def infer_type(name: str, texts: pa.ChunkedArray) -> ColumnType:
     if not pc.any(decimal).as_py():
         return ColumnType.TEXT
     is_number = pc.all(decimal).as_py() or pc.all(is_numeric(texts)).as_py()
-    return ColumnType.NUMBER if is_number else ColumnType.TEXT
+    return ColumnType.NUMBER if is_number and not holds_beyond_floats(texts) else ColumnType.TEXT
+
+
+def holds_beyond_floats(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether whole numbers of a column of such are beyond 2^53, where float64 merges them.
+
+    Args:
+        values: Texts or numbers of one column; NULL where missing.
+    """
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if pa.types.is_string(values.type):
+        texts = pc.utf8_trim_whitespace(values)
+        if not pc.any(pc.match_substring_regex(texts, r"^[+-]?[1-9]\d{15}")).as_py():
+            return False
+        finite = texts.filter(is_decimal(texts))
+        if not pc.all(pc.match_substring_regex(finite, _WHOLE)).as_py():
+            return False
+        digits = pc.utf8_ltrim(finite, "+-")
+        lengths, most = pc.utf8_length(digits), str(_LARGEST_WHOLE)
+        is_beyond = pc.or_(
+            pc.greater(lengths, len(most)),
+            pc.and_(pc.equal(lengths, len(most)), pc.greater(digits, most)),
+        )
+        return bool(pc.any(is_beyond).as_py())
+    is_whole = pa.types.is_integer(values.type) or (
+        pa.types.is_decimal(values.type) and values.type.scale == 0
+    )
+    if not is_whole:
+        return False
+    ends = pc.min_max(values).as_py()
+    return any(end is not None and abs(end) > _LARGEST_WHOLE for end in ends.values())
 
 
 def infer_epoch(name: str, values: pa.Array | pa.ChunkedArray) -> str | None:
@@ -139,7 +179,8 @@ def infer_epoch(name: str, values: pa.Array | pa.ChunkedArray) -> str | None:
         if is_named and _NAMED_YEARS[0] <= first <= last < _NAMED_YEARS[1]:
             return format
         if (
-            len(present) >= _LEAST_TIMES
+            divisor < _MICROSECONDS
+            and len(present) >= _LEAST_TIMES
             and _UNNAMED_YEARS[0] <= first <= last < _UNNAMED_YEARS[1]
             and _LEAST_SPREAD <= last - first <= _MOST_SPREAD
             and len(np.unique(present // divisor)) <= _MOST_DENSE * (last - first)
@@ -150,7 +191,7 @@ def infer_epoch(name: str, values: pa.Array | pa.ChunkedArray) -> str | None:
 
 def whole_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
     """Texts as int64, if each is digits alone and no more than a point in time has; else None."""
-    if not pc.all(pc.match_substring_regex(texts, r"^[1-9]\d{7,13}$")).as_py():
+    if not pc.all(pc.match_substring_regex(texts, r"^([1-9]\d{7,17}|[1-8]\d{18})$")).as_py():
         return None
     return texts.cast(pa.int64())
 

@@ -20,6 +20,7 @@ from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
 from ctr_pipeline.dataset.databases.table import DatabaseSource, engine_of
 from ctr_pipeline.dataset.inference import (
+    holds_beyond_floats,
     infer_epoch,
     infer_list,
     infer_type,
@@ -239,7 +240,7 @@ def _source_of_tables(
         delimiter=None,
         has_header=True,
         column_names=first.column_names,
-        inferred_types=_parquet_types(first.schema),
+        inferred_types=_types_of(first.schema, head),
         head=head,
         opened={**opened},
         times=_times_of(first.schema, head),
@@ -389,15 +390,15 @@ def _inspect_parquet(
     with_rows = [file for file in opened.values() if file.num_rows]
     if not with_rows:
         raise DataError("has no rows", place=str(first), remedy="Give files with rows")
-    types = _parquet_types(schema) | _partition_types(list(opened.values()))
-    head = _parquet_head(with_rows, types)
+    of_folders = _partition_types(list(opened.values()))
+    head = _parquet_head(with_rows, of_folders)
     return Source(
         files=files,
         format="parquet",
         delimiter=None,
         has_header=True,
         column_names=tuple(schema.names),
-        inferred_types=types,
+        inferred_types=_types_of(schema, head) | of_folders,
         head=head.select(schema.names),
         opened={file: opened[file] for file in all_files},
         times=_times_of(schema, head),
@@ -408,12 +409,11 @@ def _inspect_parquet(
 def _times_of(schema: pa.Schema, head: pa.Table) -> dict[str, str]:
     """Points in time by their type; and integers, unless their name is an identifier's."""
     found = {}
-    numbers = {name for name, kind in _parquet_types(schema).items() if kind is ColumnType.NUMBER}
     for name in schema.names:
         kind = schema.field(name).type
         if is_time(kind):
             found[name] = ISO
-        elif name in numbers and pa.types.is_integer(kind):
+        elif pa.types.is_integer(kind) and not looks_like_identifier(name):
             format = infer_epoch(name, head.column(name).cast(pa.int64(), safe=False))
             if format is not None:
                 found[name] = format
@@ -511,7 +511,7 @@ def _inspect_examples(
         delimiter=None,
         has_header=True,
         column_names=tuple(schema.names),
-        inferred_types=_parquet_types(schema),
+        inferred_types=_types_of(schema, head),
         head=head.select(schema.names),
         times=_times_of(schema, head),
         opened={file: ExampleSource(file, heads[file].schema) for file in all_files},
@@ -519,15 +519,19 @@ def _inspect_examples(
     )
 
 
-def _parquet_types(schema: pa.Schema) -> dict[str, ColumnType]:
-    """By the schema; but integers with an identifier's name are texts, as in text files."""
+def _types_of(schema: pa.Schema, head: pa.Table) -> dict[str, ColumnType]:
+    """By the schema; but integers with an identifier's name, and whole numbers beyond 2^53, are
+    texts, as in text files."""
     types = {}
     for name in schema.names:
         kind = schema.field(name).type
         own = column_type_of(kind)
         if own is not None:
             is_id = pa.types.is_integer(kind) and looks_like_identifier(name)
-            types[name] = ColumnType.TEXT if is_id else own
+            is_text = is_id or (
+                own is ColumnType.NUMBER and holds_beyond_floats(head.column(name))
+            )
+            types[name] = ColumnType.TEXT if is_text else own
     return types
 
 
@@ -597,7 +601,10 @@ def _times_of_texts(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[st
     """Columns of whole numbers that are points in time, whose name is not an identifier's."""
     found = {}
     for name, kind in types.items():
-        numbers = whole_numbers(texts.column(name)) if kind is ColumnType.NUMBER else None
+        is_whole = kind is ColumnType.NUMBER or (
+            not looks_like_identifier(name) and holds_beyond_floats(texts.column(name))
+        )
+        numbers = whole_numbers(texts.column(name)) if is_whole else None
         format = None if numbers is None else infer_epoch(name, numbers)
         if format is not None:
             found[name] = format

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from ctr_pipeline.dataset.text_buffers import TextBuffers
-from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, fixed_format
+from ctr_pipeline.datetime_formats import EPOCH_DIGITS, EPOCH_DIVISORS, ISO, fixed_format
 from ctr_pipeline.embeddings.compilation import kernel
 
 NO_TIME = -(2**62)
@@ -18,7 +18,6 @@ FIRST_SECOND = -62_135_596_800
 LAST_SECOND = 253_402_300_799
 """9999-12-31T23:59:59."""
 
-_MAX_EPOCH_DIGITS = 15
 _ISO_MINUTES, _ISO_SECONDS = 16, 19
 
 
@@ -143,7 +142,10 @@ def _parse_epoch(text: TextBuffers, divisor: int, seconds: np.ndarray) -> None:
             continue
         is_negative = text.data[start] == 45
         first = start + 1 if is_negative else start
-        if end - first < 1 or end - first > _MAX_EPOCH_DIGITS:
+        num_digits = end - first
+        if num_digits < 1 or num_digits > EPOCH_DIGITS:
+            continue
+        if num_digits == EPOCH_DIGITS and text.data[first] == 57:  # 9 in front: beyond int64.
             continue
         number = _digits_of_epoch(text.data, first, end)
         if number >= 0:

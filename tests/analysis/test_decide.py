@@ -302,3 +302,16 @@ def test_refuses_statistics_that_do_not_fit():
     without_profile = known(ColumnType.NUMBER, num_missing=0, num_distinct=5)
     with pytest.raises(ValueError, match="no profile"):
         decide_features({"c": ColumnType.NUMBER}, without_profile, label="label", exclude=())
+
+
+def test_whole_numbers_beyond_floats_are_called_so(decide):
+    columns = {
+        "big": [str(10**17 + row % 40) for row in range(ROWS)],
+        "coded": [f"{row % 40:020}" for row in range(ROWS)],
+        "small": [str(row % 40) for row in range(ROWS)],
+        "long": ["9" * 5000 if row % 2 else "x" for row in range(ROWS)],
+    }
+    _, decisions = decide(columns)
+    words = {column: decision.reason.split(" with ")[0] for column, decision in decisions.items()}
+    assert words.pop("big") == "whole numbers beyond 2^53, read as text,"
+    assert set(words.values()) == {"text"}

@@ -102,10 +102,10 @@ def test_types_of_sqlite(tmp_path):
     )
     source = inspect(address)
     assert source.inferred_types == {
-        **dict.fromkeys(("label", "price", "part", "none", "big"), NUMBER),
-        **dict.fromkeys(("code", "day", "user_id"), TEXT),
+        **dict.fromkeys(("label", "price", "part", "none"), NUMBER),
+        **dict.fromkeys(("code", "day", "user_id", "big"), TEXT),
     }
-    types = {**source.inferred_types, "big": TEXT}
+    types = dict(source.inferred_types)
     del types["label"]
     assert rows_of(address, types, tmp_path) == {
         "price": [1.0, 1.25],

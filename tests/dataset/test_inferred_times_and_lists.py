@@ -24,6 +24,11 @@ CLICKS = MARCH + RNG.integers(0, 14 * 86_400, 2000)
         ("created_at", [MARCH], "epoch_seconds"),
         ("eventTime", [MARCH * 1000, MARCH * 1000 + 1], "epoch_milliseconds"),
         ("ts", np.arange(2000) + MARCH, "epoch_seconds"),
+        ("ts", CLICKS * 10**6 + 17, "epoch_microseconds"),
+        ("shown_at", CLICKS * 10**9 + 200_689_522, "epoch_nanoseconds"),
+        # Identifiers that are made of a time are of this size, too.
+        ("tweet", CLICKS * 10**9 + 200_689_522, None),
+        ("tweet", CLICKS * 10**6 + 17, None),
         # A name alone makes no time of a duration, nor a year beyond those of dates.
         ("time", [10, 3600], None),
         ("time", [5_000_000_000], None),
@@ -46,6 +51,12 @@ def test_epochs(name, values, expected):
 def test_only_digits_are_whole_numbers(texts):
     assert whole_numbers(pa.array(texts)) is None
     assert whole_numbers(pa.array(["1709251200", None])).to_pylist() == [1_709_251_200, None]
+
+
+def test_whole_numbers_are_as_long_as_int64_holds():
+    largest = ["8999999999999999999", "1709686869200689522"]
+    assert whole_numbers(pa.array(largest)).to_pylist() == [int(text) for text in largest]
+    assert whole_numbers(pa.array(["9223372036854775808"])) is None
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
 
@@ -249,6 +252,13 @@ def test_differences_between_parquet_files_name_both(tmp_path):
     [
         ("price", ["1", "2.5", "-3", "+4", "0.0", ".5", "5."], NUMBER),
         ("price", ["1.5e10", "1.5E-3", "1e-05", "1e+20"], NUMBER),
+        # Beyond 2^53 float64 merges whole numbers; a column with fractions is one of measures.
+        ("item", ["3", "9007199254740992", "-9007199254740992"], NUMBER),
+        ("item", ["3", "9007199254740993"], TEXT),
+        ("item", ["-1", "-9007199254740993", ""], TEXT),
+        ("item", ["+1712345678901230000", "nan"], TEXT),
+        ("price", ["0.5", "1712345678901230000"], NUMBER),
+        ("price", ["12345678901234567890.5"], NUMBER),
         ("price", ["1", "", " 2 "], NUMBER),
         ("price", ["1", "nan", "-inf"], NUMBER),
         ("price", ["nan", "inf"], TEXT),
@@ -300,6 +310,48 @@ def test_parquet_types_come_from_the_schema(tmp_path):
     assert source.inferred_types == {**numbers, **dict.fromkeys(["s", "c", "user_id"], TEXT)}
     assert source.head.num_rows == 2
     assert source.column_names[-2:] == ("t", "l")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([2**53, -(2**53)], pa.int64(), NUMBER),
+        ([2**53 + 1, None], pa.int64(), TEXT),
+        ([-(2**53) - 1, 0], pa.int64(), TEXT),
+        ([2**64 - 1, 0], pa.uint64(), TEXT),
+        ([10**17, 0], pa.decimal128(20, 0), TEXT),
+        ([10**17, 0], pa.decimal128(22, 2), NUMBER),
+        ([1e17, 0], pa.float64(), NUMBER),
+        ([None, None], pa.int64(), NUMBER),
+    ],
+    ids=str,
+)
+def test_whole_numbers_beyond_floats_are_texts_of_parquet(tmp_path, values, kind, expected):
+    path = write_parquet(tmp_path / "a.parquet", label=[0, 1], item=pa.array(values, kind))
+    assert inspect(path).inferred_types["item"] is expected
+    coded = pa.array(values, kind).dictionary_encode()
+    path = write_parquet(tmp_path / "b.parquet", label=[0, 1], item=coded)
+    assert inspect(path).inferred_types["item"] is expected
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    ids=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+    big=st.integers(2**53 + 1, 2**63 - 1),
+)
+def test_ids_stay_distinct_through_csv_and_parquet(tmp_path, ids, big):
+    ids = [*ids, big, big - 1]
+    rows = "".join(f"{number % 2},{number}\n" for number in ids)
+    write(tmp_path / "a.csv", f"label,item\n{rows}".encode())
+    write_parquet(tmp_path / "a.parquet", label=[number % 2 for number in ids], item=ids)
+    texts = [str(number) for number in ids]
+    for path in (tmp_path / "a.csv", tmp_path / "a.parquet"):
+        kind = inspect(path).inferred_types["item"]
+        data = DataConfig(train=str(path))
+        batches = stream_rows(data, str(path), {"item": kind}, label_required=True)
+        assert [text for batch in batches for text in batch.column("item").to_pylist()] == texts
 
 
 def test_parquet_without_rows(tmp_path):

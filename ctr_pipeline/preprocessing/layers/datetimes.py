@@ -9,7 +9,13 @@ import keras
 import tensorflow as tf
 
 from ctr_pipeline.dataset.time_kernels import FIRST_SECOND, LAST_SECOND, NO_TIME
-from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, check_format, fixed_format
+from ctr_pipeline.datetime_formats import (
+    EPOCH_DIGITS,
+    EPOCH_DIVISORS,
+    ISO,
+    check_format,
+    fixed_format,
+)
 from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES
 from ctr_pipeline.preprocessing.layers.raw_layer import (
     PACKAGE,
@@ -22,6 +28,7 @@ _ISO_REGEX = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
     r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
+_EPOCH_REGEX = rf"-?([0-9]{{1,{EPOCH_DIGITS - 1}}}|[0-8][0-9]{{{EPOCH_DIGITS - 1}}})"
 _DAYS_OF_MONTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -51,7 +58,8 @@ class DatetimePart(_DatetimeLayer):
 
     Args:
         part: minute, hour, hour_of_week, weekday, is_weekend, day or month.
-        format: iso, epoch_seconds, epoch_milliseconds, or a pattern such as %d.%m.%Y.
+        format: iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern
+            such as %d.%m.%Y.
         utc_offset_minutes: By how much the clock is ahead of UTC.
         options: Of every Keras layer.
 
@@ -99,7 +107,8 @@ class Age(_DatetimeLayer):
 
     Args:
         at_seconds: The other, in seconds since 1970.
-        format: iso, epoch_seconds, epoch_milliseconds, or a pattern such as %d.%m.%Y.
+        format: iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern
+            such as %d.%m.%Y.
         options: Of every Keras layer; the result is float32 unless `dtype` says otherwise.
 
     Raises:
@@ -163,7 +172,7 @@ def _iso_seconds(text: tf.Tensor) -> tf.Tensor:
 
 
 def _epoch_seconds(text: tf.Tensor, divisor: int) -> tf.Tensor:
-    is_number = tf.strings.regex_full_match(text, r"-?[0-9]{1,15}")
+    is_number = tf.strings.regex_full_match(text, _EPOCH_REGEX)
     number = tf.strings.to_number(tf.where(is_number, text, "0"), tf.int64)
     return _bounded(tf.math.floordiv(number, tf.constant(divisor, tf.int64)), is_number)
 
