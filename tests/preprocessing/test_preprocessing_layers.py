@@ -203,6 +203,11 @@ def test_discretization():
     assert layer.num_bins() == 4
 
 
+def test_a_lookup_tells_how_many_ids_it_gives():
+    assert IndexLookup(["A", "B", "C"]).vocab_size() == 4
+    assert IndexLookup(["A", "B", "C"], 0, missing_id=3).vocab_size() == 3
+
+
 def test_float32_inputs_are_compared_in_float64():
     # 0.1 as float32 is above 0.1 as float64.
     assert Discretization([0.1])(tf.constant([0.1], tf.float32)).numpy().tolist() == [1]

@@ -114,7 +114,7 @@ class IndexLookup(ElementwiseLayer):
         check_text(dtype)
         return tf.int64
 
-    def vocabulary_size(self) -> int:
+    def vocab_size(self) -> int:
         """Number of ids: V + num_oov_tokens, the missing id not counted."""
         return len(self._vocabulary) + self.num_oov_tokens
 
