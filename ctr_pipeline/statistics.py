@@ -14,6 +14,7 @@ bytes, numbers ascending.
 """
 
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from enum import StrEnum
@@ -89,6 +90,12 @@ class LabelInformation(_Frozen):
     mutual_information: float
     smoothing: float | None
     num_groups: int
+
+    def share_explained(self, label_rate: float) -> float:
+        """Share of the entropy of a label with this rate that the column explains, 0 to 1."""
+        parts = (label_rate, 1.0 - label_rate)
+        entropy = -sum(part * math.log(part) for part in parts if part > 0.0)
+        return self.mutual_information / entropy if entropy else 0.0
 
 
 class LengthStatistics(_Frozen):

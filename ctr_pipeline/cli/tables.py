@@ -30,6 +30,9 @@ _METRICS = (
     ("gauc", "GAUC", "{:.4f}"),
 )
 
+_TAGS = {"look": ("check", "yellow"), "good": ("good", "green"), "note": ("note", "default")}
+"""How findings are told apart, by their tone; the word and its colour."""
+
 
 def make_console() -> Console:
     """Where results go: as wide as the terminal, or wide enough for a pipe."""
@@ -84,7 +87,15 @@ def print_run(result: "RunResult") -> None:
     _add_metrics(table, "test ", result.metrics.get("test") or {})
     _add_planted(table, result.metrics.get("planted") or {})
     console.print(table)
+    _print_verdicts(console, result.metrics.get("findings") or ())
     print_paths(console, result.paths)
+
+
+def _print_verdicts(console: Console, findings: Sequence[Mapping[str, str]]) -> None:
+    """A line a sentence, those worth acting on first, as the report has them."""
+    for finding in findings:
+        tag, colour = _TAGS[finding["tone"]]
+        console.print(f"[{colour}]{tag:<12}[/] {escape(finding['text'])}", soft_wrap=True)
 
 
 def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
@@ -113,6 +124,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     _add_metrics(table, "", metrics)
     console = make_console()
     console.print(table)
+    _print_verdicts(console, metrics.get("findings") or ())
     if "folder" in metrics:
         print_paths(console, {"kept in": Path(metrics["folder"])})
 

@@ -60,7 +60,7 @@ def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress
     """
     _require_cut(run)
     # They know TensorFlow, which a refusal need not wait for.
-    from ctr_pipeline.pipeline.evaluation_stage import run_evaluation
+    from ctr_pipeline.pipeline.evaluation_stage import findings_on, run_evaluation
     from ctr_pipeline.pipeline.job_model import find_newest_cut
     from ctr_pipeline.pipeline.scoring_job import scored_in_processes
 
@@ -82,14 +82,14 @@ def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress
         progress=progress,
     ) as scores:
         kept = _make_place(run, scores.facts)
-        found = run_evaluation(
+        result = run_evaluation(
             loaded,
             ingested,
             folders,
             scores.files.load,
             predictions=kept / "predictions.parquet",
             times=StageTimes(),
-        )[split].to_metrics()
+        )[split]
     try:
         # Whoever holds the lock may have begun anew with other rows meanwhile.
         _require_own_rows(loaded, run, cut)
@@ -97,9 +97,10 @@ def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress
         shutil.rmtree(kept, ignore_errors=True)
         raise
     checkpoint = describe_cut(scores.facts)
-    content = {"checkpoint": checkpoint, split: found}
+    found, findings = result.to_metrics(), findings_on(result, split)
+    content = {"checkpoint": checkpoint, split: found, "findings": findings}
     durable.write_text(kept / "metrics.json", json.dumps(content, indent=2, allow_nan=False) + "\n")
-    return found | {"checkpoint": checkpoint, "folder": str(kept)}
+    return found | {"findings": findings, "checkpoint": checkpoint, "folder": str(kept)}
 
 
 def _require_cut(run: RunFolder) -> None:

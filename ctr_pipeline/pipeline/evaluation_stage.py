@@ -1,6 +1,8 @@
 """Trained parameters → metrics and predictions."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -21,10 +23,12 @@ from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.trained_model import TrainedModel
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.reporting.findings import SPLIT_TITLES, on_result
 from ctr_pipeline.training.scoring import ScoredRows
 
-_SHARE_OF_TRAINING = 0.2
-"""Rows that importance may score unasked, over rows trained. To score one costs about a third."""
+_SECONDS_UNASKED = 5.0
+_SHARE_OF_TRAINING = 0.1
+"""What importance may take unasked: so many seconds, or so large a part of those of training."""
 
 SplitScorer = Callable[[str, Path], ScoredRows]
 """Logits and labels of a split: its name, and the folder of its encoded rows."""
@@ -74,17 +78,21 @@ def run_evaluation(
     return results
 
 
-def decide_importance(report: ReportConfig, *, is_local: bool, scored: int, trained: int) -> bool:
+def findings_on(result: EvaluationResult, split: str) -> list[dict[str, str]]:
+    """What the metrics of some rows say, for `metrics.json` and the terminal."""
+    return [asdict(finding) for finding in on_result(result, SPLIT_TITLES.get(split, split))]
+
+
+def decide_importance(report: ReportConfig, *, seconds: float, training_seconds: float) -> bool:
     """Whether importance is measured.
 
     Args:
         report: What the config says.
-        is_local: Whether the parameters are in this process.
-        scored: Rows that it scores, over all features and shuffles.
-        trained: Rows that were trained, over all epochs.
+        seconds: What it would take, over all features and shuffles.
+        training_seconds: What training took, over all epochs and models.
     """
     if report.importance == "auto":
-        return is_local and scored <= _SHARE_OF_TRAINING * trained
+        return seconds <= max(_SECONDS_UNASKED, _SHARE_OF_TRAINING * training_seconds)
     return report.importance
 
 
@@ -99,30 +107,36 @@ def run_importance(
 ) -> tuple[ImportanceRow, ...]:
     """What shuffling each feature costs, on the first rows of a split, costliest first.
 
-    Empty where the config leaves it out, and where these rows are of one class, which is said.
+    Empty where the config leaves it out, and where it would take long or these rows are of one
+    class, which is said.
     """
     plan, config = model.plan, loaded.config
     columns, repeats = plan.features, config.report.importance_repeats
+    if config.report.importance is False:
+        return ()
     with EncodedReader(encoding.folders[split]) as reader:
-        num_rows = min(config.report.importance_rows, reader.meta.num_rows)
-        if not decide_importance(
-            config.report,
-            is_local=config.runtime.mode == "local",
-            # An ensemble has each row trained, and scored, by all of its models.
-            scored=num_rows * len(columns) * repeats,
-            trained=sum(record.num_rows for record in model.state.history),
-        ):
-            return ()
-        rows = reader.read_range(0, num_rows)
+        rows = reader.read_range(0, min(config.report.importance_rows, reader.meta.num_rows))
     counted = rows.labels_B if rows.weights_B is None else rows.labels_B[rows.weights_B > 0]
     if len(np.unique(counted)) < 2:
         progress.say(
-            f"Importance is left out: the first {num_rows:,} {split} rows are of one class "
+            f"Importance is left out: the first {rows.num_rows:,} {split} rows are of one class "
             "(report.importance_rows)"
         )
         return ()
     with times.stage("importance"):
+        # The first call may compile the model, which no shuffle waits for again.
+        model.scorer.score(rows.ids_BF[:1], rows.numbers_BN[:1])
+        started = time.perf_counter()
         before = model.scorer.score(rows.ids_BF, rows.numbers_BN)
+        seconds = (time.perf_counter() - started) * len(columns) * repeats
+        if not decide_importance(
+            config.report, seconds=seconds, training_seconds=_training_seconds(model)
+        ):
+            progress.say(
+                f"Importance is left out: it would take about {seconds:.0f} s "
+                "(report.importance: true measures it)"
+            )
+            return ()
         orders = shuffled_orders(rows.num_rows, config.train.seed)
         found = []
         with progress.task("Importance", total=len(columns), unit="features") as task:
@@ -137,6 +151,12 @@ def run_importance(
                 found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))
                 task.advance(1)
     return tuple(sorted(found, key=lambda row: row.logloss_rise, reverse=True))
+
+
+def _training_seconds(model: TrainedModel) -> float:
+    """Of all epochs, also of those before a resumption; of an ensemble, of all its models."""
+    states = [member.state for member in model.members] or [model.state]
+    return sum(record.seconds for state in states for record in state.history)
 
 
 def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:

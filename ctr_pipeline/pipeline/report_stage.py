@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline import durable
+from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.evaluation.importance import ImportanceRow
@@ -22,7 +23,9 @@ from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan
 from ctr_pipeline.reporting import data as page
+from ctr_pipeline.reporting.findings import Finding, decide_findings
 from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.statistics import Statistics
 from ctr_pipeline.training.history import EpochRecord
 from ctr_pipeline.training.profile import describe_bound, load_profile
 
@@ -41,8 +44,8 @@ def run_report(
     embedding_bytes: int,
     spilled_bytes: int,
     times: StageTimes,
-) -> None:
-    """Writes the report."""
+) -> tuple[Finding, ...]:
+    """Writes the report, and gives back what a reader should know first."""
     with times.stage("report"):
         config = loaded.config
         sensitive = analysis.columns.sensitive
@@ -80,6 +83,7 @@ def run_report(
                     dimension=row.dimension or None,
                     num_bytes=row.max_bytes,
                     reason=row.reason,
+                    suspicion=_suspicion(analysis.statistics, row.feature),
                     sensitive=row.feature in sensitive,
                 )
                 for row in describe_plan(config, analysis.features, model.plan)
@@ -116,6 +120,7 @@ def run_report(
             notes=_notes(loaded, run, analysis, model),
         )
         durable.write_text(run.report, render_report(shown))
+    return decide_findings(shown)
 
 
 def _notes(
@@ -228,6 +233,11 @@ def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:
         valid_auc=None if best is None else best.valid_auc,
         stopped_because=state.finished,
     )
+
+
+def _suspicion(statistics: Statistics, feature: str) -> str | None:
+    column = statistics.columns.get(feature)
+    return None if column is None else describe_suspicion(column, statistics.label_rate)
 
 
 def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:

@@ -14,8 +14,8 @@ class RunResult:
 
     Attributes:
         folder: The run folder.
-        metrics: As in `metrics.json`: "valid", "test", "timings_seconds", …; empty before the
-            evaluation.
+        metrics: As in `metrics.json`: "valid", "test", "findings", "timings_seconds", …; empty
+            before the evaluation.
         timings_seconds: Seconds a stage.
         paths: Artefacts that exist, by name: "report", "export", "metrics", …
         num_rows: Rows by split.

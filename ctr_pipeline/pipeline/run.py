@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,10 +229,12 @@ def evaluate(
                 raise
             return _evaluate_beside(loaded, run, progress)
         if data is not None:
+            from ctr_pipeline.pipeline.evaluation_stage import findings_on
             from ctr_pipeline.pipeline.unseen import evaluate_file
 
             scorer = file_scorer(loaded, run, progress)
-            return evaluate_file(loaded, scorer, data=data, progress=progress).to_metrics()
+            result = evaluate_file(loaded, scorer, data=data, progress=progress)
+            return result.to_metrics() | {"findings": findings_on(result, "given")}
         return _evaluate_trained(loaded, run, progress)
 
 
@@ -252,7 +254,7 @@ def _evaluate_beside(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
 
 def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
     """With the best epoch, under the lock; the predictions become those of the run."""
-    from ctr_pipeline.pipeline.evaluation_stage import run_evaluation, split_scorer
+    from ctr_pipeline.pipeline.evaluation_stage import findings_on, run_evaluation, split_scorer
 
     times = StageTimes()
     if scores_by_job(loaded, run):
@@ -295,7 +297,8 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
             predictions=run.predictions,
             times=times,
         )
-    return results["test" if "test" in results else "valid"].to_metrics()
+    split = "test" if "test" in results else "valid"
+    return results[split].to_metrics() | {"findings": findings_on(results[split], split)}
 
 
 def _held_out(encoding: Encoding) -> list[str]:
@@ -517,7 +520,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
         times=times,
     )
     progress.say("Writing the report")
-    run_report(
+    findings = run_report(
         loaded,
         run,
         analysis,
@@ -532,6 +535,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
         times=times,
     )
     metrics |= {
+        "findings": [asdict(finding) for finding in findings],
         "training": {
             **training_figures(model),
             "embedding_rows": num_rows,

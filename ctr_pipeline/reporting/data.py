@@ -66,6 +66,8 @@ class PlanRow(_Frozen):
         dimension: Length of the embedding.
         num_bytes: Memory of all `num_ids` embedding rows, values alone.
         reason: Who decided, and why.
+        suspicion: What the column alone says of the label that is hardly known before a click, as
+            the end of a sentence that begins with its name; None if nothing.
         sensitive: No value of this column is shown.
     """
 
@@ -79,6 +81,7 @@ class PlanRow(_Frozen):
     dimension: int | None = None
     num_bytes: int | None = None
     reason: str = ""
+    suspicion: str | None = None
     sensitive: bool = False
 
 

@@ -1,4 +1,7 @@
-"""What a reader should know first: plain sentences decided from the numbers."""
+"""What a reader should know first: plain sentences decided from the numbers.
+
+The report, the terminal and `metrics.json` show the same ones.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +25,11 @@ _LEAK_AUC = 0.98
 _DRIFT = 0.15
 _GAP = 0.01
 _NEARLY_ALL_MISSING = 0.99
+_SUSPICIONS_SHOWN = 5
+_BEFORE_THE_CLICK = ": check that it is known before the click"
 _DOMINANT_SHARE = 0.6
+_SUSPECT_DROP = 0.2
+"""AUC that one feature alone gives to the model; few that are known before a click give as much."""
 
 SPLIT_TITLES = {"valid": "validation"}
 """Names of splits where they are not the word that people read."""
@@ -54,16 +61,33 @@ def decide_findings(data: ReportData) -> tuple[Finding, ...]:
 
 
 def _on_model(data: ReportData) -> list[Finding]:
-    found = []
-    measured: list[tuple[str, EvaluationResult | None]] = [
-        ("test", data.test),
-        ("validation", data.valid),
-    ]
+    measured = [("test", data.test), ("validation", data.valid)]
     name, result = next(((n, r) for n, r in measured if r is not None), ("", None))
     if result is None:
         return [
             Finding("look", "There are no held-out rows, so nothing says how good the model is.")
         ]
+    found = on_result(result, name, telling=_most_telling(data))
+    if data.test is not None and data.valid is not None and data.valid.auc - data.test.auc > _GAP:
+        found.append(
+            Finding(
+                "note",
+                f"Test AUC is {metric_text(data.valid.auc - data.test.auc)} below validation AUC: "
+                "later rows differ, or validation was tuned on.",
+            )
+        )
+    return found
+
+
+def on_result(result: EvaluationResult, name: str, *, telling: str | None = None) -> list[Finding]:
+    """What the metrics of some rows say.
+
+    Args:
+        result: The metrics.
+        name: What the rows are called, such as `test`.
+        telling: The feature that says most about the click, if that is known.
+    """
+    found = []
     gain = 1 - result.logloss / result.baseline_logloss
     if gain <= 0:
         found.append(
@@ -74,11 +98,12 @@ def _on_model(data: ReportData) -> list[Finding]:
             )
         )
     if result.auc > _LEAK_AUC:
+        first = "" if telling is None else f". Look at '{shorten(telling, 40)}' first"
         found.append(
             Finding(
                 "look",
                 f"An AUC of {metric_text(result.auc)} is too good for clicks: look for a column "
-                "that is written after the click.",
+                f"that is written after the click{first}.",
             )
         )
     interval = result.calibration_interval
@@ -99,15 +124,21 @@ def _on_model(data: ReportData) -> list[Finding]:
                 f"on the {name} rows, more than sampling error explains.",
             )
         )
-    if data.test is not None and data.valid is not None and data.valid.auc - data.test.auc > _GAP:
-        found.append(
-            Finding(
-                "note",
-                f"Test AUC is {metric_text(data.valid.auc - data.test.auc)} below validation AUC: "
-                "later rows differ, or validation was tuned on.",
-            )
-        )
     return found
+
+
+def _most_telling(data: ReportData) -> str | None:
+    """The feature that the model ranks by most, or else the column that alone says most."""
+    if data.importance:
+        return max(data.importance, key=lambda row: row.auc_drop).feature
+    known = {} if data.statistics is None else data.statistics.columns
+    told = {
+        row.feature: information.mutual_information
+        for row in data.plan
+        if row.feature in known
+        and (information := known[row.feature].label_information) is not None
+    }
+    return max(told, key=lambda feature: told[feature], default=None)
 
 
 def _on_training(data: ReportData) -> list[Finding]:
@@ -123,7 +154,15 @@ def _on_training(data: ReportData) -> list[Finding]:
 
 
 def _on_data(data: ReportData) -> list[Finding]:
-    found = []
+    found: list[Finding] = []
+    suspects = [row for row in data.plan if row.suspicion is not None]
+    found += [
+        Finding("look", f"'{shorten(row.feature, 40)}' {row.suspicion}{_BEFORE_THE_CLICK}.")
+        for row in suspects[:_SUSPICIONS_SHOWN]
+    ]
+    if data.left_out:
+        names = _listed([one.column for one in data.left_out])
+        found.append(Finding("note", f"Left out of the model: {names}."))
     num_bad = sum(rows.count for rows in data.bad_rows)
     if num_bad:
         found.append(Finding("note", f"{count_text(num_bad)} bad rows were left out."))
@@ -191,14 +230,13 @@ def _on_importance(data: ReportData) -> list[Finding]:
         return []
     top = max(gains, key=lambda feature: gains[feature])
     found = []
-    if gains[top] > _DOMINANT_SHARE * total and len(gains) > 2:
-        found.append(
-            Finding(
-                "look",
-                f"{shorten(top, 40)} alone carries {percent_text(gains[top] / total, 0)} of all "
-                "importance: check that it is known before the click.",
-            )
-        )
+    suspected = any(row.feature == top and row.suspicion is not None for row in data.plan)
+    if gains[top] > _DOMINANT_SHARE * total and len(gains) > 2 and not suspected:
+        share = percent_text(gains[top] / total, 0)
+        is_suspect = gains[top] > _SUSPECT_DROP
+        check = _BEFORE_THE_CLICK if is_suspect else ""
+        text = f"'{shorten(top, 40)}' carries {share} of all importance{check}."
+        found.append(Finding("look" if is_suspect else "note", text))
     idle = [row.feature for row in data.importance if row.auc_drop <= 0 and row.logloss_rise <= 0]
     if idle:
         found.append(

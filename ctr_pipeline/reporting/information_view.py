@@ -1,16 +1,10 @@
 """What each column alone says about the click, longest bar first."""
 
-import math
 from collections.abc import Iterable
 
 from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.formats import percent_text, shorten, value_text
 from ctr_pipeline.statistics import Statistics
-
-
-def label_entropy(rate: float) -> float:
-    """Entropy of a label with this rate, nats."""
-    return -sum(part * math.log(part) for part in (rate, 1.0 - rate) if part > 0.0)
 
 
 def information_bars(statistics: Statistics | None, columns: Iterable[str]) -> list[Bar]:
@@ -22,21 +16,20 @@ def information_bars(statistics: Statistics | None, columns: Iterable[str]) -> l
     """
     if statistics is None:
         return []
-    entropy = label_entropy(statistics.label_rate)
     found = [
         (column, known.label_information)
         for column in columns
         if (known := statistics.columns.get(column)) is not None
         and known.label_information is not None
     ]
-    if not found or not entropy:
+    if not found:
         return []
     found.sort(key=lambda pair: (-pair[1].mutual_information, pair[0]))
     longest = found[0][1].mutual_information or 1.0
     return [
         Bar(
             name=shorten(column, 60),
-            value=percent_text(one.mutual_information / entropy, 2),
+            value=percent_text(one.share_explained(statistics.label_rate), 2),
             detail=value_text(one.information_value, digits=3),
             width=round(100 * one.mutual_information / longest, 1),
         )

@@ -15,7 +15,6 @@ from ctr_pipeline.reporting.formats import (
     value_text,
 )
 from ctr_pipeline.reporting.headline import Card
-from ctr_pipeline.reporting.information_view import label_entropy
 from ctr_pipeline.statistics import DriftLevel
 
 DRIFT_SHOWN = 25
@@ -76,14 +75,14 @@ def _profile_cards(data: ProfileData) -> tuple[Card, ...]:
         Card("Click rate", percent_text(statistics.label_rate, 2), f"{shorten(data.label, 30)} = 1")
     )
     known = [
-        (column.label_information.mutual_information, column.column)
+        (column.label_information.share_explained(statistics.label_rate), column.column)
         for column in columns
         if column.label_information is not None
     ]
     if known:
         most, column = max(known)
-        share = percent_text(most / (label_entropy(statistics.label_rate) or 1.0))
-        cards.append(Card("Tells most", shorten(column, 24), f"{share} of the label's entropy"))
+        detail = f"{percent_text(most)} of the label's entropy"
+        cards.append(Card("Tells most", shorten(column, 24), detail))
     return tuple(cards)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ctr_pipeline.analysis import decide_features
+from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.features import (
     Bucketize,
     ColumnType,
@@ -243,6 +244,33 @@ def test_kept_although_it_looks_like_a_leak(decide):
     # Nothing can leak a label that is always the same.
     features, _ = decide({"x": [0.0, 1.0, None]}, [0, 0, 0])
     assert "x" in features
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            [float(label != (index % 40 == 1)) for index, label in enumerate(LABELS)],
+            "alone ranks the rows with an AUC of 0.983",
+        ),
+        (
+            numbers(lambda rng: rng.normal(2.66 * np.array(LABELS), 1.0)),
+            "alone ranks the rows with an AUC of 0.97",
+        ),
+        (
+            [f"{'bought' if label else 'left'} {index % 90}" for index, label in enumerate(LABELS)],
+            "alone explains ",
+        ),
+        (numbers(lambda rng: rng.normal(np.array(LABELS), 1.0)), None),
+        ([f"u{index % 90}" for index in range(ROWS)], None),
+    ],
+    ids=["flag", "number", "text of many values", "honest number", "honest text"],
+)
+def test_a_column_that_alone_says_too_much_is_suspected(collect, values, said):
+    statistics = collect({"column": values}, LABELS)
+    column = statistics.columns["column"]
+    found = describe_suspicion(column, statistics.label_rate)
+    assert found is None if said is None else found.startswith(said)
 
 
 def test_one_value_and_missing_tells_by_being_there(decide):

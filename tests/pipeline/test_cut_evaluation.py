@@ -235,8 +235,13 @@ def test_test_rows_are_evaluated_in_a_place_of_their_own(world, scorer):
     assert metrics["auc"] == pytest.approx(roc_auc_score(labels, probabilities))
     assert metrics["logloss"] == pytest.approx(log_loss(labels, probabilities), rel=1e-5)
     stored = json.loads((kept / "metrics.json").read_text())
-    found = {name: metrics[name] for name in metrics if name not in {"checkpoint", "folder"}}
-    assert stored == {"checkpoint": checkpoint, "test": found}
+    beside = {"checkpoint", "folder", "findings"}
+    found = {name: metrics[name] for name in metrics if name not in beside}
+    assert stored == {
+        "checkpoint": checkpoint,
+        "test": found,
+        "findings": metrics["findings"],
+    }
     predictions = pq.read_table(kept / "predictions.parquet")
     assert predictions.column_names == ["row", "label", "probability"]
     assert predictions["row"][0].as_py() == f"{NUM_ROWS - NUM_TEST:06d}"

@@ -18,18 +18,20 @@ UNCLICKED = 100
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_local", "scored", "measured"),
+    ("asked", "seconds", "training_seconds", "measured"),
     [
-        ("auto", True, 200, True),
-        ("auto", True, 201, False),
-        ("auto", False, 1, False),
-        (True, False, 10**9, True),
-        (False, True, 1, False),
+        ("auto", 4.9, 1.0, True),
+        ("auto", 5.1, 1.0, False),
+        ("auto", 9.9, 100.0, True),
+        ("auto", 10.1, 100.0, False),
+        (True, 1e9, 1.0, True),
+        (False, 0.1, 1000.0, False),
     ],
 )
-def test_unasked_it_is_measured_where_it_is_cheap(asked, is_local, scored, measured):
+def test_unasked_it_is_measured_where_it_is_cheap(asked, seconds, training_seconds, measured):
     report = ReportConfig(importance=asked)
-    assert decide_importance(report, is_local=is_local, scored=scored, trained=1000) is measured
+    found = decide_importance(report, seconds=seconds, training_seconds=training_seconds)
+    assert found is measured
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,6 @@ def planted(tmp_path_factory):
     (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     features = [{"columns": ["decisive", "useless"], "id": "vocabulary"}]
     settings = settings_of(folder / "rows.csv", folder / "out", features, report={})
-    # So that a fifth of the rows trained, 2,560, are more than the 2,400 to be scored.
-    settings["train"]["epochs"] = 4
     return folder / "out", ctr_pipeline.run(settings)
 
 

@@ -1,5 +1,6 @@
 """One run of a small sample, in this process; every test looks at what it left behind."""
 
+import html
 import json
 import math
 import shutil
@@ -15,6 +16,7 @@ from clicks import CATEGORIES, CODES, COLUMNS, NUMBERS, settings_of, write_click
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
+from ctr_pipeline.cli.tables import print_run
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.embeddings.rows import RowStorage
@@ -262,6 +264,19 @@ def test_drift_of_the_other_splits_is_measured_and_shown(world):
     assert '<section id="information">' in report
 
 
+def test_metrics_terminal_and_report_say_the_same_findings(world, capsys):
+    folder, _, result = world
+    stored = json.loads((folder / "out" / "metrics.json").read_text())["findings"]
+    assert stored == result.metrics["findings"]
+    assert {finding["tone"] for finding in stored} >= {"good", "note"}
+    print_run(result)
+    printed = capsys.readouterr().out
+    report = html.unescape(result.paths["report"].read_text())
+    for finding in stored:
+        assert finding["text"] in printed
+        assert finding["text"] in report
+
+
 def test_importance_names_every_feature_once_and_in_order(world):
     importance = world[2].metrics["importance"]
     assert sorted(row["feature"] for row in importance) == sorted([*NUMBERS, *CATEGORIES, "code"])
@@ -472,6 +487,7 @@ def test_evaluating_the_test_rows_as_a_new_file_gives_the_same(world, loaded, tm
     expected = world[2].metrics["test"]
     for name in ("auc", "logloss", "calibration", "gauc", "num_rows"):
         assert found[name] == pytest.approx(expected[name], abs=1e-6)
+    assert [one["text"] for one in found["findings"] if "on the given rows" in one["text"]]
 
 
 def test_evaluating_again_gives_the_same_and_reuses_everything(world, loaded, predictions, out):

@@ -3,7 +3,8 @@ from fake_report import JOB, evaluation, lifelike_report
 
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
-from ctr_pipeline.reporting.data import ParityProof, SplitSummary
+from ctr_pipeline.features import ColumnType
+from ctr_pipeline.reporting.data import LeftOutColumn, ParityProof, PlanRow, SplitSummary
 from ctr_pipeline.reporting.findings import decide_findings
 
 RESULT = evaluation(1, groups=False)
@@ -56,7 +57,7 @@ def changed(**fields):
                     ImportanceRow(feature="idle", auc_drop=0.0, logloss_rise=-0.001),
                 )
             },
-            "look: leak alone carries 97 % of all importance",
+            "look: 'leak' carries 97 % of all importance: check that it is known before the click",
         ),
         (
             {"parity": ParityProof(num_rows=10, max_difference=0.1, tolerance=1e-5)},
@@ -76,6 +77,65 @@ def changed(**fields):
 )
 def test_each_finding_is_made_when_its_numbers_say_so(changes, expected):
     assert any(text.startswith(expected) for text in texts(**changes)), texts(**changes)
+
+
+def suspected_plan(**suspicions):
+    return tuple(
+        PlanRow(feature=name, column_type=ColumnType.NUMBER, suspicion=said)
+        for name, said in suspicions.items()
+    )
+
+
+def test_a_column_that_alone_says_too_much_is_named_once():
+    rank = "alone ranks the rows with an AUC of 0.971"
+    found = texts(
+        plan=suspected_plan(leak=rank, b=None),
+        importance=tuple(
+            ImportanceRow(feature=name, auc_drop=drop, logloss_rise=drop)
+            for name, drop in (("leak", 0.4), ("b", 0.01), ("c", 0.01))
+        ),
+    )
+    assert f"look: 'leak' {rank}: check that it is known before the click." in found
+    assert sum("leak" in text for text in found) == 1
+
+
+def test_a_feature_that_matters_most_by_little_is_no_alarm():
+    drops = (("user", 0.1), ("b", 0.01), ("c", 0.01))
+    found = texts(
+        importance=tuple(
+            ImportanceRow(feature=name, auc_drop=drop, logloss_rise=drop) for name, drop in drops
+        )
+    )
+    assert "note: 'user' carries 83 % of all importance." in found
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_an_auc_that_is_too_good_names_the_column_to_look_at_first(is_measured):
+    drops = (("quiet", 0.01), ("leak", 0.3)) if is_measured else ()
+    data = lifelike_report(
+        3,
+        3,
+        test=changed(auc=0.988),
+        importance=tuple(
+            ImportanceRow(feature=name, auc_drop=drop, logloss_rise=drop) for name, drop in drops
+        ),
+    )
+    known = data.statistics.columns
+    alone = max(
+        (row.feature for row in data.plan if row.feature in known),
+        key=lambda name: known[name].label_information.mutual_information,
+    )
+    first = "leak" if is_measured else alone
+    expected = (
+        "An AUC of 0.9880 is too good for clicks: look for a column that is written after the "
+        f"click. Look at '{first}' first."
+    )
+    assert expected in [one.text for one in decide_findings(data)]
+
+
+def test_columns_that_are_left_out_are_named():
+    left = (LeftOutColumn(column="id", reason="it is kept out by the config"),)
+    assert "note: Left out of the model: id." in texts(left_out=left)
 
 
 def test_what_needs_action_comes_first():
