@@ -29,7 +29,9 @@ from ctr_pipeline.cli.master import master
 from ctr_pipeline.cli.predict import predict
 from ctr_pipeline.cli.profile import profile
 from ctr_pipeline.cli.ps import ps
+from ctr_pipeline.cli.report import report
 from ctr_pipeline.cli.run import run
+from ctr_pipeline.cli.runs import runs
 from ctr_pipeline.cli.sample import criteo
 from ctr_pipeline.cli.scale import scale
 from ctr_pipeline.cli.schema import schema
@@ -68,6 +70,7 @@ app.command(rich_help_panel=options.STAGES_PANEL)(tune)
 app.command(rich_help_panel=options.STAGES_PANEL)(evaluate)
 app.command(rich_help_panel=options.STAGES_PANEL)(predict)
 app.command(rich_help_panel=options.STAGES_PANEL)(export)
+app.command(rich_help_panel=options.STAGES_PANEL)(report)
 app.command(rich_help_panel=options.JOB_PANEL)(status)
 app.command(rich_help_panel=options.JOB_PANEL)(logs)
 app.command(rich_help_panel=options.JOB_PANEL)(scale)
@@ -75,14 +78,15 @@ app.command(rich_help_panel=options.JOB_PANEL)(stop)
 app.command(rich_help_panel=options.MEMBERS_PANEL)(master)
 app.command(rich_help_panel=options.MEMBERS_PANEL)(ps)
 app.command(rich_help_panel=options.MEMBERS_PANEL)(worker)
+app.command(rich_help_panel=options.MACHINE_PANEL)(runs)
 app.command(rich_help_panel=options.MACHINE_PANEL)(compare)
 app.command(rich_help_panel=options.MACHINE_PANEL)(schema)
 app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
 
 COMMANDS = (
     *("run", "check", "init", "sample", "profile", "drift", "convert", "analyze", "train"),
-    *("tune", "evaluate", "predict", "export", "status", "logs", "scale", "stop"),
-    *("master", "ps", "worker", "compare", "schema", "doctor"),
+    *("tune", "evaluate", "predict", "export", "report", "status", "logs", "scale", "stop"),
+    *("master", "ps", "worker", "runs", "compare", "schema", "doctor"),
 )
 
 

@@ -21,6 +21,7 @@ from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.pipeline.workspace import find_run
 
 T = TypeVar("T")
 
@@ -68,17 +69,7 @@ def find_job(run: Path) -> Job:
     Raises:
         CtrPipelineError: There is no such run, or no job in it; or the config has problems.
     """
-    folder = run
-    if run.is_file():
-        from ctr_pipeline.config import load_config
-
-        folder = load_config(run).config.run_folder
-    if not folder.is_dir():
-        # A config that does not exist is more likely meant than a folder of such a name.
-        what = "config" if run.suffix in {".yaml", ".yml"} and not run.is_file() else "run folder"
-        raise RunFolderError(
-            f"there is no such {what}", place=str(run if what == "config" else folder), remedy=_NAME
-        )
+    folder = find_run(run)
     job = Job(folder)
     if not job.folder.is_dir():
         raise RunFolderError(
@@ -87,9 +78,6 @@ def find_job(run: Path) -> Job:
             remedy="Only runs with runtime.mode: processes have members, once their rows are read",
         )
     return job
-
-
-_NAME = "Name a run folder, or the config that it belongs to"
 
 
 def read_status(job: Job) -> JobView:

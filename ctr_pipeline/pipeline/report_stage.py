@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline import durable
-from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.evaluation.importance import ImportanceRow
@@ -16,17 +15,21 @@ from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.ensemble import TrainedMember
 from ctr_pipeline.pipeline.environment import describe_environment
-from ctr_pipeline.pipeline.plan_view import describe_plan
+from ctr_pipeline.pipeline.report_facts import (
+    save_facts,
+    session_notes,
+    shown_history,
+    shown_plan,
+    shown_splits,
+)
+from ctr_pipeline.pipeline.sessions import Session
 from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
 from ctr_pipeline.pipeline.trained_model import TrainedModel
 from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
 from ctr_pipeline.pipeline.workspace import RunFolder
-from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.findings import Finding, decide_findings
 from ctr_pipeline.reporting.render import render_report
-from ctr_pipeline.statistics import Statistics
-from ctr_pipeline.training.history import EpochRecord
 from ctr_pipeline.training.profile import describe_bound, load_profile
 
 
@@ -44,11 +47,15 @@ def run_report(
     embedding_bytes: int,
     spilled_bytes: int,
     times: StageTimes,
+    sessions: Sequence[Session],
 ) -> tuple[Finding, ...]:
-    """Writes the report, and gives back what a reader should know first."""
+    """Writes the report, and the facts it is made of, for `ctrpipe report`.
+
+    Returns:
+        What a reader should know first.
+    """
     with times.stage("report"):
         config = loaded.config
-        sensitive = analysis.columns.sensitive
         split = "test" if "test" in results else "valid"
         shown = page.ReportData(
             name=config.name,
@@ -58,36 +65,11 @@ def run_report(
             config_yaml=loaded.resolved_yaml(),
             test=results.get("test"),
             valid=results.get("valid"),
-            splits=tuple(
-                page.SplitSummary(
-                    name=name,
-                    num_rows=split.num_rows,
-                    label_rate=split.label_rate,
-                    first_time=split.times.first if split.times is not None else None,
-                    last_time=split.times.last if split.times is not None else None,
-                )
-                for name, split in analysis.ingested.splits.items()
-            ),
-            history=_history(model.state.history, config.train.optimizer.learning_rate),
+            splits=shown_splits(analysis.ingested),
+            history=shown_history(model.state.history, config.train.optimizer.learning_rate),
             best_step=model.state.best_step,
             statistics=analysis.statistics,
-            plan=tuple(
-                page.PlanRow(
-                    feature=row.feature,
-                    column_type=row.column_type,
-                    number=row.number or None,
-                    id=row.id or None,
-                    statistics_used=tuple(row.statistics.split(", ")) if row.statistics else (),
-                    vocabulary_size=_vocabulary_size(model.plan, row.feature),
-                    num_ids=row.num_ids,
-                    dimension=row.dimension or None,
-                    num_bytes=row.max_bytes,
-                    reason=row.reason,
-                    suspicion=_suspicion(analysis.statistics, row.feature),
-                    sensitive=row.feature in sensitive,
-                )
-                for row in describe_plan(config, analysis.features, model.plan)
-            ),
+            plan=shown_plan(config, analysis.features, model.plan, analysis.statistics),
             left_out=tuple(
                 page.LeftOutColumn(column=decision.column, reason=decision.reason)
                 for decision in analysis.left_out
@@ -95,7 +77,7 @@ def run_report(
             bad_rows=shown_bad_rows(analysis.ingested.bad_rows),
             timings=tuple(
                 page.StageTiming(stage=stage, seconds=seconds)
-                for stage, seconds in times.seconds.items()
+                for stage, seconds in times.of_all_sessions().items()
             ),
             start_up=start_up_sentence(times.start_up),
             training_time=_training_time(run),
@@ -117,8 +99,9 @@ def run_report(
             job=None if model.runtime is None else _job(model.runtime),
             ensemble=tuple(_ensemble_member(member) for member in model.members),
             num_refit_rows=None if model.state.refit is None else model.state.refit.num_rows,
-            notes=_notes(loaded, run, analysis, model),
+            notes=(*_notes(loaded, run, analysis, model), *session_notes(sessions)),
         )
+        save_facts(run, shown)
         durable.write_text(run.report, render_report(shown))
     return decide_findings(shown)
 
@@ -233,31 +216,3 @@ def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:
         valid_auc=None if best is None else best.valid_auc,
         stopped_because=state.finished,
     )
-
-
-def _suspicion(statistics: Statistics, feature: str) -> str | None:
-    column = statistics.columns.get(feature)
-    return None if column is None else describe_suspicion(column, statistics.label_rate)
-
-
-def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
-    steps = [field.step for field in plan.fields if field.column == feature]
-    return next((step.size for step in steps if isinstance(step, FittedVocabulary)), None)
-
-
-def _history(history: Sequence[EpochRecord], learning_rate: float) -> tuple[page.HistoryRow, ...]:
-    rows, seconds = [], 0.0
-    for record in history:
-        seconds += record.seconds
-        rows.append(
-            page.HistoryRow(
-                epoch=record.epoch + 1,
-                step=record.step,
-                training_loss=record.train_logloss,
-                valid_logloss=record.valid_logloss,
-                valid_auc=record.valid_auc,
-                learning_rate=learning_rate * record.learning_rate_factor,
-                seconds=seconds,
-            )
-        )
-    return tuple(rows)

@@ -26,6 +26,12 @@ from ctr_pipeline.pipeline.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.pipeline.resumption import same_rows_as_before
+from ctr_pipeline.pipeline.sessions import (
+    Session,
+    SessionLog,
+    load_sessions,
+    total_seconds,
+)
 from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes
 from ctr_pipeline.pipeline.trained_run import (
     file_scorer,
@@ -55,10 +61,11 @@ class _Prepared:
     analysis: Analysis
     encoding: Encoding
     times: StageTimes
+    sessions: tuple[Session, ...]
 
     def result(self, metrics: dict[str, Any]) -> RunResult:
         run, num_rows = self.run, _num_rows(self.analysis)
-        return RunResult(run.path, metrics, self.times.seconds, run.paths(), num_rows)
+        return RunResult(run.path, metrics, self.times.of_all_sessions(), run.paths(), num_rows)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ def run_pipeline(
     progress = LoggedProgress(progress)
     with _training(
         loaded,
+        command="run",
         resume=resume,
         overwrite=overwrite,
         profile=profile,
@@ -126,6 +134,7 @@ def train(
     """Everything up to and with training; the arguments are those of `run_pipeline`."""
     with _training(
         loaded,
+        command="train",
         resume=resume,
         overwrite=overwrite,
         profile=profile,
@@ -154,6 +163,7 @@ def prepare_job(
     progress = LoggedProgress(progress)
     with _prepared(
         loaded,
+        command="prepare",
         resume=resume,
         overwrite=overwrite,
         profile=profile,
@@ -318,17 +328,20 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
         from ctr_pipeline.pipeline.loading import streamed_trained
 
         with streamed_trained(loaded, run, progress) as model:
-            times = StageTimes()
+            times, sessions = StageTimes(), load_sessions(run.sessions)
+            times.earlier = total_seconds(sessions)
             analysis, encoding = _prepare_as_trained(
                 loaded, run, model.plan, model.state, progress=progress, times=times
             )
-            return _finish(loaded, _Trained(run, analysis, encoding, times, model), progress)
+            trained = _Trained(run, analysis, encoding, times, sessions, model)
+            return _finish(loaded, trained, progress)
 
 
 @contextmanager
 def _prepared(
     loaded: LoadedConfig,
     *,
+    command: str,
     resume: bool,
     overwrite: bool,
     profile: bool,
@@ -343,19 +356,21 @@ def _prepared(
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), logged(run), interruption.handle_signals():
         run.claim(loaded, resume=resume, overwrite=overwrite)
-        check_precision(loaded, progress)
-        accept = same_rows_as_before(loaded.config, run) if resume else None
-        beginning = find_beginning(loaded, run, keep=resume, progress=progress)
-        analysis, encoding = _prepare(
-            loaded, run, progress, times, accept=accept, beginning=beginning
-        )
-        yield _Prepared(run, analysis, encoding, times)
+        with SessionLog(run.sessions, times, command=command, resumes=resume) as sessions:
+            check_precision(loaded, progress)
+            accept = same_rows_as_before(loaded.config, run) if resume else None
+            beginning = find_beginning(loaded, run, keep=resume, progress=progress)
+            analysis, encoding = _prepare(
+                loaded, run, progress, times, accept=accept, beginning=beginning
+            )
+            yield _Prepared(run, analysis, encoding, times, sessions)
 
 
 @contextmanager
 def _training(
     loaded: LoadedConfig,
     *,
+    command: str,
     resume: bool,
     overwrite: bool,
     profile: bool,
@@ -366,6 +381,7 @@ def _training(
     with (
         _prepared(
             loaded,
+            command=command,
             resume=resume,
             overwrite=overwrite,
             profile=profile,
@@ -533,6 +549,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
         embedding_bytes=num_row_bytes,
         spilled_bytes=num_spilled_bytes,
         times=times,
+        sessions=trained.sessions,
     )
     metrics |= {
         "findings": [asdict(finding) for finding in findings],
@@ -549,7 +566,8 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
         "planted": planted_figures(loaded.config),
         "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
         "num_rows": _num_rows(analysis),
-        "timings_seconds": dict(times.seconds),
+        "timings_seconds": times.of_all_sessions(),
+        "num_sessions": len(trained.sessions),
         "start_up_seconds": dict(times.start_up) if FIRST_STEP in times.start_up else None,
         "peak_memory_bytes": peak_memory_bytes(),
     }

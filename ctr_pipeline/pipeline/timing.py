@@ -20,6 +20,9 @@ class StageTimes:
 
     Attributes:
         seconds: Of each stage.
+        earlier: Of each stage in earlier sessions of the same run.
+        stage_now: The stage that goes on, or the last one; empty before the first.
+        on_stage: Called when a stage has begun.
         start_up: What the time up to the first training step was spent on, in that order; it ends
             with `FIRST_STEP` once that is done, and has no such entry where nothing trains here.
     """
@@ -28,6 +31,10 @@ class StageTimes:
         self, seconds_before: float = 0.0, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.seconds: dict[str, float] = {}
+        self.earlier: dict[str, float] = {}
+        self.stage_now = ""
+        self.on_stage: Callable[[], None] | None = None
+        self._stage_began: float | None = None
         self.start_up: dict[str, float] = {}
         self._clock = clock
         self._last = clock() - seconds_before
@@ -36,11 +43,27 @@ class StageTimes:
     def stage(self, name: str) -> Iterator[None]:
         """Counts the time inside; the same stage may be entered again."""
         started = self._clock()
+        self.stage_now, self._stage_began = name, started
+        if self.on_stage is not None:
+            self.on_stage()
         try:
             yield
         finally:
+            self._stage_began = None
             spent = self._clock() - started
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
+
+    def seconds_so_far(self) -> dict[str, float]:
+        """Seconds of each stage, with those of the stage that goes on."""
+        seconds, name, began = dict(self.seconds), self.stage_now, self._stage_began
+        if began is not None:
+            seconds[name] = seconds.get(name, 0.0) + self._clock() - began
+        return seconds
+
+    def of_all_sessions(self) -> dict[str, float]:
+        """Seconds of each stage, earlier sessions included, in the order of their first start."""
+        names = dict.fromkeys([*self.earlier, *self.seconds])
+        return {name: self.earlier.get(name, 0.0) + self.seconds.get(name, 0.0) for name in names}
 
     def reach(self, name: str) -> None:
         """Says that start-up spent its time since the last call on `name`.

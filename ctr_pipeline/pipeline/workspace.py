@@ -168,6 +168,11 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def report_facts(self) -> Path:
+        """What that page shows, but for the statistics."""
+        return self.path / "report.json"
+
+    @property
     def job(self) -> Path:
         """What the members of a job in several processes agree on."""
         return self.path / "job"
@@ -186,6 +191,11 @@ class RunFolder:
     def scoring(self) -> Path:
         """Jobs that score with a checkpoint, a folder each."""
         return self.path / "scoring"
+
+    @property
+    def sessions(self) -> Path:
+        """The commands that worked on the run, and how long on what."""
+        return self.path / "sessions.json"
 
     @property
     def log(self) -> Path:
@@ -235,6 +245,24 @@ class RunFolder:
         """
         if (self.path / RUN_LOCK).exists():
             os.close(self._acquire())
+
+    def user_process(self) -> int | None:
+        """The process that holds the lock now; None if nobody does, 0 if it is not known which."""
+        try:
+            descriptor = os.open(self.path / RUN_LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            return int(owner) if owner.isdigit() else 0
+        except OSError:
+            return None
+        else:
+            return None
+        finally:
+            os.close(descriptor)
 
     def _acquire(self) -> int:
         """A descriptor that holds the lock until it is closed."""
@@ -349,12 +377,33 @@ class RunFolder:
     def discard_results(self) -> None:
         """Deletes what training and later stages made; data and statistics stay."""
         discard_unlocked(self.scoring)
-        for name in (*_LEFTOVERS, "tensorboard", "report.html"):
+        for name in (*_LEFTOVERS, "tensorboard", "report.html", "report.json"):
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+def find_run(named: Path) -> Path:
+    """The run folder that is meant.
+
+    Args:
+        named: A run folder, or the config whose `output` is one.
+
+    Raises:
+        CtrPipelineError: There is no such folder; or the config has problems.
+    """
+    folder = load_config(named).config.run_folder if named.is_file() else named
+    if not folder.is_dir():
+        # A config that does not exist is more likely meant than a folder of such a name.
+        is_config = named.suffix in {".yaml", ".yml"} and not named.is_file()
+        raise RunFolderError(
+            f"there is no such {'config' if is_config else 'run folder'}",
+            place=str(named if is_config else folder),
+            remedy="Name a run folder, or the config that it belongs to",
+        )
+    return folder
 
 
 def discard_unlocked(scoring: Path) -> None:

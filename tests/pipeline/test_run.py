@@ -24,6 +24,7 @@ from ctr_pipeline.embeddings.stored_rows import StoredRows
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
 from ctr_pipeline.pipeline import analyze, evaluate, export_model, predict, train
 from ctr_pipeline.pipeline.comparison import compare_runs
+from ctr_pipeline.pipeline.report_facts import rewrite_report
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
@@ -98,6 +99,8 @@ def reopened(out):
         "export/1/assets.extra/tf_serving_warmup_requests",
         "predictions.parquet",
         "report.html",
+        "report.json",
+        "sessions.json",
         "run.log",
     ],
 )
@@ -171,6 +174,15 @@ def test_metrics_file_is_the_result(world, out):
     assert spent > stored["timings_seconds"]["ingest"] + stored["timings_seconds"]["statistics"]
     assert f"The first step was done {spent:.1f} s after" in (out / "run.log").read_text()
     assert f"The first step was done {spent:.1f} s after" in (out / "report.html").read_text()
+
+
+def test_the_report_is_written_again_as_it_was(out, tmp_path):
+    copy = shutil.copytree(out, tmp_path / "out")
+    (copy / "report.html").unlink()
+    page, missing = rewrite_report(RunFolder(copy))
+    assert missing == ""
+    written = page.read_text(encoding="utf-8").replace(str(copy), str(out))
+    assert written == (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_planted_figures_stand_beside_the_metrics(world):

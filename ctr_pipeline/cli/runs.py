@@ -1,0 +1,39 @@
+"""`ctrpipe runs`: the runs in a folder, a line each."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.session import session_of
+
+
+def runs(
+    context: typer.Context,
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Holds run folders, at any depth up to four.")
+    ] = Path("runs"),
+    *,
+    verbose: Verbose = 0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the newest first: model, rows, test metrics, training time and state.
+
+    For example:
+
+    ctrpipe runs
+
+    ctrpipe runs experiments --json
+    """
+    session = session_of(context, verbose, quiet, as_json)
+    from ctr_pipeline.cli.run_views import print_runs
+    from ctr_pipeline.pipeline.run_list import list_runs
+
+    found = list_runs(folder)
+    payload = [
+        asdict(run) | {"when": None if run.when is None else run.when.isoformat()} for run in found
+    ]
+    session.show({"runs": payload}, lambda: print_runs(found, folder))

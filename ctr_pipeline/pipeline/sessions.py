@@ -1,0 +1,176 @@
+"""`sessions.json`: each command that worked on a run since its start, and how long on what.
+
+A run that is resumed has several. The file tells other commands what a run in one process does now,
+and the report what a run took in all.
+"""
+
+import json
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from ctr_pipeline import durable
+from ctr_pipeline.errors import CtrPipelineError, Interrupted, RunFolderError
+from ctr_pipeline.pipeline.timing import StageTimes
+
+_LOGGER = logging.getLogger(__name__)
+_SECONDS_BETWEEN = 15.0
+"""After which the time of a long stage is written again: at most that much is lost to a kill."""
+
+FINISHED = "finished"
+STOPPED = "stopped"
+FAILED = "failed"
+
+
+class Session(BaseModel):
+    """One command that worked on a run.
+
+    Attributes:
+        command: "run", "train", or "prepare" where people start the members.
+        resumed: Whether it went on from what was there.
+        process: Its id.
+        started: When, as the next.
+        seen: When this was written.
+        stage: What it does, or did last; empty before the first stage.
+        seconds: Of each stage until `seen`.
+        ended: `FINISHED`, `STOPPED` (a signal, 'ctrpipe stop') or `FAILED`; None: it goes on, or
+            was killed.
+        reason: What stopped it or went wrong, as a sentence; empty if nothing did.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    command: str
+    resumed: bool
+    process: int
+    started: datetime
+    seen: datetime
+    stage: str = ""
+    seconds: dict[str, float] = {}
+    ended: str | None = None
+    reason: str = ""
+
+
+_SESSIONS = TypeAdapter(tuple[Session, ...])
+
+
+def load_sessions(path: Path) -> tuple[Session, ...]:
+    """The sessions of a run, in the order of time; none if the file is absent.
+
+    Raises:
+        RunFolderError: It is damaged.
+    """
+    try:
+        return _SESSIONS.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            "is damaged, or is not what a run wrote",
+            place=str(path),
+            remedy="Delete it: then it is not known how long earlier sessions took",
+        ) from error
+
+
+def total_seconds(sessions: Sequence[Session]) -> dict[str, float]:
+    """Seconds a stage over all sessions, in the order of their first start."""
+    total: Counter[str] = Counter()
+    for session in sessions:
+        total.update(session.seconds)
+    return dict(total)
+
+
+class SessionLog:
+    """Keeps `sessions.json` while a command works; a context manager around the work.
+
+    Args:
+        path: Of the file.
+        times: Of the stages; is told what earlier sessions took.
+        command: As in `Session`.
+        resumes: Whether the command goes on from what was there; else earlier sessions are those
+            of a run that this one replaces.
+        clock: The time of day.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        times: StageTimes,
+        *,
+        command: str,
+        resumes: bool,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._path = path
+        self._times = times
+        self._command = command
+        self._clock = clock
+        self._earlier = load_sessions(path) if resumes else ()
+        self._started = clock()
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        times.earlier = total_seconds(self._earlier)
+
+    def __enter__(self) -> tuple[Session, ...]:
+        """All sessions of the run, this one, which begins, as the last."""
+        self._write(None, "")
+        self._times.on_stage = self._tell
+        self._writer = threading.Thread(target=self._repeat, name="session-log", daemon=True)
+        self._writer.start()
+        return (*self._earlier, self._session(None, ""))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._times.on_stage = None
+        self._over.set()
+        self._writer.join()
+        if error is None:
+            self._write(FINISHED, "")
+            return
+        stopped = isinstance(error, Interrupted | KeyboardInterrupt)
+        # A bug's text may hold anything; its log has it.
+        known = isinstance(error, CtrPipelineError | Interrupted)
+        self._try_to_write(STOPPED if stopped else FAILED, str(error) if known else "")
+
+    def _session(self, ended: str | None, reason: str) -> Session:
+        return Session(
+            command=self._command,
+            resumed=bool(self._earlier),
+            process=os.getpid(),
+            started=self._started,
+            seen=self._clock(),
+            stage=self._times.stage_now,
+            seconds=self._times.seconds_so_far(),
+            ended=ended,
+            reason=reason,
+        )
+
+    def _write(self, ended: str | None, reason: str) -> None:
+        with self._lock:
+            sessions = (*self._earlier, self._session(ended, reason))
+            content = [session.model_dump(mode="json") for session in sessions]
+            durable.write_text(self._path, json.dumps(content, indent=1) + "\n")
+
+    def _tell(self) -> None:
+        self._write(None, "")
+
+    def _try_to_write(self, ended: str | None, reason: str) -> None:
+        """As `_write`; what stands in its way is in the way of the work, too, and is said there."""
+        try:
+            self._write(ended, reason)
+        except CtrPipelineError as error:
+            _LOGGER.info("%s", error)
+
+    def _repeat(self) -> None:
+        while not self._over.wait(_SECONDS_BETWEEN):
+            self._try_to_write(None, "")
