@@ -1,9 +1,8 @@
 """Blocks of delimited text as tables.
 
-A block first takes the fast path straight into the wanted types: it is cut at its delimiters, or
-where it is not that plain, read by Arrow's CSV parser. If anything in it does not fit, that block
-alone takes the exact path, which reads texts, finds every bad row and its line, and gives the good
-ones.
+A block first takes the fast path: Arrow's CSV parser straight into the wanted types. If anything in
+it does not fit, that block alone takes the exact path, which reads texts, finds every bad row and
+its line, and gives the good ones.
 """
 
 import codecs
@@ -34,7 +33,6 @@ from ctr_pipeline.dataset.records import (
     find_records,
     split_record,
 )
-from ctr_pipeline.dataset.text_fields import read_plain_columns
 from ctr_pipeline.dataset.times import points_in_time
 from ctr_pipeline.features import ColumnType
 
@@ -125,12 +123,10 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
         strings_can_be_null=True,
         check_utf8=not block.data.isascii(),
     )
-    table = read_plain_columns(block.data, block.file.dialect, block.file.column_names, plan)
-    if table is None:
-        try:
-            table = _read_csv(block.data, block.file, convert)
-        except pa.ArrowInvalid:
-            return None
+    try:
+        table = _read_csv(block.data, block.file, convert)
+    except pa.ArrowInvalid:
+        return None
     for index, name in enumerate(plan.names):
         column = table.column(index)
         if plan.time is not None and name == plan.time.name:

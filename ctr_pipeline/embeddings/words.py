@@ -15,8 +15,6 @@ from numba.extending import intrinsic
 
 _WORD = ir.IntType(64)
 _HALF = ir.IntType(32)
-_NUM_BYTES = 64
-_BYTES = ir.VectorType(ir.IntType(8), _NUM_BYTES)
 _UNALIGNED = 1
 
 
@@ -47,49 +45,6 @@ def load_uint32(typing_context: Any, address: Any, place: Any) -> Any:
         return builder.zext(_load(builder, _HALF, *arguments), _WORD)
 
     return types.uint64(address, place), generate
-
-
-@intrinsic
-def store_uint64(typing_context: Any, address: Any, place: Any, word: Any) -> Any:
-    """Writes eight bytes to `address[place:]`; items are bytes, `place` is uint64."""
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del signature
-        place = builder.gep(arguments[0], [arguments[1]])
-        builder.store(arguments[2], builder.bitcast(place, _WORD.as_pointer()), align=_UNALIGNED)
-        return context.get_dummy_value()
-
-    return types.void(address, place, word), generate
-
-
-@intrinsic
-def find_byte(typing_context: Any, address: Any, place: Any, byte: Any) -> Any:
-    """Which of the 64 bytes at `address[place:]` are `byte`, uint8: bit k tells of byte k."""
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        pointer = builder.gep(arguments[0], [arguments[1]])
-        found = builder.load(builder.bitcast(pointer, _BYTES.as_pointer()), align=_UNALIGNED)
-        one = builder.insert_element(ir.Constant(_BYTES, ir.Undefined), arguments[2], _HALF(0))
-        places = ir.Constant(ir.VectorType(_HALF, _NUM_BYTES), [0] * _NUM_BYTES)
-        wanted = builder.shuffle_vector(one, ir.Constant(_BYTES, ir.Undefined), places)
-        return builder.bitcast(builder.icmp_unsigned("==", found, wanted), _WORD)
-
-    return types.uint64(address, place, types.uint8), generate
-
-
-@intrinsic
-def lowest_bit(typing_context: Any, bits: Any) -> Any:
-    """The place of the lowest bit that is 1, uint64; there is one."""
-    del typing_context
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        del context, signature
-        return builder.cttz(arguments[0], ir.IntType(1)(1))
-
-    return types.uint64(bits), generate
 
 
 def _items_at(kind: Any) -> Any:
