@@ -87,9 +87,7 @@ def fixed_format(text: str) -> FixedFormat:
                 f"known; formats by name are {FORMAT_NAMES}"
             )
     if not {0, 1, 2} <= set(components):
-        raise ValueError(
-            f"format '{text}' needs %Y, %m and %d, or is to be one of {FORMAT_NAMES}"
-        )
+        raise ValueError(f"format '{text}' needs %Y, %m and %d, or is to be one of {FORMAT_NAMES}")
     return FixedFormat(tuple(components), bytes(literals))
 
 

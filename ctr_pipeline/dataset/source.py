@@ -520,17 +520,14 @@ def _inspect_examples(
 
 
 def _types_of(schema: pa.Schema, head: pa.Table) -> dict[str, ColumnType]:
-    """By the schema; but integers with an identifier's name, and whole numbers beyond 2^53, are
-    texts, as in text files."""
+    """By the schema; identifiers by name and whole numbers beyond 2^53 are texts, as in a CSV."""
     types = {}
     for name in schema.names:
         kind = schema.field(name).type
         own = column_type_of(kind)
         if own is not None:
             is_id = pa.types.is_integer(kind) and looks_like_identifier(name)
-            is_text = is_id or (
-                own is ColumnType.NUMBER and holds_beyond_floats(head.column(name))
-            )
+            is_text = is_id or (own is ColumnType.NUMBER and holds_beyond_floats(head.column(name)))
             types[name] = ColumnType.TEXT if is_text else own
     return types
 

@@ -303,7 +303,8 @@ class RowStorage:
     def keep_only(self, keeps: Callable[[Int64Array], BoolArray]) -> int:
         """Removes rows as if they had never been here: no delta tells of it.
 
-        They are those of partitions that are another storage's to write. Whoever holds numbers of rows must find them anew.
+        They are those of partitions that are another storage's to write. Whoever holds numbers of
+        rows must find them anew.
 
         Args:
             keeps: Whether rows of these keys stay, bool [n].

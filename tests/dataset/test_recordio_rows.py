@@ -202,7 +202,7 @@ def test_types_of_examples_are_found(tmp_path):
         "label": NUMBER,
         "price": NUMBER,
         "city": TEXT,
-        "n": NUMBER,
+        "n": TEXT,
         "more": NUMBER,
         "user_id": TEXT,
         "mixed": NUMBER,
