@@ -263,8 +263,8 @@ class RowStorage:
         if needed > self.capacity:
             raise TrainingError(
                 f"{needed} embedding rows are needed, there is room for {self.capacity}",
-                remedy="Lower vocabulary sizes, hash buckets or embedding_dim, "
-                "or allow the system to overcommit memory",
+                remedy="Lower vocabulary sizes, hash buckets or embedding_dim, add parameter "
+                "servers, or allow the system to overcommit memory",
             )
         if self._spilled is not None:
             self._spilled.require(needed * self.layout.record_bytes)

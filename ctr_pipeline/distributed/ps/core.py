@@ -68,6 +68,7 @@ from ctr_pipeline.errors import (
     CtrPipelineError,
     RunFolderError,
     StorageError,
+    TrainingError,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -284,7 +285,8 @@ class PsCore:
         Where staleness is bounded, the answer may have to wait for slower workers.
 
         Raises:
-            Refusal: The keys are not of this server.
+            Refusal: The keys are not of this server, or there is no room for their rows.
+            RunFolderError: The disk has no room for them; there may be some later.
         """
         if request.batch is not None:
             self._limits.check_batch(request.batch)
@@ -327,13 +329,19 @@ class PsCore:
                 status = Status.NOT_READY
             if status is not None:
                 return PullReply(status, self._shown_generation(), 0, self._no_values(), None)
+            try:
+                values = self._holdings.read_rows(keys, create=request.create)
+            except TrainingError as error:
+                # Nothing here makes room: asking again would go on for ever.
+                _LOGGER.error("a pull is refused: %s", error)
+                raise Refusal("no_room", str(error)) from error
             self.counts.pulls += 1
             is_newer = known is not None and known < self._version
             return PullReply(
                 status=Status.DONE,
                 generation=self._served,
                 version=self._version,
-                values=self._holdings.read_rows(keys, create=request.create),
+                values=values,
                 dense=self._holdings.dense_values() if is_newer else None,
             )
 

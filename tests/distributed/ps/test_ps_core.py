@@ -14,6 +14,7 @@ from ctr_pipeline.distributed.coordination.messages import RestoreReply
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
+from ctr_pipeline.embeddings.rows import RowStorage
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
 
@@ -202,6 +203,25 @@ def test_a_key_that_stands_twice_is_summed(caller):
     twice = [KEYS[0], KEYS[1], KEYS[0]]
     caller.push(twice, batch(0))
     assert caller.values(KEYS)[0] == [2.0, 1.0, 0.0]
+
+
+def test_a_key_that_is_asked_for_twice_has_one_row(caller):
+    ours, other = key(1, 5), key(1, 6)
+    caller.pull([ours, other, ours])
+    assert caller.core.num_rows == len(KEYS) + 2
+    reply = caller.push([ours], batch(0), fresh_keys=np.array([ours, ours]))
+    assert reply.fresh[:, 0].tolist() == [1.0, 1.0]
+    assert caller.values([ours, other, ours])[0] == [1.0, 0.0, 1.0]
+
+
+def test_a_pull_that_finds_no_room_is_refused_for_good(caller, monkeypatch):
+    monkeypatch.setattr(RowStorage, "capacity", len(KEYS))
+    more = [*KEYS, key(1, 39)]
+    with pytest.raises(Refusal, match=r"no_room: 4 .* room for 3\. Lower vocabulary sizes"):
+        caller.pull(more)
+    # The server goes on with the rows that it has.
+    assert caller.push(KEYS, batch(0)).status is Status.DONE
+    assert caller.values(more)[0] == [1.0, 1.0, 1.0, 0.0]
 
 
 @given(

@@ -13,6 +13,7 @@ from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.service import ps_methods
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
 from ctr_pipeline.distributed.worker.ps_client import PsClient, RolledBack, Superseded
+from ctr_pipeline.embeddings.rows import RowStorage
 
 NUM_DENSE = 37
 ASYNC = UpdateRule("async", 1, 0, False)
@@ -592,6 +593,14 @@ def test_a_server_that_keeps_failing_is_unavailable(start):
     world.wire.fate = fail
     with pytest.raises(PeerUnavailable, match="no room"):
         world.pull(world.prepare()).wait()
+
+
+def test_a_server_without_room_for_rows_is_not_asked_again(start, monkeypatch):
+    world = start(1)
+    monkeypatch.setattr(RowStorage, "capacity", 3)
+    with pytest.raises(CallRefused, match=r"room for 3\. Lower vocabulary sizes"):
+        world.pull(world.prepare()).wait()
+    assert world.wire.calls.count((0, "Pull")) == 1
 
 
 def test_the_first_initial_dense_values_win_where_the_last_bits_differ(start, access, caplog):
