@@ -34,6 +34,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     HeartbeatRequest,
     LeasedTask,
+    LeaseRequest,
     Member,
     MemberStats,
     RegisterReply,
@@ -54,7 +55,7 @@ from ctr_pipeline.distributed.master.program import run_master
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.certificates import Role
-from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.client import PendingReply, RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
@@ -242,13 +243,33 @@ class TimedLink:
 
     def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
         """Sends a message and waits for the answer."""
-        begun = time.perf_counter()
         answer = self._client.call(method, message, reply, deadline_seconds=deadline_seconds)
         self._calls.add(1)
-        # One that had to wait for work says nothing of how soon the master answers.
-        if method == "Lease" and getattr(answer, "tasks", ()):
-            self._leases.append(time.perf_counter() - begun)
         return answer
+
+    def start(
+        self,
+        method: str,
+        message: object,
+        reply: type[T],
+        *,
+        deadline_seconds: float,
+        on_done: Callable[[], None],
+    ) -> PendingReply[T]:
+        """Sends a request for tasks."""
+        begun = time.perf_counter()
+        # One that holds enough waits for work, which says nothing of how soon the master answers.
+        waits = isinstance(message, LeaseRequest) and len(message.held) > 1
+
+        def note() -> None:
+            self._calls.add(1)
+            if not waits:
+                self._leases.append(time.perf_counter() - begun)
+            on_done()
+
+        return self._client.start(
+            method, message, reply, deadline_seconds=deadline_seconds, on_done=note
+        )
 
     def close(self) -> None:
         """Ends the connection."""

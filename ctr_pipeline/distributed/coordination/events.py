@@ -7,10 +7,10 @@ the reply that it allows leaves the process.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ctr_pipeline.distributed.coordination.launching import ProcessState
-from ctr_pipeline.distributed.coordination.messages import Role, ScoreSummary
+from ctr_pipeline.distributed.coordination.messages import LeaseReply, Role, ScoreSummary
 from ctr_pipeline.distributed.coordination.moves import PlannedMove
 from ctr_pipeline.distributed.coordination.placement import Placement
 
@@ -432,6 +432,26 @@ class DecideEpoch:
     history: tuple[Json, ...]
 
 
+class WaitingCall(Protocol):
+    """A call whose caller waits for its answer."""
+
+    def give(self, reply: object) -> None:
+        """Answers; returns at once."""
+
+
+@dataclass(frozen=True)
+class AnswerLease:
+    """A request for tasks that was kept waiting has its answer.
+
+    Attributes:
+        call: That `Job.lease` was handed with it.
+        reply: What it returns.
+    """
+
+    call: WaitingCall
+    reply: LeaseReply
+
+
 @dataclass(frozen=True)
 class Announce:
     """Something that a person wants to know of: a line of the event log.
@@ -481,6 +501,7 @@ Action = (
     | PlacePartitions
     | DropCuts
     | DecideEpoch
+    | AnswerLease
     | Announce
     | Fail
     | End

@@ -27,6 +27,7 @@ from ctr_pipeline.distributed.coordination.cuts import (
 from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
+    AnswerLease,
     CannotGoOn,
     CutContradicted,
     CutDamaged,
@@ -58,10 +59,12 @@ from ctr_pipeline.distributed.coordination.events import (
     StopMember,
     TakeCut,
     Tick,
+    WaitingCall,
 )
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.leasing import (
     Queue,
+    WaitingLease,
     holds_enough,
     lost_leases,
     task_to_steal,
@@ -81,6 +84,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKey,
     TaskKind,
     TaskReport,
+    checksum_of,
 )
 from ctr_pipeline.distributed.coordination.moves import MoveSchedule, PlannedMove, plan_balance
 from ctr_pipeline.distributed.coordination.placement import Placement
@@ -163,6 +167,10 @@ class Job:
         self._restore_retry_at = 0.0
         self._restore_failures = 0
         self._claims = Claims()
+        self._waiting: dict[str, WaitingLease] = {}
+        """Workers without enough to do, by name, in the order in which they asked."""
+        self._look_at: set[str] | None = set()
+        """Those of them for whom there may be something now; None: all."""
         self._storage = StorageWait(settings.storage_patience_seconds)
         self._is_deciding = False
         self._stops_with = 0
@@ -448,6 +456,7 @@ class Job:
     def handle(self, event: Event, now: float) -> list[Action]:
         """Takes in what happened."""
         self._pass_time(now)
+        self._look_at = None
         match event:
             case Tick():
                 self._check_members()
@@ -495,6 +504,7 @@ class Job:
         Protocol and fingerprint are the executor's to compare; here only identity counts.
         """
         self._pass_time(now)
+        self._look_at = None
         refused = self._take_in_member(request)
         self._advance()
         return refused, self._flush()
@@ -509,12 +519,14 @@ class Job:
         if member is None:
             directive = "leave" if self._is_void(request.member) else "register_again"
             # It is told nothing of others.
-            reply = HeartbeatReply(directive, self._head.generation, (), request.held, ())
+            reply = HeartbeatReply(directive, self._head.generation, (), request.held, None)
             return reply, self._flush()
         member.hear(self._clock.seconds)
         member.take_in_stats(request.stats)
         for report in request.reports:
             self._take_in_report(member, report, request.generation)
+        if request.reports and self._look_at is not None:
+            self._look_at.add(member.incarnation)
         self._advance()
         # The report itself may have ended the job.
         if not self._is_wanted(member):
@@ -526,7 +538,11 @@ class Job:
             if request.generation != self._head.generation
             or not self._holds(request.member.incarnation, lease)
         )
-        is_told = request.member.role == "ps" and self._settings.has_rounds
+        active: tuple[str, ...] | None = None
+        if request.member.role == "ps" and self._settings.has_rounds:
+            active = self._active_workers()
+            if checksum_of(active) == request.active_workers:
+                active = None
         placement = self._servers.placement
         knows_it = request.placement in {-1, placement.version}
         reply = HeartbeatReply(
@@ -534,32 +550,89 @@ class Job:
             self._head.generation,
             self.told_ps_addresses,
             revoked,
-            self._active_workers() if is_told else (),
+            active,
             placement=None if knows_it else placement,
             move=self._moves.in_flight,
         )
         return reply, self._flush()
 
-    def lease(self, request: LeaseRequest, now: float) -> tuple[LeaseReply, list[Action]]:
-        """Gives a worker tasks under new attempts."""
+    def lease(
+        self, request: LeaseRequest, now: float, call: WaitingCall | None = None
+    ) -> tuple[LeaseReply | None, list[Action]]:
+        """Gives a worker tasks under new attempts.
+
+        Args:
+            request: Of the worker.
+            now: The clock.
+            call: Where an answer can be sent that is not there yet; None: it is wanted at once.
+
+        Returns:
+            The answer, None if it will be an `AnswerLease`; and actions.
+        """
         self._pass_time(now)
         self._advance()
-        if self._head.phase in _OVER:
-            return LeaseReply("end", self._head.generation, (), 0.0), self._flush()
         member = self._registered(request.member)
-        board = self._open_board()
-        keys: list[TaskKey] = []
-        if member is not None and board is not None and request.generation == self._head.generation:
+        is_current = request.generation == self._head.generation
+        if member is not None and is_current:
             member.hear(self._clock.seconds)
+        reply = self._answer_lease(request)
+        may_wait = member is not None and is_current and request.wait_seconds > 0
+        if reply.verdict != "wait" or call is None or not may_wait:
+            return reply, self._flush()
+        before = self._waiting.pop(request.member.incarnation, None)
+        if before is not None:
+            # Nobody listens there any more.
+            self._actions.append(AnswerLease(before.call, reply))
+        until = self._clock.seconds + request.wait_seconds
+        self._waiting[request.member.incarnation] = WaitingLease(request, call, until)
+        return None, self._flush()
+
+    def hang_up(self, call: WaitingCall) -> None:
+        """A call that `lease` was handed has ended: whatever it waited for is for others."""
+        for name, waiting in self._waiting.items():
+            if waiting.call is call:
+                del self._waiting[name]
+                return
+
+    def _answer_lease(self, request: LeaseRequest) -> LeaseReply:
+        generation = self._head.generation
+        if self._head.phase in _OVER:
+            return LeaseReply("end", generation, (), 0.0)
+        member, board = self._registered(request.member), self._open_board()
+        if member is not None and not self._is_wanted(member):
+            return LeaseReply("leave", generation, (), 0.0)
+        keys: list[TaskKey] = []
+        if member is not None and board is not None and request.generation == generation:
             keys = lost_leases(self._queue_of(member, board), request.held)
             if self._may_work(member):
                 keys += self._new_leases(member, board, request.num_tasks - len(keys))
         if not keys or board is None:
-            return LeaseReply("wait", self._head.generation, (), _WAIT_SECONDS), self._flush()
+            return LeaseReply("wait", generation, (), _WAIT_SECONDS)
         # Final scores are wanted as files; those of an epoch are not.
         folder = self._settings.scores_folder if self._head.training_over else ""
         tasks = tuple(leased_task(key, board.tasks[key], folder) for key in keys)
-        return LeaseReply("tasks", self._head.generation, tasks, 0.0), self._flush()
+        return LeaseReply("tasks", generation, tasks, 0.0)
+
+    def _answer_waiting(self) -> None:
+        """Gives those that wait for tasks what there is for them by now, and their time's end."""
+        looked_at, self._look_at = self._look_at, set()
+        names = list(self._waiting) if looked_at is None else looked_at & self._waiting.keys()
+        board, now = self._open_board(), self._clock.seconds
+        has_work = board is not None and (board.num_todo > 0 or board.has_queues)
+        for name in names:
+            waiting = self._waiting[name]
+            member = self._registered(waiting.request.member)
+            is_wanted = member is not None and self._is_wanted(member)
+            is_current = waiting.request.generation == self._head.generation
+            if is_wanted and is_current and not has_work and now < waiting.until:
+                continue
+            reply = self._answer_lease(waiting.request)
+            if is_wanted and is_current and reply.verdict == "wait" and now < waiting.until:
+                continue
+            if reply.verdict == "wait":
+                reply = replace(reply, wait_seconds=0.0)
+            del self._waiting[name]
+            self._actions.append(AnswerLease(waiting.call, reply))
 
     def _pass_time(self, now: float) -> None:
         step = self._clock.advance(now)
@@ -588,6 +661,7 @@ class Job:
 
     def _enter(self, phase: Phase) -> None:
         self._head.phase = phase
+        self._look_at = None
         if phase in _OVER:
             self._over_since = None
             self._release_all()
@@ -866,8 +940,7 @@ class Job:
     def _release_all(self) -> None:
         for board in self._boards():
             for key, _ in board.held():
-                board.release(key)
-                self._touch_task(board, key)
+                self._release(board, key)
 
     def _see_processes(self, processes: tuple[ProcessState, ...]) -> None:
         self._seen_since_over = self._over_since is not None
@@ -929,8 +1002,7 @@ class Job:
         num_leases = 0
         for board in self._boards():
             for key, _ in board.held_by(member.incarnation):
-                board.release(key)
-                self._touch_task(board, key)
+                self._release(board, key)
                 num_leases += 1
         return num_leases
 
@@ -1119,8 +1191,7 @@ class Job:
         """What a worker has begun it may finish; the rest goes to others now."""
         for board in self._boards():
             for key in self._queue_of(member, board).unstarted():
-                board.release(key)
-                self._touch_task(board, key)
+                self._release(board, key)
 
     def _may_work(self, member: MemberState) -> bool:
         """Whether a worker is among those wanted now; one on standby fills a gap."""
@@ -1207,6 +1278,12 @@ class Job:
         self._touch_head(durable=True)
         return key
 
+    def _release(self, board: TaskBoard, key: TaskKey) -> None:
+        """A held task is there for all again."""
+        board.release(key)
+        self._look_at = None
+        self._touch_task(board, key)
+
     def _take_in_report(self, member: MemberState, report: TaskReport, generation: int) -> None:
         board = self._board_of(report.key)
         task = None if board is None else board.tasks[report.key]
@@ -1234,8 +1311,7 @@ class Job:
             self._take_in_task_failure(member, board, key, failure)
         elif holds and report.finished:
             # It says that nothing is left, and yet something is.
-            board.release(key)
-            self._touch_task(board, key)
+            self._release(board, key)
 
     def _take_in_progress(
         self, member: MemberState, task: Task, report: TaskReport, new: int
@@ -1293,7 +1369,7 @@ class Job:
         last_line = last_line_of(failure)
         what = f"{name} failed on {member.name} ({task.failures} of {most}): {last_line}"
         if task.failures < most:
-            board.release(key)
+            self._release(board, key)
             self._actions.append(Announce(what, "it is given out again"))
         elif (
             key.kind == "train"
@@ -1305,7 +1381,7 @@ class Job:
                 Announce(what, f"its {task.rows_left:,} records that are not trained are dropped")
             )
         else:
-            board.release(key)
+            self._release(board, key)
             self._fail(f"{name} failed {task.failures} times, the last time: {last_line}", failure)
         self._touch_task(board, key, durable=True)
 
@@ -1392,8 +1468,7 @@ class Job:
     def _give_rest_to_others(
         self, member: MemberState, board: TaskBoard, key: TaskKey, patience: float
     ) -> None:
-        board.release(key)
-        self._touch_task(board, key)
+        self._release(board, key)
         member.idle_since = self._clock.seconds
         what = f"{name_of(key, board.tasks[key])} takes {member.name} longer than {patience:.0f} s"
         self._actions.append(Announce(what, "what is left of it is given to others"))
@@ -1707,6 +1782,8 @@ class Job:
         self._touch_head(durable=True)
 
     def _flush(self) -> list[Action]:
+        if self._waiting:
+            self._answer_waiting()
         actions, self._actions = self._actions, []
         transaction = self._records.take(self._head)
         return actions if transaction is None else [transaction, *actions]

@@ -4,10 +4,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctr_pipeline.distributed.coordination.messages import HeldLease, TaskKey
+from ctr_pipeline.distributed.coordination.events import WaitingCall
+from ctr_pipeline.distributed.coordination.messages import HeldLease, LeaseRequest, TaskKey
 from ctr_pipeline.distributed.coordination.tasks import Task
 
 Held = tuple[TaskKey, Task]
+
+
+@dataclass(frozen=True)
+class WaitingLease:
+    """A worker that asked for tasks while there were none for it.
+
+    Attributes:
+        request: Of the worker.
+        call: Where the answer goes.
+        until: When it is answered in any case, on the job's clock.
+    """
+
+    request: LeaseRequest
+    call: WaitingCall
+    until: float
 
 
 @dataclass(frozen=True)

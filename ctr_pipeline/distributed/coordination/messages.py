@@ -3,6 +3,8 @@
 Bit k of a mask stands for batch k of a task.
 """
 
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +14,7 @@ from ctr_pipeline.distributed.coordination.spec import JobSpec
 Role = Literal["master", "ps", "worker"]
 TaskKind = Literal["train", "score"]
 Directive = Literal["go_on", "register_again", "leave"]
-Verdict = Literal["tasks", "wait", "end"]
+Verdict = Literal["tasks", "wait", "leave", "end"]
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,8 @@ class HeartbeatRequest:
         held: Leases of a worker that it has not given up, and whose end no acknowledged heartbeat
             has reported; the reply names those of them that are revoked.
         placement: Version that a parameter server knows; -1: of a worker.
+        active_workers: `checksum_of` the active workers that a parameter server knows; -1: it
+            knows none.
     """
 
     member: Member
@@ -225,6 +229,12 @@ class HeartbeatRequest:
     stats: MemberStats
     held: tuple[HeldLease, ...] = ()
     placement: int = -1
+    active_workers: int = -1
+
+
+def checksum_of(workers: Iterable[str]) -> int:
+    """Tells sets of workers apart, whatever their order."""
+    return zlib.crc32("\n".join(sorted(workers)).encode())
 
 
 @dataclass(frozen=True)
@@ -239,7 +249,7 @@ class HeartbeatReply:
         ps_addresses: By index.
         revoked: Leases that are no longer the worker's; it stops working on them.
         active_workers: To parameter servers that gather rounds: incarnations that hold training
-            leases.
+            leases; None: it knows them, or gathers none.
         placement: For a parameter server that knows another version; None: it knows the right one.
         move: As in `PlaceRequest`.
     """
@@ -248,7 +258,7 @@ class HeartbeatReply:
     generation: int
     ps_addresses: tuple[str, ...]
     revoked: tuple[HeldLease, ...]
-    active_workers: tuple[str, ...]
+    active_workers: tuple[str, ...] | None
     placement: Placement | None = None
     move: int = 0
 
@@ -263,12 +273,15 @@ class LeaseRequest:
         num_tasks: How many more tasks it would hold.
         held: As in a heartbeat; a lease that the worker was given and does not name is given again,
             so that a lost reply loses no task.
+        wait_seconds: For so long the answer may be kept back while there is nothing to give; the
+            worker goes on with what it holds meanwhile.
     """
 
     member: Member
     generation: int
     num_tasks: int
     held: tuple[HeldLease, ...] = ()
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -298,7 +311,8 @@ class LeaseReply:
     """The answer; silence and errors are never the end of data.
 
     Attributes:
-        verdict: `tasks`; `wait`: ask again after `wait_seconds`; `end`: nothing is left for ever.
+        verdict: `tasks`; `wait`: ask again after `wait_seconds`; `leave`: the worker is wanted no
+            more; `end`: nothing is left for ever.
         generation: Of the job now.
         tasks: Leased now.
         wait_seconds: For `wait`.

@@ -290,6 +290,11 @@ class TaskBoard:
         return len(self._held.get(incarnation, ()))
 
     @property
+    def has_queues(self) -> bool:
+        """Whether some worker holds a task behind the one that it works on."""
+        return any(len(keys) > 1 for keys in self._held.values())
+
+    @property
     def holders(self) -> tuple[str, ...]:
         """Workers that hold tasks, by name."""
         return tuple(sorted(self._held))

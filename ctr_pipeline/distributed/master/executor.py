@@ -20,6 +20,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
+    AnswerLease,
     CannotGoOn,
     CutFailed,
     CutTaken,
@@ -73,6 +74,7 @@ from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
 from ctr_pipeline.distributed.master.validation import read_record
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable, Refusal
+from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.errors import CtrPipelineError
 
 T = TypeVar("T")
@@ -143,6 +145,8 @@ class JobExecutor:
         self._lock = threading.RLock()
         self._turn = threading.Lock()
         """Of those that do what was asked for; taken before the other lock, never after it."""
+        self._hung_up: deque[LaterReply] = deque()
+        """Calls that have ended without their answers; of the machine they wait as yet."""
         self._unsettled: list[Action] = []
         self._asked = self._asked_durably = self._settled = 0
         self._closing = threading.Event()
@@ -175,9 +179,11 @@ class JobExecutor:
         """Takes in progress."""
         return self._answer(lambda now: self._job.heartbeat(request, now))
 
-    def lease(self, request: LeaseRequest) -> LeaseReply:
-        """Gives out work."""
-        return self._answer(lambda now: self._job.lease(request, now))
+    def lease(self, request: LeaseRequest) -> LeaseReply | LaterReply:
+        """Gives out work, once there is some if the worker waits for it."""
+        call = LaterReply(self._hung_up.append)
+        reply = self._answer(lambda now: self._job.lease(request, now, call))
+        return call if reply is None else reply
 
     def submit(self, event: Event) -> None:
         """Takes in what happened."""
@@ -335,6 +341,8 @@ class JobExecutor:
                 raise MasterGoneError
             try:
                 self._until_available(self._store.require_lock)
+                while self._hung_up:
+                    self._job.hang_up(self._hung_up.popleft())
                 answer, actions = question(self._clock())
             except Exception as error:  # noqa: BLE001  the machine is in an unknown state
                 self._die(error)
@@ -422,6 +430,8 @@ class JobExecutor:
                 self._cut_lane.put(lambda: self._drop_cuts(keep))
             case DecideEpoch():
                 self._cut_lane.put(lambda: self._end_epoch(action))
+            case AnswerLease(call, reply):
+                call.give(reply)
             case Announce(what, done, recovery_seconds):
                 self._announce(what, done, recovery_seconds)
             case Fail(reason, traceback):

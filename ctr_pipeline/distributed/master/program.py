@@ -44,7 +44,7 @@ from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CtrPipelineError
 
-_TICK_SECONDS = 0.1
+_TICK_SECONDS = 0.5
 _ALIVE_EVERY_SECONDS = 1.0
 _SNAPSHOT_SECONDS = 600.0
 _GRACE_SECONDS = 1.0

@@ -19,6 +19,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     PlaceRequest,
     RegisterReply,
     RegisterRequest,
+    checksum_of,
 )
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.distributed.ps.core import PsCore
@@ -77,6 +78,7 @@ class PsSession:
         self._connect = connect
         self._stats = stats
         self._clock = clock
+        self._active_workers: tuple[str, ...] | None = None
         self._link: MasterLink | None = None
         self._registered = False
         self._told_to_leave = self._was_answered = False
@@ -142,12 +144,14 @@ class PsSession:
         _LOGGER.info("Registered, generation %d", reply.generation)
 
     def _heartbeat(self) -> None:
+        active = self._active_workers
         request = HeartbeatRequest(
             member=self._member,
             generation=max(self._core.generation, 0),
             reports=(),
             stats=self._stats(),
             placement=self._core.placement.version,
+            active_workers=-1 if active is None else checksum_of(active),
         )
         moves_begun = self._core.moves_begun
         reply = self._call("Heartbeat", request, HeartbeatReply)
@@ -155,7 +159,9 @@ class PsSession:
             _LOGGER.warning("The master does not know this parameter server")
             self._registered = False
             return
-        self._core.set_active_workers(reply.active_workers)
+        if reply.active_workers is not None:
+            self._active_workers = reply.active_workers
+            self._core.set_active_workers(reply.active_workers)
         # As good as always there is nothing to say, and nobody who works on rows is waited for.
         is_news = reply.placement is not None or self._core.takes_part_in_move
         if is_news and reply.generation == self._core.generation:

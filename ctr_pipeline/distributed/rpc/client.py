@@ -1,6 +1,7 @@
 """The calling side of a member."""
 
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
 import grpc
 
@@ -17,7 +18,9 @@ _OPTIONS = (
     *wire.CONNECTION_OPTIONS,
     # Reconnect at once and often: a restarted member is back within a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
+    # This one also bounds an attempt to connect, handshake included: on a machine where hundreds of
+    # members start at once, a second is too short for TLS. Calls of members wait no longer.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Members are on this machine or in this cluster; a web proxy never stands between them.
     ("grpc.enable_http_proxy", 0),
@@ -63,6 +66,31 @@ class PendingCall:
         """Whether `result` would return or raise at once."""
         return bool(self._call.done())
 
+    def add_done_callback(self, on_done: Callable[[], None]) -> None:
+        """Has `on_done` called, by any thread, when `done` becomes true."""
+        self._call.add_done_callback(lambda _: on_done())
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        self._call.cancel()
+
+
+class PendingReply(Generic[T]):
+    """The answer to a control message that is under way."""
+
+    def __init__(self, call: PendingCall, reply: type[T], address: str) -> None:
+        self._call = call
+        self._reply = reply
+        self._address = address
+
+    def result(self) -> T:
+        """Waits for the answer, at most until the call's deadline; raises as `RpcClient.call`."""
+        return _decode(self._reply, self._call.result(), self._address)
+
+    def done(self) -> bool:
+        """Whether `result` would return or raise at once."""
+        return self._call.done()
+
     def cancel(self) -> None:
         """Nobody wants the answer any more."""
         self._call.cancel()
@@ -97,10 +125,32 @@ class RpcClient:
             CallRefused: It is no, or no answer of that type.
         """
         data = self.call_bytes(method, encode(message), deadline_seconds=deadline_seconds)
-        try:
-            return decode(reply, data)
-        except MalformedMessage as error:
-            raise CallRefused("malformed", str(error), place=self.address) from None
+        return _decode(reply, data, self.address)
+
+    def start(
+        self,
+        method: str,
+        message: object,
+        reply: type[T],
+        *,
+        deadline_seconds: float,
+        on_done: Callable[[], None],
+    ) -> PendingReply[T]:
+        """Sends a control message and returns at once.
+
+        Args:
+            method: Of the service.
+            message: To it.
+            reply: Type of its answer.
+            deadline_seconds: For the answer to come.
+            on_done: Called, by any thread, when there is something to take from what is returned.
+
+        Raises:
+            PeerUnavailable: The client was closed.
+        """
+        call = self.start_bytes(method, encode(message), deadline_seconds=deadline_seconds)
+        call.add_done_callback(on_done)
+        return PendingReply(call, reply, self.address)
 
     def call_bytes(self, method: str, data: bytes, *, deadline_seconds: float) -> bytes:
         """Sends bytes and waits for the answer; raises as `call` does."""
@@ -142,6 +192,13 @@ def _open_channel(address: str, access: Access, server: Role) -> grpc.Channel:
     # A member is known by the job that signed it and by its role: its host may be any.
     options = (*_OPTIONS, ("grpc.ssl_target_name_override", role_name(server)))
     return grpc.secure_channel(address, credentials, options=options)
+
+
+def _decode(reply: type[T], data: bytes, address: str) -> T:
+    try:
+        return decode(reply, data)
+    except MalformedMessage as error:
+        raise CallRefused("malformed", str(error), place=address) from None
 
 
 def _closed(error: ValueError, address: str) -> PeerUnavailable:

@@ -11,9 +11,13 @@ class LaterReply:
 
     The first answer counts; one to a call that is over, because of its deadline or because its
     caller is gone, goes nowhere.
+
+    Args:
+        on_abandoned: Called, by a thread that must not wait, if the call ends without an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_abandoned: Callable[["LaterReply"], None] = lambda _: None) -> None:
+        self._on_abandoned = on_abandoned
         self._lock = threading.Lock()
         self._finish: Finish | None = None
         self._send: Callable[[Finish], None] | None = None
@@ -60,4 +64,7 @@ class LaterReply:
 
     def abandon(self) -> None:
         """The call has ended."""
-        self._over = True
+        with self._lock:
+            was_over, self._over = self._over, True
+        if not was_over:
+            self._on_abandoned(self)

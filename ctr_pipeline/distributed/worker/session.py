@@ -36,6 +36,8 @@ from ctr_pipeline.errors import CtrPipelineError
 _LOGGER = logging.getLogger(__name__)
 _DEADLINE_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 0.2
+_LEASE_WAIT_SECONDS = 2.5
+"""For so long the master may keep a request for tasks; it is not to take for lost what waits."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _POLL_SECONDS = 0.2
@@ -47,11 +49,38 @@ _MOST_TASKS = 16
 T = TypeVar("T")
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """The answer to a message that is under way; see `rpc.client.PendingReply`."""
+
+    def result(self) -> T_co:
+        """Waits for it."""
+
+    def done(self) -> bool:
+        """Whether it is there."""
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+
+
 class MasterLink(Protocol):
     """One connection to the master."""
 
     def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
         """Sends a message and waits for the answer."""
+
+    def start(
+        self,
+        method: str,
+        message: object,
+        reply: type[T],
+        *,
+        deadline_seconds: float,
+        on_done: Callable[[], None],
+    ) -> Pending[T]:
+        """Sends a message; `on_done` is called when its answer is there."""
 
     def close(self) -> None:
         """Ends the connection."""
@@ -120,6 +149,9 @@ class Session:
         """The next one is not to wait."""
         self._lease_at = 0.0
         """When to ask for tasks."""
+        self._asked: Pending[LeaseReply] | None = None
+        """The request for tasks that the master has not answered yet."""
+        self._num_asked = 0
         self._retry_at = 0.0
         self._pauses = self._fresh_pauses()
         self._away_since: float | None = None
@@ -310,9 +342,6 @@ class Session:
             if not error.may_pass_for(answered_before=self._was_answered):
                 raise
             self._pause(str(error))
-        else:
-            self._was_answered = True
-            self._back()
         return 0.0
 
     def _run(self) -> None:
@@ -335,13 +364,15 @@ class Session:
         with self._changed:
             if not self._registered:
                 return self._retry_at, self._register
+            if self._asked is not None and (self._leaving or self._asked.done()):
+                return 0.0, self._take_tasks
             if self._hurry or self._book.has_endings:
                 return self._heartbeat_at, self._heartbeat
             pause = self._heartbeat_seconds
             if self._book.has_news:
                 pause = min(pause, self._news_seconds)
             heartbeat_at = self._heartbeat_at + pause
-            if self._num_wanted() and self._lease_at < heartbeat_at:
+            if self._asked is None and self._num_wanted() and self._lease_at < heartbeat_at:
                 return self._lease_at, self._lease
             return heartbeat_at, self._heartbeat
 
@@ -399,6 +430,7 @@ class Session:
                 _LOGGER.warning("The master does not know this worker: its leases are void")
                 self._registered = False
                 self._book.clear()
+                self._ask_no_more()
             else:
                 self._book.acknowledge(reports)
                 # What has just been reported as done is not ours any more either.
@@ -420,8 +452,31 @@ class Session:
                 generation=self._route.generation,
                 num_tasks=wanted,
                 held=self._book.held(),
+                wait_seconds=_LEASE_WAIT_SECONDS,
             )
-        reply = self._call("Lease", request, LeaseReply)
+        self._num_asked = wanted
+        self._asked = self._connected().start(
+            "Lease", request, LeaseReply, deadline_seconds=_DEADLINE_SECONDS, on_done=self._wake
+        )
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _ask_no_more(self) -> None:
+        """What the master may be about to give is of no use; it hears of that."""
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+
+    def _take_tasks(self) -> None:
+        asked = self._asked
+        if asked is None or self._leaving:
+            self._ask_no_more()
+            return
+        self._asked = None
+        reply = asked.result()
+        self._back()
         with self._changed:
             if reply.generation < self._route.generation:
                 # The master has yet to learn what a parameter server told us.
@@ -430,12 +485,13 @@ class Session:
             self._move_to(Route(reply.generation, ()))
             if reply.verdict == "tasks":
                 # What it could not give now it may give later.
-                if self._book.add(reply.tasks) < wanted:
+                if self._book.add(reply.tasks) < self._num_asked:
                     self._lease_at = self._clock() + max(reply.wait_seconds, _ASK_AGAIN_SECONDS)
             elif reply.verdict == "wait":
                 self._lease_at = self._clock() + max(reply.wait_seconds, 0.01)
             else:
-                _LOGGER.info("The master says that nothing is left")
+                is_end = reply.verdict == "end"
+                _LOGGER.info("The master says %s", "that nothing is left" if is_end else "to leave")
                 self._leaving = True
             self._changed.notify_all()
 
@@ -460,9 +516,14 @@ class Session:
             self._listener(self._route)
 
     def _call(self, method: str, message: object, reply: type[T]) -> T:
+        answer = self._connected().call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
+        self._back()
+        return answer
+
+    def _connected(self) -> MasterLink:
         if self._link is None:
             self._link = self._connect()
-        return self._link.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
+        return self._link
 
     def _pause(self, reason: str) -> None:
         now = self._clock()
@@ -474,6 +535,7 @@ class Session:
         self._retry_at = now + next(self._pauses)
 
     def _back(self) -> None:
+        self._was_answered = True
         if self._away_since is not None:
             _LOGGER.info("The master is back after %.1f s", self._clock() - self._away_since)
             self._away_since = None
@@ -484,6 +546,7 @@ class Session:
         return delays(_FIRST_PAUSE_SECONDS, 2.0, _LONGEST_PAUSE_SECONDS, seed)
 
     def _hang_up(self) -> None:
+        self._ask_no_more()
         if self._link is not None:
             self._link.close()
             self._link = None

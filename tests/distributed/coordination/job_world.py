@@ -16,6 +16,7 @@ from typing import Any
 from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
+    AnswerLease,
     CutFailed,
     CutTaken,
     DecideEpoch,
@@ -43,6 +44,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatRequest,
     HeldLease,
     LeasedTask,
+    LeaseReply,
     LeaseRequest,
     Member,
     MemberStats,
@@ -50,6 +52,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     ScoreSummary,
     TaskKey,
     TaskReport,
+    checksum_of,
 )
 from ctr_pipeline.distributed.coordination.rounds import BatchId, Round, worker_number
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
@@ -170,6 +173,7 @@ class Server:
         paused: It runs and does nothing.
         registered: The master knows it.
         round: Of synchronous mode.
+        told: Names of the active workers, as the master said last.
         active: Workers whose pushes a round waits for.
         waiting: Pushes of the round, and the answers to those of rounds before.
     """
@@ -184,6 +188,7 @@ class Server:
     paused: bool = False
     registered: bool = False
     round: Round = field(default_factory=Round)
+    told: tuple[str, ...] | None = None
     active: frozenset[int] | None = None
     waiting: dict[BatchId, str] = field(default_factory=dict)
     # Seeded bugs switch these off.
@@ -282,6 +287,7 @@ class Worker:
         paused: It runs and does nothing.
         stalled: It lives and trains nothing.
         pushed: Servers that have acknowledged the batch that is being pushed, and how.
+        asked: Its request for work that is not answered yet.
     """
 
     incarnation: str = ""
@@ -292,6 +298,30 @@ class Worker:
     stalled: bool = False
     pushed: dict[int, str] = field(default_factory=dict)
     pushing: tuple[HeldLease, int] | None = None
+    asked: "Call | None" = None
+
+
+@dataclass(eq=False)
+class Call:
+    """A worker's request for work, whose answer may come later.
+
+    Attributes:
+        world: Of the worker.
+        index: Of the worker.
+        worker: That asked.
+        again: Leases that it named.
+        loses_reply: It never hears the answer.
+    """
+
+    world: "World"
+    index: int
+    worker: Worker
+    again: set[HeldLease]
+    loses_reply: bool
+
+    def give(self, reply: LeaseReply) -> None:
+        """The answer."""
+        self.world.take_leases(self, reply)
 
 
 @dataclass(frozen=True)
@@ -512,6 +542,8 @@ class World:
                     self.failed = action.reason
                 case End():
                     self.ended = action.phase
+                case AnswerLease():
+                    action.call.give(action.reply)
                 case Announce():
                     self.announced.append(action)
 
@@ -608,6 +640,9 @@ class World:
         if isinstance(member, Worker):
             member.generation = self.job.generation
             member.leases.clear()
+            if member.asked is not None:
+                self.job.hang_up(member.asked)
+                member.asked = None
 
     def heartbeat_of(self, index: int) -> HeartbeatRequest | None:
         """What a worker would say now."""
@@ -716,7 +751,11 @@ class World:
             return
         reply, actions = self.job.heartbeat(
             HeartbeatRequest(
-                Member("ps", index, server.incarnation), server.generation, (), MemberStats()
+                Member("ps", index, server.incarnation),
+                server.generation,
+                (),
+                MemberStats(),
+                active_workers=-1 if server.told is None else checksum_of(server.told),
             ),
             self.now,
         )
@@ -728,35 +767,52 @@ class World:
         elif reply.directive == "register_again":
             server.registered = False
         else:
-            server.active = frozenset(map(worker_number, reply.active_workers))
+            server.told = server.told if reply.active_workers is None else reply.active_workers
+            server.active = frozenset(map(worker_number, server.told or ()))
             server.close_round(self.rule)
 
     def lease(self, index: int, *, most: int = 2, loses_reply: bool = False) -> None:
-        """A worker asks for work."""
+        """A worker asks for work, and for a while waits for it; it forgets what it asked before."""
         worker = self.workers[index]
         if not worker.incarnation or worker.paused or not worker.registered:
             return
+        if worker.asked is not None and not loses_reply:
+            self.job.hang_up(worker.asked)
         before = self.oracle.counted
+        call = Call(self, index, worker, set(worker.leases), loses_reply)
+        worker.asked = call
         request = LeaseRequest(
             Member("worker", index, worker.incarnation),
             worker.generation,
             most,
             tuple(worker.leases),
+            wait_seconds=2.0,
         )
-        reply, actions = self.job.lease(request, self.now)
-        phase = self.job.phase
+        reply, actions = self.job.lease(request, self.now, call)
         self.settle(before, actions)
+        if reply is not None:
+            self.take_leases(call, reply)
+
+    def take_leases(self, call: Call, reply: LeaseReply) -> None:
+        """A worker hears the answer to its request, if it still is the one it waits for."""
+        worker = call.worker
         if reply.verdict == "end":
-            assert phase in {"finished", "stopped", "failed"}, "END is not the end"
-        again = set(worker.leases)
+            assert self.job.phase in {"finished", "stopped", "failed"}, "END is not the end"
         for task in reply.tasks:
-            self.check_lease(task, worker, again)
-        if not loses_reply and worker is self.workers[index]:
-            if reply.verdict == "end":
-                self.end_process("worker", index, "completed")
-            for task in reply.tasks:
-                held = HeldLease(task.key, task.attempt)
-                worker.leases.setdefault(held, Lease(task, task.done_mask))
+            self.check_lease(task, worker, call.again)
+        if worker.asked is not call or worker is not self.workers[call.index]:
+            return
+        worker.asked = None
+        if call.loses_reply or reply.generation < worker.generation:
+            return
+        if reply.verdict == "end":
+            self.end_process("worker", call.index, "completed")
+        if reply.generation > worker.generation:
+            worker.generation = reply.generation
+            worker.leases.clear()
+        for task in reply.tasks:
+            held = HeldLease(task.key, task.attempt)
+            worker.leases.setdefault(held, Lease(task, task.done_mask))
 
     def check_lease(self, task: LeasedTask, worker: Worker, again: set[HeldLease]) -> None:
         key, known = task.key, self.attempts.get(task.key, 0)
@@ -987,6 +1043,8 @@ class World:
         self.flush(min(surviving, len(self.unflushed)))
         self.unflushed.clear()
         self.pending_cut = self.pending_restore = self.pending_decision = None
+        for worker in self.workers:
+            worker.asked = None
         records = {name: json.loads(text) for name, text in self.disk.items()}
         self.job = Job.from_ledger(self.settings, records, self.now, resume=resume)
         self.oracle = self.disk_oracle
@@ -1021,7 +1079,8 @@ class World:
             for index in range(NUM_WORKERS):
                 self.register_if_needed("worker", index)
                 self.heartbeat(index)
-                self.lease(index)
+                if self.workers[index].asked is None:
+                    self.lease(index)
                 self.work(index)
                 self.heartbeat(index)
             self.observe()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from job_world import Server, World
 
 from ctr_pipeline.distributed.coordination import job as job_module
+from ctr_pipeline.distributed.coordination.events import AnswerLease
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import LeaseReply
@@ -149,6 +150,20 @@ def leases_of_the_dead_kept(patch: Patch) -> None:
     patch(Job, "_lose", lose)
 
 
+def waiting_workers_never_answered(patch: Patch) -> None:
+    patch(Job, "_answer_waiting", lambda self: None)
+
+
+def waiting_workers_given_what_is_not_written(patch: Patch) -> None:
+    original = Job._flush
+
+    def flush(self):
+        actions = original(self)
+        return [*reversed(actions)] if any(type(one) is AnswerLease for one in actions) else actions
+
+    patch(Job, "_flush", flush)
+
+
 def deaths_count_as_failures(patch: Patch) -> None:
     original = Job._lose
 
@@ -164,8 +179,8 @@ def deaths_count_as_failures(patch: Patch) -> None:
 def unknown_workers_told_the_end(patch: Patch) -> None:
     original = Job.lease
 
-    def lease(self, request, now):
-        reply, actions = original(self, request, now)
+    def lease(self, request, now, call=None):
+        reply, actions = original(self, request, now, call)
         if request.generation != self.generation:
             reply = LeaseReply("end", self.generation, (), 0.0)
         return reply, actions
@@ -308,6 +323,8 @@ SEEDED_BUGS: tuple[Callable[[Patch], None], ...] = (
     standstill_never_seen,
     silence_never_heard,
     leases_of_the_dead_kept,
+    waiting_workers_never_answered,
+    waiting_workers_given_what_is_not_written,
     deaths_count_as_failures,
     unknown_workers_told_the_end,
     attempts_forgotten_by_a_new_master,

@@ -7,6 +7,7 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
+    AnswerLease,
     CannotGoOn,
     CutContradicted,
     CutDamaged,
@@ -42,6 +43,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterRequest,
     ScoreSummary,
     TaskReport,
+    checksum_of,
 )
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
@@ -52,6 +54,20 @@ SCORES = ScoreSummary(((3, 4),), ((1, 6),), 2.0, 1.0)
 def plan_epoch(epoch):
     """Six tasks of four batches of 8 records."""
     return EpochPlan(epoch, num_tasks=6, rows_per_task=32, batch_size=8, other_rows=())
+
+
+class Call:
+    """Where an answer goes that is not there yet."""
+
+    def __init__(self):
+        self.replies = []
+
+    def give(self, reply):
+        self.replies.append(reply)
+
+    @property
+    def verdicts(self):
+        return [reply.verdict for reply in self.replies]
 
 
 class Bench:
@@ -93,7 +109,9 @@ class Bench:
         for action in actions:
             if type(action) in self.holds:
                 continue
-            if isinstance(action, RestoreCut):
+            if isinstance(action, AnswerLease):
+                action.call.give(action.reply)
+            elif isinstance(action, RestoreCut):
                 self.restore(action)
             elif isinstance(action, TakeCut):
                 self.cuts[action.cut] = json.loads(json.dumps(action.frozen))
@@ -125,17 +143,31 @@ class Bench:
         self.see("ps", 0, incarnation)
         assert self.register("ps", 0, incarnation) == ""
 
-    def heartbeat(self, role, index, incarnation, *reports, held=(), generation=None, rss=0):
+    def heartbeat(
+        self, role, index, incarnation, *reports, held=(), generation=None, rss=0, active=-1
+    ):
         request = HeartbeatRequest(
             Member(role, index, incarnation),
             self.job.generation if generation is None else generation,
             reports,
             MemberStats(rss_bytes=rss),
             held,
+            active_workers=active,
         )
         reply, actions = self.job.heartbeat(request, self.now)
         self.do(actions)
         return reply
+
+    def wait_for_tasks(self, index, incarnation, *, seconds=2.0):
+        """A request for tasks that the job keeps; its answers are what it is given."""
+        request = LeaseRequest(
+            Member("worker", index, incarnation), self.job.generation, 1, wait_seconds=seconds
+        )
+        call = Call()
+        reply, actions = self.job.lease(request, self.now, call)
+        self.do(actions)
+        assert reply is None
+        return call
 
     def lease(self, index, incarnation, most=9, held=()):
         request = LeaseRequest(
@@ -221,6 +253,143 @@ def test_who_joins_later_works_at_once():
     assert bench.lease(1, "b").verdict == "tasks"
 
 
+# Waiting for tasks.
+
+
+@pytest.fixture
+def waiting():
+    """Worker a is at work on the only task, and b waits for two seconds."""
+    bench = Bench(max_workers=3, plan_epoch=lambda epoch: EpochPlan(epoch, 1, 32, 8, ()))
+    bench.begin_training("a", "b")
+    (task,) = bench.lease(0, "a").tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 1))
+    return bench, bench.wait_for_tasks(1, "b")
+
+
+def held_by(bench, name):
+    board = bench.job._open_board()
+    return tuple(HeldLease(key, task.attempt) for key, task in board.held_by(name))
+
+
+def test_who_waits_gets_what_a_lost_worker_held(waiting):
+    bench, call = waiting
+    bench.tell(Tick(), after=1.0)
+    assert call.replies == []
+    bench.see("worker", 0, "a", "killed")
+    (reply,) = call.replies
+    assert [task.key.task for task in reply.tasks] == [0]
+    # It is on disk before the answer, as any lease is.
+    assert bench.disk["task/0"]["holder"] == "b"
+
+
+def test_who_waits_gets_what_another_could_not_do(waiting):
+    bench, call = waiting
+    (lease, *_) = held_by(bench, "a")
+    bench.heartbeat(
+        "worker", 0, "a", TaskReport(lease.key, lease.attempt, 1, 0, (), False, "bug", 1.0, None)
+    )
+    assert [task.key for task in call.replies[0].tasks] == [lease.key]
+
+
+def test_who_waits_is_answered_when_its_time_is_over(waiting):
+    bench, call = waiting
+    bench.tell(Tick(), after=1.9)
+    assert call.replies == []
+    bench.tell(Tick(), after=0.1)
+    assert call.verdicts == ["wait"]
+    assert call.replies[0].wait_seconds == 0.0
+
+
+def test_who_waits_hears_at_once_that_it_is_to_leave(waiting):
+    bench, call = waiting
+    bench.tell(ScaleAsked(target_workers=1))
+    assert call.verdicts == ["leave"]
+
+
+def test_who_waits_hears_of_a_rollback_and_of_the_end(waiting):
+    bench, call = waiting
+    bench.see("ps", 0, "p", "killed")
+    assert call.verdicts == ["wait"]
+    assert call.replies[0].generation == bench.job.generation
+    again = bench.wait_for_tasks(1, "b")
+    bench.tell(CannotGoOn("no rows"))
+    assert again.verdicts == ["end"]
+
+
+def test_who_waits_takes_over_what_another_has_not_begun_once_that_is_quicker():
+    bench = Bench()
+    bench.begin_training("a", "b")
+    bench.train_all(0, "a", 2)
+    (first, _) = bench.lease(0, "a", most=2).tasks
+    for seconds in (1.0, 3.0):
+        (task,) = bench.lease(1, "b", most=1).tasks
+        bench.heartbeat("worker", 1, "b", bench.report(task, 15, seconds=seconds))
+    call = bench.wait_for_tasks(1, "b")
+    bench.tell(Tick())
+    assert call.replies == []
+    for mask, seconds in ((1, 100.0), (3, 200.0)):
+        bench.heartbeat("worker", 0, "a", bench.report(first, mask, seconds=seconds))
+    bench.tell(Tick())
+    assert call.verdicts == ["tasks"]
+
+
+def test_who_waits_gets_tasks_when_an_epoch_begins():
+    bench = Bench(valid=None, min_workers=2)
+    bench.tell(Tick())
+    bench.register("ps", 0, "p")
+    bench.register("worker", 0, "a")
+    first = bench.wait_for_tasks(0, "a")
+    bench.register("worker", 1, "b")
+    assert first.verdicts == ["tasks"]
+    bench.holds.add(TakeCut)
+    bench.train_all(1, "b")
+    (task,) = first.replies[0].tasks
+    call = bench.wait_for_tasks(1, "b")
+    bench.heartbeat("worker", 0, "a", bench.report(task, 15, finished=True))
+    assert bench.job.phase == "cutting"
+    assert call.replies == []
+    bench.tell(CutTaken(bench.all_of(TakeCut)[-1].cut))
+    assert [task.key.epoch for task in call.replies[0].tasks] == [1]
+
+
+def test_a_dead_worker_that_waits_holds_nothing(waiting):
+    bench, call = waiting
+    bench.register("worker", 2, "c")
+    alive = bench.wait_for_tasks(2, "c")
+    bench.see("worker", 1, "b", "killed")
+    bench.see("worker", 0, "a", "killed")
+    assert all(not reply.tasks for reply in call.replies)
+    assert alive.verdicts == ["tasks"]
+    assert held_by(bench, "b") == ()
+
+
+def test_a_call_that_has_ended_is_given_nothing(waiting):
+    bench, call = waiting
+    bench.job.hang_up(call)
+    bench.job.hang_up(call)
+    bench.see("worker", 0, "a", "killed")
+    assert call.replies == []
+    assert held_by(bench, "b") == ()
+
+
+def test_who_asks_again_waits_once(waiting):
+    bench, call = waiting
+    again = bench.wait_for_tasks(1, "b")
+    assert call.verdicts == ["wait"]
+    # The end of the first, of which the master hears late, is none of the second.
+    bench.job.hang_up(call)
+    bench.see("worker", 0, "a", "killed")
+    assert again.verdicts == ["tasks"]
+
+
+def test_a_stranger_does_not_wait():
+    bench = Bench()
+    bench.begin_training("a")
+    request = LeaseRequest(Member("worker", 1, "x"), bench.job.generation, 1, wait_seconds=2.0)
+    reply, _ = bench.job.lease(request, bench.now, Call())
+    assert reply.verdict == "wait"
+
+
 @pytest.mark.parametrize(
     ("role", "index", "why"),
     [("master", 0, "does not register"), ("ps", 1, "has 1 parameter servers")],
@@ -297,7 +466,10 @@ def test_rounds_wait_for_workers_with_leases_only():
     assert bench.heartbeat("ps", 0, "p").active_workers == ()
     bench.lease(1, "b")
     assert bench.heartbeat("ps", 0, "p").active_workers == ("b",)
-    assert bench.heartbeat("worker", 1, "b").active_workers == ()
+    assert bench.heartbeat("ps", 0, "p", active=checksum_of(["b"])).active_workers is None
+    bench.lease(0, "a")
+    assert bench.heartbeat("ps", 0, "p", active=checksum_of(["b"])).active_workers == ("a", "b")
+    assert bench.heartbeat("worker", 1, "b").active_workers is None
 
 
 def test_progress_is_not_written_but_leases_and_ends_are_durable():
@@ -644,7 +816,7 @@ def test_who_only_knows_the_name_of_a_member_is_not_taken_for_it():
     )
     for secret in ("guessed", ""):
         reply, leased = as_member(bench, "w", secret)
-        assert (reply.directive, reply.ps_addresses, reply.active_workers) == ("leave", (), ())
+        assert (reply.directive, reply.ps_addresses, reply.active_workers) == ("leave", (), None)
         assert leased.tasks == ()
     # The member itself, whose reply to its registration may have been lost, goes on.
     assert register_with_secret(bench, "worker", 0, "w", "of w") == ""
@@ -671,7 +843,7 @@ def test_a_process_that_nobody_knows_is_told_nothing_of_others():
     bench.begin_training("a")
     reply, _ = as_member(bench, "nobody", "x", index=7)
     assert (reply.directive, reply.ps_addresses, reply.active_workers) == (
-        "register_again", (), (),
+        "register_again", (), None,
     )  # fmt: skip
 
 
@@ -1700,7 +1872,7 @@ def test_fewer_workers_are_asked_for_and_more_again():
     stops = [(one.index, one.grace_seconds) for one in bench.all_of(StopMember)]
     assert stops == [(1, 10.0), (2, 10.0)]
     assert bench.heartbeat("worker", 2, "c").directive == "leave"
-    assert bench.lease(2, "c", held=()).verdict in {"tasks", "wait"}
+    assert bench.lease(2, "c", held=()).verdict == "leave"
     bench.see("worker", 2, "c", "completed", code=0)
     bench.log.clear()
     bench.tell(ScaleAsked(target_workers=3))

@@ -9,6 +9,7 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
+    AnswerLease,
     CannotGoOn,
     CutFailed,
     CutTaken,
@@ -34,6 +35,8 @@ from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, L
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     HeartbeatRequest,
+    LeaseReply,
+    LeaseRequest,
     Member,
     MemberStats,
 )
@@ -45,6 +48,8 @@ from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.training.history import EpochRecord
 
 HEARTBEAT = HeartbeatRequest(Member("worker", 0, "w"), 3, (), MemberStats())
+LEASE = LeaseRequest(Member("worker", 0, "w"), 3, 1, wait_seconds=2.0)
+TASKS = LeaseReply("tasks", 3, (), 0.0)
 REPLY = HeartbeatReply("go_on", 3, (), (), ())
 
 
@@ -66,6 +71,8 @@ class ScriptedJob:
         self.placement = None
         self.last_cut = 0
         self.error = None
+        self.lease_reply = None
+        self.waiting = []
 
     def handle(self, event, now):
         self.events.append(event)
@@ -75,6 +82,13 @@ class ScriptedJob:
 
     def heartbeat(self, request, now):
         return REPLY, self._pop()
+
+    def lease(self, request, now, call):
+        self.waiting.append(call)
+        return self.lease_reply, self._pop()
+
+    def hang_up(self, call):
+        self.waiting.remove(call)
 
     def _pop(self):
         actions, self.actions = self.actions, []
@@ -259,6 +273,26 @@ def test_what_must_be_durable_is_so_before_the_answer(stage):
     stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
     assert stage.executor.heartbeat(HEARTBEAT) == REPLY
     assert stage.store.durable == [({"head": {"n": 1}}, True)]
+
+
+def test_who_waits_for_tasks_is_answered_once_they_are_durably_its_own(stage):
+    call = stage.executor.lease(LEASE)
+    given = []
+    call.send_with(lambda make: given.append((make(), dict(stage.store.records))))
+    stage.perform(AnswerLease(call, TASKS), Persist({"task/0": {"n": 1}}, durable=True))
+    assert given == [(TASKS, {"task/0": {"n": 1}})]
+
+
+def test_who_need_not_wait_is_answered_at_once(stage):
+    stage.job.lease_reply = TASKS
+    assert stage.executor.lease(LEASE) == TASKS
+
+
+def test_a_call_that_has_ended_waits_for_nothing(stage):
+    ended, waits = stage.executor.lease(LEASE), stage.executor.lease(LEASE)
+    ended.abandon()
+    stage.perform()
+    assert stage.job.waiting == [waits]
 
 
 def test_nobody_is_answered_while_the_ledger_cannot_be_written(stage):

@@ -10,6 +10,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     MemberStats,
     RegisterReply,
     RegisterRequest,
+    checksum_of,
 )
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
@@ -124,12 +125,17 @@ def test_it_leaves_when_told(session, master):
     assert session.told_to_leave
 
 
-def test_heartbeats_say_which_workers_a_round_waits_for(session, core):
+def test_heartbeats_say_which_workers_a_round_waits_for(session, core, master):
     named = []
     core.set_active_workers = named.append
     session.turn()
     session.turn()
     assert named == [("w0", "w1")]
+    assert master.asked[-1].active_workers == -1
+    master.answers[HeartbeatRequest] = HeartbeatReply("go_on", 3, (), (), None)
+    session.turn()
+    assert named == [("w0", "w1")]
+    assert master.asked[-1].active_workers == checksum_of(["w1", "w0"])
 
 
 def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):

@@ -44,6 +44,7 @@ class Service:
         self.calls = 0
         self.gate = threading.Event()
         self.later = []
+        self.abandoned = []
 
     def double(self, ask):
         self.calls += 1
@@ -63,7 +64,7 @@ class Service:
         return b"done"
 
     def ask_later(self, _):
-        self.later.append(LaterReply())
+        self.later.append(LaterReply(self.abandoned.append))
         return self.later[-1]
 
     def know_already(self, ask):
@@ -215,6 +216,7 @@ class TestLaterReplies:
             open_pair.client.call_bytes("AskLater", b"{}", deadline_seconds=0.2)
         (later,) = open_pair.service.later
         wait_until(lambda: later.is_over)
+        assert open_pair.service.abandoned == [later]
         later.give(Answer("too late"))
         assert open_pair.client.call_bytes("Reverse", b"ab", deadline_seconds=5) == b"ba"
 
@@ -223,6 +225,28 @@ class TestLaterReplies:
         wait_until(lambda: open_pair.service.later)
         call.cancel()
         wait_until(lambda: open_pair.service.later[0].is_over)
+
+    def test_who_begins_a_call_is_told_of_its_end(self, pair):
+        told = threading.Event()
+        pending = pair.client.start(
+            "AskLater", Empty(), Answer, deadline_seconds=20, on_done=told.set
+        )
+        wait_until(lambda: pair.service.later)
+        assert not pending.done()
+        pair.service.later[0].give(Answer("at last"))
+        assert told.wait(20)
+        assert (pending.done(), pending.result()) == (True, Answer("at last"))
+        assert pair.service.abandoned == []
+
+    def test_an_answer_that_is_no_such_message_is_refused(self, open_pair):
+        pending = open_pair.client.start(
+            "AskLater", Empty(), Ask, deadline_seconds=20, on_done=lambda: None
+        )
+        wait_until(lambda: open_pair.service.later)
+        open_pair.service.later[0].give(Answer("no number"))
+        with pytest.raises(CallRefused) as caught:
+            pending.result()
+        assert caught.value.code == "malformed"
 
     def test_the_server_stops_meanwhile(self, open_pair):
         call = open_pair.client.start_bytes("AskLater", b"{}", deadline_seconds=60)

@@ -3,6 +3,8 @@
 import threading
 from collections import deque
 
+from session_world import Answered
+
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     LeasedTask,
@@ -150,6 +152,9 @@ class LeasingMaster:
     def call(self, method, message, reply, *, deadline_seconds):
         with self.lock:
             return getattr(self, f"_{method.lower()}")(message)
+
+    def start(self, method, message, reply, *, deadline_seconds, on_done):
+        return Answered(self.call(method, message, reply, deadline_seconds=deadline_seconds))
 
     def _register(self, request):
         return RegisterReply("", self.generation, self.spec, ("here",), 0.05, 5.0)

@@ -15,7 +15,7 @@ from session_world import (
     wait,
 )
 
-from ctr_pipeline.distributed.coordination.messages import HeldLease
+from ctr_pipeline.distributed.coordination.messages import HeldLease, LeaseReply
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError
 
@@ -212,6 +212,49 @@ def test_a_stranger_at_the_address_of_a_master_that_answered_is_no_reason_to_end
     run_for(session, clock, 10.0)
     session.raise_refusal()
     assert len(master.sent("Lease")) == 3
+
+
+def test_a_request_for_tasks_that_waits_holds_up_nothing_else():
+    master, clock, session = world(Lease=[tasks(leased(0)), tasks(leased(1))])
+    run_for(session, clock, 0.01)
+    task = session.wait_task(0)
+    master.keeps_leases = True
+    mark(session, task, 0)
+    run_for(session, clock, 0.3)
+    assert master.sent("Heartbeat")[-1].reports[0].done_mask == 1
+    mark(session, task, 1, finished=True)
+    session.turn()
+    assert master.sent("Heartbeat")[-1].reports[0].finished
+    run_for(session, clock, 3.0)
+    assert len(master.sent("Lease")) == 2
+    assert session.wait_task(0) is None
+    master.keeps_leases = False
+    session.turn()
+    assert session.wait_task(0).key.task == 1
+
+
+def test_an_idle_worker_asks_again_only_when_it_is_answered():
+    master, clock, session = world(Lease=[wait(0.0)])
+    master.keeps_leases = True
+    run_for(session, clock, 60.0)
+    assert len(master.sent("Lease")) == 1
+    assert len(master.sent("Heartbeat")) == 60
+
+
+@pytest.mark.parametrize("directive", ["leave", "register_again"])
+def test_a_request_that_waits_is_taken_back_when_it_is_of_no_use(directive):
+    master, clock, session = world(Heartbeat=[beat(), beat(directive), beat()])
+    master.keeps_leases = True
+    run_for(session, clock, 1.5)
+    assert not master.started[0].cancelled
+    run_for(session, clock, 1.0)
+    assert master.started[0].cancelled
+
+
+def test_a_worker_that_waits_and_is_told_to_leave_leaves():
+    _, clock, session = world(Lease=[LeaseReply("leave", 1, (), 0.0)])
+    run_for(session, clock, 0.1)
+    assert session.is_over
 
 
 def test_leaving_takes_no_more_tasks_and_reports_what_is_done():
