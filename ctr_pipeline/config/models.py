@@ -924,6 +924,14 @@ class RuntimeConfig(Section):
         description="Parts that embedding rows are divided into; a resumed run keeps the number, "
         "whatever its number of parameter servers.",
     )
+    move_partitions_after_seconds: float | None = Field(
+        default=30.0,
+        ge=5,
+        le=3600,
+        description="A parameter server that uses more than 90 % of its cores for so long, on "
+        "average, gives its hottest partitions to the idlest one while training goes on; null: "
+        "partitions move only when their servers are scaled.",
+    )
     update: Literal["async", "sync", "bounded"] = Field(
         default="async",
         description="async: each batch's gradients are applied as they come, and a worker computes "

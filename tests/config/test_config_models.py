@@ -142,6 +142,7 @@ KEYS = {
     "runtime.workers.min": (2, 0),
     "runtime.workers.max": (4, 0),
     "runtime.partitions": (128, 0),
+    "runtime.move_partitions_after_seconds": (None, 1.0),
     "runtime.update": ("sync", "synchronous"),
     "runtime.grads_to_wait": (2, 0),
     "runtime.max_staleness": (0, -1),

@@ -86,7 +86,13 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskReport,
     checksum_of,
 )
-from ctr_pipeline.distributed.coordination.moves import MoveSchedule, PlannedMove, plan_balance
+from ctr_pipeline.distributed.coordination.moves import (
+    HeatWatch,
+    HotServer,
+    MoveSchedule,
+    PlannedMove,
+    plan_balance,
+)
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.records import (
     JobHead,
@@ -160,6 +166,7 @@ class Job:
         # What follows is no part of the ledger: a new master finds it out again.
         self._schedule = CutSchedule(settings.checkpoint_seconds, 0.0)
         self._moves = MoveSchedule()
+        self._heat = HeatWatch(settings.heat)
         self._counted_since_cut = False
         self._pending_cut: CutRecord | None = None
         self._pending_ends_epoch = False
@@ -462,6 +469,7 @@ class Job:
                 self._check_members()
                 self._check_tasks()
                 self._check_stall()
+                self._cool_servers()
             case ProcessesSeen():
                 self._see_processes(event.processes)
             case StartRefused():
@@ -1137,10 +1145,26 @@ class Job:
                 Announce("partitions are where they are to be", f"{placement.num_servers} servers")
             )
         elif self._member("ps", planned.target).address:
-            self._moves.begin(planned, placement)
-            self._actions.append(
-                MovePartitions(self._head.generation, self._moves.version, placement, planned)
-            )
+            self._begin_move(planned)
+
+    def _cool_servers(self) -> None:
+        """Partitions of a server that was busy for long move, unless something else is going on."""
+        if self._head.phase != "training" or self._servers.is_balancing or self._moves.in_flight:
+            self._heat.interrupt()
+            return
+        now, servers = self._clock.seconds, range(self._servers.placement.num_servers)
+        found = self._heat.look(now, [self._member("ps", index).stats for index in servers])
+        if isinstance(found, HotServer):
+            self._actions.append(Announce(found.what, found.remedy))
+        elif found is not None and self._moves.may_begin(now) and not self._schedule.in_flight:
+            self._begin_move(found)
+
+    def _begin_move(self, planned: PlannedMove) -> None:
+        placement = self._servers.placement
+        self._moves.begin(planned, placement)
+        self._actions.append(
+            MovePartitions(self._head.generation, self._moves.version, placement, planned)
+        )
 
     def _awaits_move(self, event: MoveReady | MoveFailed) -> PlannedMove | None:
         is_ours = event.version == self._moves.in_flight
@@ -1151,6 +1175,7 @@ class Job:
         if planned is None:
             return
         self._moves.succeed()
+        self._heat.end_move(self._clock.seconds, planned.partitions)
         placement = planned.applied_to(self._servers.placement, event.version)
         placement = placement.without_idle(self._servers.wanted)
         self._servers = replace(self._servers, placement=placement)
@@ -1166,6 +1191,7 @@ class Job:
         if planned is None:
             return
         self._moves.fail(self._clock.seconds)
+        self._heat.end_move(self._clock.seconds, ())
         placement = self._servers.placement
         self._actions.append(
             PlacePartitions(self._head.generation, placement, planned, is_done=False)

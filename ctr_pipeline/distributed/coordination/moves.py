@@ -1,9 +1,11 @@
 """Which partitions are busy, from the counters that servers report, and which of them move."""
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctr_pipeline.distributed.coordination.messages import PartitionLoads
+from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
 from ctr_pipeline.distributed.coordination.placement import Placement
 
 MOST_PARTITIONS_A_MOVE = 64
@@ -60,12 +62,14 @@ class PlannedMove:
         target: Is to.
         partitions: That move.
         takes_dense: The source's whole dense range moves.
+        reason: For a person.
     """
 
     source: int
     target: int
     partitions: tuple[int, ...]
     takes_dense: bool
+    reason: str = ""
 
     def applied_to(self, placement: Placement, version: int) -> Placement:
         """The placement after it."""
@@ -87,14 +91,17 @@ def plan_balance(
         most_partitions: Of one move.
     """
     held = [len(placement.partitions_of(server)) for server in range(num_servers)]
+    reason = f"{num_servers} parameter servers are asked for"
     for source in reversed(range(num_servers, placement.num_servers)):
         partitions = placement.partitions_of(source)
         if partitions:
             target = held.index(min(held))
-            return PlannedMove(source, target, partitions[-most_partitions:], takes_dense=False)
+            moving = partitions[-most_partitions:]
+            return PlannedMove(source, target, moving, takes_dense=False, reason=reason)
         low, high = placement.dense[source]
         if low < high:
-            return PlannedMove(source, _neighbour(placement, source), (), takes_dense=True)
+            target = _neighbour(placement, source)
+            return PlannedMove(source, target, (), takes_dense=True, reason=reason)
     most, fewest = max(held), min(held)
     if most - fewest <= 1:
         return None
@@ -102,7 +109,7 @@ def plan_balance(
     fair = len(placement.owners) // num_servers
     number = min(most - fair, max(1, fair - fewest), most_partitions)
     partitions = placement.partitions_of(source)[-number:]
-    return PlannedMove(source, target, partitions, takes_dense=False)
+    return PlannedMove(source, target, partitions, takes_dense=False, reason=reason)
 
 
 def _neighbour(placement: Placement, source: int) -> int:
@@ -153,3 +160,190 @@ class MoveSchedule:
     def give_up(self) -> None:
         """The job went back to a cut: what was copied counts no more."""
         self.planned = None
+
+
+@dataclass(frozen=True)
+class HeatRules:
+    """When a parameter server is hot, and what is done about it.
+
+    Attributes:
+        may_move: Partitions of a hot server move; otherwise it is only told of.
+        hot_seconds: A server is hot that was above `hot_share` for so long, on average. For as long
+            nothing is measured after a move: caches fill, and workers are faster than before.
+        hot_share: CPU time over that of its cores.
+        warm_share: No move makes its target busier than this, so that it is not the next hot one.
+        least_gain: So much less busy a move has to make the busier of the two, as a fraction of its
+            cores.
+        rest_seconds: A partition that has moved stays for so long.
+        told_seconds: Where no move helps, that is told of once in so long.
+    """
+
+    may_move: bool = True
+    hot_seconds: float = 30.0
+    hot_share: float = 0.9
+    warm_share: float = 0.8
+    least_gain: float = 0.05
+    rest_seconds: float = 600.0
+    told_seconds: float = 900.0
+
+
+@dataclass(frozen=True)
+class HotServer:
+    """A parameter server that works near its limit, where no move helps.
+
+    Attributes:
+        server: Its number.
+        what: How busy it is, and with what.
+        remedy: What would help.
+    """
+
+    server: int
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class _Look:
+    at: float
+    servers: tuple[MemberStats, ...]
+
+
+class HeatWatch:
+    """Finds hot parameter servers, and the moves that would cool them.
+
+    A server's processor time is divided among its partitions by the keys that they served. The
+    hottest partitions of the busiest server go to the idlest one, as long as that makes the busier
+    of the two less busy. So each move brings the two nearer to each other, and none is undone.
+
+    Args:
+        rules: When and what.
+    """
+
+    _LOOKS = 6
+
+    def __init__(self, rules: HeatRules) -> None:
+        self._rules = rules
+        self._looks: deque[_Look] = deque(maxlen=self._LOOKS + 1)
+        self._not_before = -math.inf
+        self._rests_until: dict[int, float] = {}
+        self._told_at: dict[int, float] = {}
+
+    def interrupt(self) -> None:
+        """Training paused, went back, or partitions are moving: nothing spans this moment."""
+        self._looks.clear()
+
+    def end_move(self, now: float, partitions: Sequence[int]) -> None:
+        """A move is over; these have moved."""
+        self.interrupt()
+        self._not_before = now + self._rules.hot_seconds
+        rest_until = now + self._rules.rest_seconds
+        self._rests_until = {
+            **{partition: until for partition, until in self._rests_until.items() if until > now},
+            **dict.fromkeys(partitions, rest_until),
+        }
+
+    def look(self, now: float, servers: Sequence[MemberStats]) -> PlannedMove | HotServer | None:
+        """Takes in what servers say of themselves; None: there is nothing to do, or to tell.
+
+        Args:
+            now: The clock, seconds.
+            servers: All that hold something, by their number.
+        """
+        is_due = (
+            not self._looks or now - self._looks[-1].at >= self._rules.hot_seconds / self._LOOKS
+        )
+        if now < self._not_before or not is_due:
+            return None
+        if self._looks and not _follow(self._looks[-1].servers, servers):
+            self.interrupt()
+        self._looks.append(_Look(now, tuple(servers)))
+        if now - self._looks[0].at < self._rules.hot_seconds:
+            return None
+        shares = self._shares()
+        for server in sorted(range(len(shares)), key=lambda number: (-shares[number], number)):
+            if shares[server] <= self._rules.hot_share:
+                return None
+            found = self._plan_cooling(now, server, shares)
+            if isinstance(found, PlannedMove):
+                return found
+            if now - self._told_at.get(server, -math.inf) >= self._rules.told_seconds:
+                self._told_at[server] = now
+                return found
+        return None
+
+    def _shares(self) -> list[float]:
+        """CPU time of each server since the first look over that of its cores."""
+        first, last = self._looks[0], self._looks[-1]
+        return [
+            (now.cpu_seconds - before.cpu_seconds) / (last.at - first.at) / now.cores
+            for before, now in zip(first.servers, last.servers, strict=True)
+        ]
+
+    def _plan_cooling(
+        self, now: float, source: int, shares: Sequence[float]
+    ) -> PlannedMove | HotServer:
+        rules, last = self._rules, self._looks[-1].servers
+        busy = (
+            f"parameter server {source} was at {shares[source]:.0%} of its cores for "
+            f"{rules.hot_seconds:g} s"
+        )
+        loads = last[source].loads
+        ranked = (
+            () if loads is None else rank_partitions(loads, self._looks[0].servers[source].loads)
+        )
+        if ranked:
+            busiest = ranked[0]
+            served = f"; partition {busiest.partition} served {busiest.share:.0%} of its keys"
+        else:
+            served = ""
+        if not rules.may_move:
+            remedy = "partitions stay, as runtime.move_partitions_after_seconds is null"
+            return HotServer(source, busy + served, remedy)
+        if len(shares) == 1:
+            remedy = "there is none to move partitions to: more would help (ctrpipe scale)"
+            return HotServer(source, busy + served, remedy)
+        others = [server for server in range(len(shares)) if server != source]
+        target = min(others, key=lambda server: (shares[server], server))
+        chosen: list[BusyPartition] = []
+        cooler, warmer = shares[source], shares[target]
+        for one in ranked:
+            if self._rests_until.get(one.partition, -math.inf) > now:
+                continue
+            heat = shares[source] * one.share
+            then = warmer + heat * last[source].cores / last[target].cores
+            if one.share > 0 and then <= min(cooler - rules.least_gain, rules.warm_share):
+                chosen.append(one)
+                cooler, warmer = cooler - heat, then
+            if len(chosen) == MOST_PARTITIONS_A_MOVE:
+                break
+        idlest = f"parameter server {target}, the idlest other, at {shares[target]:.0%}"
+        if shares[source] - max(cooler, warmer) < rules.least_gain:
+            what = f"{busy} and {idlest}{served}"
+            return HotServer(source, what, _remedy_where_no_move_helps(ranked, shares, rules))
+        moved = sum(one.share for one in chosen)
+        return PlannedMove(
+            source,
+            target,
+            tuple(sorted(one.partition for one in chosen)),
+            takes_dense=False,
+            reason=f"{busy} and {idlest}; they served {moved:.0%} of its keys",
+        )
+
+
+def _follow(before: Sequence[MemberStats], now: Sequence[MemberStats]) -> bool:
+    """Whether both are of the same processes."""
+    return len(before) == len(now) and all(
+        new.cpu_seconds >= old.cpu_seconds for old, new in zip(before, now, strict=True)
+    )
+
+
+def _remedy_where_no_move_helps(
+    ranked: Sequence[BusyPartition], shares: Sequence[float], rules: HeatRules
+) -> str:
+    if min(shares) > rules.warm_share - rules.least_gain:
+        return "all are busy, so that no move helps: more would (ctrpipe scale)"
+    if ranked and ranked[0].share >= 0.5:
+        return f"no move helps, as partition {ranked[0].partition} alone is most of its work"
+    return (
+        "no move helps, as each would make the other server as busy, or take back one made lately"
+    )

@@ -53,7 +53,6 @@ class ScalingRules:
     Attributes:
         least_gain: What a further worker has to add, as a fraction of the average before it.
         saturated_cpu: A parameter server beyond this: further workers would only wait for it.
-        hot_cpu: A parameter server beyond this is reported.
         settle_seconds: After a change of the number nothing is believed for so long: processes
             start, compile, and fill their caches.
         least_samples: Before a number of workers counts as measured.
@@ -66,7 +65,6 @@ class ScalingRules:
 
     least_gain: float = 0.2
     saturated_cpu: float = 0.95
-    hot_cpu: float = 0.9
     settle_seconds: float = 15.0
     least_samples: int = 5
     most_samples: int = 60
@@ -81,13 +79,11 @@ class ScalingDecision:
     Attributes:
         workers: Wanted from now on.
         reason: For a person.
-        hot_servers: Parameter servers that work near their limit, by index.
         stragglers: Workers to be replaced, by index; one at a time.
     """
 
     workers: int
     reason: str
-    hot_servers: tuple[int, ...] = ()
     stragglers: tuple[int, ...] = ()
 
 
@@ -131,10 +127,9 @@ def decide_workers(
     now = samples[-1].at_seconds
     recent = [one for one in samples if now - one.at_seconds <= rules.memory_seconds]
     busy = _server_cpu(recent[-rules.least_samples :])
-    hot = tuple(index for index, share in enumerate(busy) if share > rules.hot_cpu)
     stragglers = _find_stragglers(recent, rules, replaced_at or {}, now)
     chosen, reason = _choose_number(recent, bounds, wanted, rules, busy)
-    return ScalingDecision(max(chosen, bounds.least), reason, hot, stragglers)
+    return ScalingDecision(max(chosen, bounds.least), reason, stragglers)
 
 
 def _choose_number(

@@ -1,8 +1,9 @@
 """What a job is told before it starts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
 
@@ -43,6 +44,7 @@ class JobSettings:
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
         placement: Who holds what when the job begins; None: one partition a server.
+        heat: When partitions of a busy server move.
     """
 
     num_parameter_servers: int
@@ -74,6 +76,7 @@ class JobSettings:
     leave_seconds: float = 10.0
     most_clock_step_seconds: float = 2.0
     placement: Placement | None = None
+    heat: HeatRules = field(default_factory=HeatRules)
 
     def first_placement(self) -> Placement:
         """Who holds what when the job begins."""

@@ -1,12 +1,10 @@
-"""Runs `coordination.scaling` on a live job: `runtime.workers: auto`, hot servers of any."""
+"""Runs `coordination.scaling` on a live job: `runtime.workers: auto`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked
 from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
-from ctr_pipeline.distributed.coordination.messages import PartitionLoads
-from ctr_pipeline.distributed.coordination.moves import BusyPartition, rank_partitions
 from ctr_pipeline.distributed.coordination.scaling import (
     ScalingRules,
     SpeedLog,
@@ -22,14 +20,11 @@ class ScalingStep:
     Attributes:
         scale: Another number of workers; None leaves it.
         reason: Of that number.
-        hot_servers: Parameter servers that are newly near their limit, and what is busiest there;
-            None: nobody knows.
         stragglers: Workers to be replaced.
     """
 
     scale: ScaleAsked | None
     reason: str
-    hot_servers: tuple[tuple[int, BusyPartition | None], ...]
     stragglers: tuple[int, ...]
 
 
@@ -39,15 +34,14 @@ class Autoscaler:
     Where a person asks for another number meanwhile, that is the most from then on.
 
     Args:
-        bounds: Of the number of workers; None: people choose it, and only servers near their limit
-            are told of.
+        bounds: Of the number of workers.
         clock: Seconds.
         rules: When a worker is worth it; None: as `ScalingRules` says by itself.
     """
 
     def __init__(
         self,
-        bounds: WorkerBounds | None,
+        bounds: WorkerBounds,
         clock: Callable[[], float],
         rules: ScalingRules | None = None,
     ) -> None:
@@ -58,26 +52,19 @@ class Autoscaler:
         self._log = SpeedLog()
         self._generation = -1
         self._replaced_at: dict[int, float] = {}
-        self._hot_at: dict[int, float] = {}
-        # The last two reports of each server.
-        self._loads: dict[int, tuple[PartitionLoads | None, PartitionLoads]] = {}
 
     def look(self, status: JobStatus) -> ScalingStep | None:
         """Takes in how the job is; None: nothing is to be changed."""
         now = self._clock()
-        if self._bounds is not None and self._asked not in {None, status.target_workers}:
+        if self._asked not in {None, status.target_workers}:
             self._bounds = WorkerBounds(self._bounds.least, status.target_workers)
         self._asked = status.target_workers
         if status.phase != "training" or status.generation != self._generation:
             self._generation = status.generation
             self._log.interrupt()
-            if (
-                self._bounds is not None
-                and status.trained == 0
-                and status.target_workers > self._bounds.least
-            ):
+            if status.trained == 0 and status.target_workers > self._bounds.least:
                 # A new job begins with as few as may be and grows.
-                return self._step(self._bounds.least, "a job begins with the fewest", (), ())
+                return self._step(self._bounds.least, "a job begins with the fewest", ())
             return None
         workers = [one for one in status.members if one.role == "worker" and _trains(one)]
         servers = sorted(
@@ -95,59 +82,25 @@ class Autoscaler:
             server_cpu_seconds=[one.stats.cpu_seconds for one in servers],
             server_cores=[one.stats.cores for one in servers],
         )
-        for one in servers:
-            self._note_loads(one)
         decision = decide_workers(
             self._log.samples,
-            self._bounds or WorkerBounds(status.target_workers, status.target_workers),
+            self._bounds,
             status.target_workers,
             rules=self._rules,
             replaced_at=self._replaced_at,
         )
-        hot = tuple(
-            (server, self._busiest(server))
-            for server in decision.hot_servers
-            if self._is_news(server, now)
-        )
-        if self._bounds is None:
-            return self._step(None, decision.reason, hot, ()) if hot else None
         self._replaced_at.update(dict.fromkeys(decision.stragglers, now))
         wanted = decision.workers if decision.workers != status.target_workers else None
-        if wanted is None and not hot and not decision.stragglers:
+        if wanted is None and not decision.stragglers:
             return None
-        return self._step(wanted, decision.reason, hot, decision.stragglers)
+        return self._step(wanted, decision.reason, decision.stragglers)
 
-    def _step(
-        self,
-        wanted: int | None,
-        reason: str,
-        hot: tuple[tuple[int, BusyPartition | None], ...],
-        stragglers: tuple[int, ...],
-    ) -> ScalingStep:
+    def _step(self, wanted: int | None, reason: str, stragglers: tuple[int, ...]) -> ScalingStep:
         scale = None
         if wanted is not None:
             self._asked = wanted
             scale = ScaleAsked(target_workers=wanted)
-        return ScalingStep(scale, reason, hot, stragglers)
-
-    def _note_loads(self, server: MemberStatus) -> None:
-        loads = server.stats.loads
-        _, last = self._loads.get(server.index, (None, None))
-        if loads is not None and loads is not last:
-            self._loads[server.index] = (last, loads)
-
-    def _busiest(self, server: int) -> BusyPartition | None:
-        if server not in self._loads:
-            return None
-        earlier, loads = self._loads[server]
-        return next(iter(rank_partitions(loads, earlier)), None)
-
-    def _is_news(self, server: int, now: float) -> bool:
-        last = self._hot_at.get(server)
-        if last is not None and now - last < self._rules.memory_seconds:
-            return False
-        self._hot_at[server] = now
-        return True
+        return ScalingStep(scale, reason, stragglers)
 
 
 def _trains(member: MemberStatus) -> bool:

@@ -109,7 +109,7 @@ class JobExecutor:
         mover: Moves partitions.
         recorder: What people look at.
         decide_epoch: Metrics of an epoch and whether to stop.
-        autoscaler: Chooses the number of workers, or only tells of hot servers; None: neither.
+        autoscaler: Chooses the number of workers; None: people do.
         clock: Seconds, never backwards.
         wall_clock: Unix time, seconds.
         events: Of the masters before this one, oldest first.
@@ -215,17 +215,6 @@ class JobExecutor:
         if step.scale is not None:
             _LOGGER.info("%s workers are wanted: %s", step.scale.target_workers, step.reason)
             self.submit(step.scale)
-        for server, busiest in step.hot_servers:
-            served = ""
-            if busiest is not None:
-                served = (
-                    f"; its busiest partition is {busiest.partition}, with {busiest.share:.0%} "
-                    "of its keys"
-                )
-            self.announce(
-                f"parameter server {server} works near its limit{served}",
-                "more parameter servers would help (runtime.parameter_servers)",
-            )
         for worker in step.stragglers:
             self.announce(f"worker {worker} stays far behind the others", "it is replaced")
             self._member_lane.put(partial(self._replace, worker))
@@ -539,7 +528,8 @@ class JobExecutor:
             what = f"{len(planned.partitions)} partitions"
             what += " and the dense parameters" if planned.takes_dense else ""
             self.announce(
-                f"{what} moved from parameter server {planned.source} to {planned.target}",
+                f"{what} moved from parameter server {planned.source} to {planned.target}: "
+                f"{planned.reason}",
                 f"updates of them were held for {held_seconds:.3f} s at most",
             )
 

@@ -147,10 +147,9 @@ class Master:
             decide_epoch=lambda action: decide_epoch(
                 action, config.train, step=steps_through(spec, action.totals.epoch)
             ),
-            autoscaler=Autoscaler(
-                bound_workers(config.runtime) if config.runtime.workers == "auto" else None,
-                time.monotonic,
-            ),
+            autoscaler=Autoscaler(bound_workers(config.runtime), time.monotonic)
+            if config.runtime.workers == "auto"
+            else None,
             events=read_events(records),
             newest_cut=find_newest_cut(folder, job.status().last_cut),
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.job import JobSettings
+from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
@@ -98,8 +99,13 @@ def plan_job(
         max_task_failures=runtime.max_task_failures,
         max_dropped_tasks=runtime.max_dropped_tasks,
         placement=balanced_placement(spec),
+        heat=_plan_heat(runtime.move_partitions_after_seconds),
     )
     return settings if launched else replace(settings, start_seconds=math.inf)
+
+
+def _plan_heat(seconds: float | None) -> HeatRules:
+    return HeatRules(may_move=False) if seconds is None else HeatRules(hot_seconds=seconds)
 
 
 def bound_workers(runtime: RuntimeConfig) -> WorkerBounds:

@@ -144,13 +144,22 @@ class Bench:
         assert self.register("ps", 0, incarnation) == ""
 
     def heartbeat(
-        self, role, index, incarnation, *reports, held=(), generation=None, rss=0, active=-1
+        self,
+        role,
+        index,
+        incarnation,
+        *reports,
+        held=(),
+        generation=None,
+        rss=0,
+        active=-1,
+        stats=None,
     ):
         request = HeartbeatRequest(
             Member(role, index, incarnation),
             self.job.generation if generation is None else generation,
             reports,
-            MemberStats(rss_bytes=rss),
+            stats or MemberStats(rss_bytes=rss),
             held,
             active_workers=active,
         )

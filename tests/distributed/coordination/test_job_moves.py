@@ -16,6 +16,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Tick,
 )
 from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
 from ctr_pipeline.distributed.coordination.placement import place_evenly
 
 FOUR = place_evenly(4, 10, 1, is_divided=True)
@@ -142,3 +143,110 @@ def test_a_server_hears_the_placement_that_it_does_not_know(bench):
     reply = bench.heartbeat("ps", 0, "p")
     assert reply.placement is None
     assert reply.ps_addresses == ("127.0.0.1:0", "127.0.0.1:1")
+
+
+class Busy:
+    """A job of servers with two partitions each, of which server 0 is at its limit."""
+
+    def __init__(self, num_servers=2):
+        self.bench = Bench(
+            num_parameter_servers=num_servers,
+            placement=place_evenly(2 * num_servers, 10, num_servers, is_divided=True),
+        )
+        self.num_servers = num_servers
+        self.seconds = 0
+        for index in range(1, num_servers):
+            self.bench.register("ps", index, f"p{index}")
+        self.bench.begin_training("w")
+
+    def go_on(self, seconds, *, share=1.0):
+        """Time passes in which everybody is heard."""
+        for _ in range(seconds):
+            self.seconds += 1
+            for index in range(self.num_servers):
+                own = self.bench.job.placement.partitions_of(index)
+                keys = tuple(100 * self.seconds + partition for partition in own)
+                zeros = (0,) * len(own)
+                stats = MemberStats(
+                    cpu_seconds=self.seconds * (share if index == 0 else 0.2),
+                    loads=PartitionLoads(own, zeros, zeros, keys, zeros),
+                )
+                self.bench.heartbeat("ps", index, f"p{index}" if index else "p", stats=stats)
+            self.bench.heartbeat("worker", 0, "w")
+            self.bench.tell(Tick(), after=1.0)
+
+    @property
+    def moves(self):
+        return self.bench.all_of(MovePartitions)
+
+
+def test_a_hot_server_gives_a_partition_away():
+    busy = Busy()
+    busy.go_on(30)
+    assert not busy.moves
+    busy.go_on(2)
+    (move,) = busy.moves
+    assert (move.planned.source, move.planned.target) == (0, 1)
+    assert move.planned.partitions == (0,)
+    assert "at 100% of its cores for 30 s" in move.planned.reason
+    busy.bench.tell(MoveReady(move.generation, move.version))
+    assert busy.bench.job.placement.owners == (1, 1, 0, 1)
+    # A pause, then the time that a server has to be hot for.
+    busy.go_on(58)
+    assert len(busy.moves) == 1
+    assert not busy.bench.all_of(RestoreCut)[1:]
+
+
+def test_after_a_move_that_failed_there_is_a_pause_too():
+    busy = Busy()
+    busy.go_on(32)
+    (move,) = busy.moves
+    busy.bench.tell(MoveFailed(move.generation, move.version, "no room"))
+    busy.go_on(58)
+    assert len(busy.moves) == 1
+    busy.go_on(8)
+    assert len(busy.moves) == 2
+
+
+def test_a_hot_server_waits_for_the_cut_under_way():
+    busy = Busy()
+    busy.bench.holds = {TakeCut}
+    busy.bench.train_all(most_tasks=1)
+    busy.go_on(60)
+    cut = busy.bench.all_of(TakeCut)[-1]
+    assert not busy.moves
+    busy.bench.tell(CutTaken(cut.cut))
+    busy.go_on(6)
+    assert len(busy.moves) == 1
+
+
+def test_heat_is_not_looked_at_while_servers_are_scaled():
+    busy = Busy()
+    busy.bench.tell(ServersAsked(3))
+    busy.go_on(60)
+    # The new server is not there yet.
+    assert not busy.moves
+    assert "of its cores" not in busy.bench.told()
+
+
+def test_scaled_servers_are_evened_out_once_and_heat_moves_from_there():
+    busy = Busy()
+    busy.bench.tell(ServersAsked(2))
+    busy.go_on(1)
+    assert "partitions are where they are to be" in busy.bench.told()
+    busy.go_on(40)
+    (move,) = busy.moves
+    busy.bench.tell(MoveReady(move.generation, move.version))
+    busy.go_on(200, share=0.5)
+    # 3 and 1 partitions: nobody evens that out again.
+    assert busy.bench.job.placement.owners.count(1) == 3
+    assert len(busy.moves) == 1
+
+
+def test_a_hot_server_without_another_is_told_of():
+    busy = Busy(num_servers=1)
+    busy.go_on(60)
+    assert not busy.moves
+    told = busy.bench.told()
+    assert told.count("parameter server 0 was at 100% of its cores for 30 s") == 1
+    assert "there is none to move partitions to" in told

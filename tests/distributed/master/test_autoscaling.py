@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
-from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
-from ctr_pipeline.distributed.coordination.moves import BusyPartition
+from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.coordination.scaling import ScalingRules, WorkerBounds
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 
@@ -21,9 +20,6 @@ class Simulated:
     target: int = 8
     now: float = 0.0
     trained: int = 0
-    ps_cpu: float = 0.0
-    ps_cores: float = 1.0
-    loads: PartitionLoads | None = None
     generation: int = 1
     phase: str = "training"
     speeds: object = None
@@ -45,9 +41,7 @@ class Simulated:
             )
             for index in range(self.target)
         ]
-        server = member(
-            "ps", 0, 0, MemberStats(cpu_seconds=self.ps_cpu, cores=self.ps_cores, loads=self.loads)
-        )
+        server = member("ps", 0, 0, MemberStats())
         return JobStatus(
             phase=self.phase,
             reason="",
@@ -130,52 +124,12 @@ def test_nothing_is_measured_outside_of_training():
     assert simulate(job) == []
 
 
-@pytest.mark.parametrize("bounds", [WorkerBounds(1, 1), None])
-def test_a_hot_server_is_told_once(bounds):
-    job = Simulated(lambda workers: 100.0, target=1, trained=1)
-    scaler = Autoscaler(bounds, lambda: job.now, RULES)
-    told = []
-    for _ in range(120):
-        told += [step.hot_servers for step in job.run(scaler, 1)]
-        job.ps_cpu += 0.97
-    assert told == [((0, None),)]
-
-
-def test_a_server_of_four_cores_is_not_hot_with_two_busy():
-    job = Simulated(lambda workers: 100.0, target=1, trained=1, ps_cores=4.0)
-    scaler = Autoscaler(None, lambda: job.now, RULES)
-    for _ in range(60):
-        assert job.run(scaler, 1) == []
-        job.ps_cpu += 2.0
-
-
-def test_the_busiest_partition_of_a_hot_server_is_named():
-    job = Simulated(lambda workers: 100.0, target=1, trained=1)
-    scaler = Autoscaler(None, lambda: job.now, RULES)
-    told = []
-    for second in range(60):
-        # Partition 8 was asked for most in all, partition 4 of late.
-        job.loads = PartitionLoads((4, 8), (1, 1), (50, 50), (30 * second, 9000), (30 * second, 0))
-        told += [step.hot_servers for step in job.run(scaler, 1)]
-        job.ps_cpu += 0.97
-    assert told == [((0, BusyPartition(4, 1.0)),)]
-
-
 def test_a_worker_far_behind_is_replaced_once():
     job = Simulated(lambda workers: 400.0, target=4, trained=1)
     job.speeds = {0: 110.0, 1: 120.0, 2: 115.0, 3: 10.0}
     scaler = Autoscaler(WorkerBounds(4, 4), lambda: job.now, RULES)
     stragglers = [step.stragglers for step in job.run(scaler, 300) if step.stragglers]
     assert stragglers == [(3,)]
-
-
-def test_where_people_choose_the_number_nothing_is_changed():
-    job = Simulated(lambda workers: 100.0 / workers, target=4)
-    job.speeds = {0: 110.0, 1: 120.0, 2: 115.0, 3: 10.0}
-    scaler = Autoscaler(None, lambda: job.now, RULES)
-    assert job.run(scaler, 100) == []
-    job.target = 7
-    assert job.run(scaler, 100) == []
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.spec import SplitShape
 from ctr_pipeline.distributed.master.settings import plan_epoch, plan_job, steps_through
 from ctr_pipeline.errors import TrainingError
@@ -112,3 +113,11 @@ def test_nothing_to_train_on_is_told(spec):
         plan(replace(spec, splits=(SplitShape("valid", "", 10),)))
     with pytest.raises(TrainingError, match="no training rows"):
         plan(replace(spec, splits=(SplitShape("train", "", 0),)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rules"), [(60.0, HeatRules(hot_seconds=60.0)), (None, HeatRules(may_move=False))]
+)
+def test_partitions_of_hot_servers_move_as_the_config_says(spec, seconds, rules):
+    assert plan(spec).heat == HeatRules()
+    assert plan(spec, move_partitions_after_seconds=seconds).heat == rules
