@@ -157,8 +157,8 @@ def main() -> None:
     from ctr_pipeline.export.model_card import ModelCardInfo
     from ctr_pipeline.export.servable import export_servable, publish_export
     from ctr_pipeline.features import ColumnType
+    from ctr_pipeline.models.build import build_model
     from ctr_pipeline.models.inputs import ModelSignature
-    from ctr_pipeline.models.registry import build_model
     from ctr_pipeline.preprocessing.build import build_preprocessing
     from ctr_pipeline.preprocessing.encode import ColumnEncoder
     from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.config.loader import LoadedConfig, config_from_mapping, load_config
 from ctr_pipeline.errors import DataError, RunFolderError
-from ctr_pipeline.models.names import check_model
+from ctr_pipeline.models.registry import check_model
 from ctr_pipeline.pipeline import run_pipeline
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.pipeline.workspace import RunFolder

@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_autoint(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Interacting layers over the fields, Eq. (9), and the deep part of Section 5.5.
 
     Dense numbers go into the deep and the linear part; the paper gives them embeddings.

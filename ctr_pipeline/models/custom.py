@@ -30,7 +30,7 @@ from ctr_pipeline.models.seeds import derive_seeds
 _FUNCTION = "build_model"
 
 
-def build_custom(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Runs the user's `build_model`.
 
     Returns:
@@ -44,8 +44,8 @@ def build_custom(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
         raise ValueError("a custom model needs a file")
     file = Path(config.file)
     module = _load_module(file)
-    build = getattr(module, _FUNCTION, None)
-    if not callable(build):
+    function = getattr(module, _FUNCTION, None)
+    if not callable(function):
         raise ModelError(
             f"defines no function '{_FUNCTION}'",
             place=str(file),
@@ -54,10 +54,10 @@ def build_custom(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     # Layers of the user without a seed of their own are then as reproducible as ours.
     keras.utils.set_random_seed(derive_seeds(seed, 1)[0])
     try:
-        logit_B = build(inputs, config.options)
+        logit_B = function(inputs, config.options)
     except Exception as error:
         raise _explain(error, file) from error
-    line = build.__code__.co_firstlineno if hasattr(build, "__code__") else 1
+    line = function.__code__.co_firstlineno if hasattr(function, "__code__") else 1
     _check_logit(logit_B, f"{file}:{line}")
     return logit_B
 

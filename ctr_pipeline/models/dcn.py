@@ -16,7 +16,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_dcn(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """The cross network, Eq. (3), beside the deep network, Eq. (4); combined as in Eq. (5), (6).
 
     The weights of the combination are two heads, one for each network's output.

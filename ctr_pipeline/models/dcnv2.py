@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_dcnv2(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Full-matrix cross layers, Eq. (1), beside the deep network; "parallel" in Section 3.4.
 
     The linear term comes on top of the paper's two networks.

@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_deepfm(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Eq. (1), ŷ = sigmoid(y_FM + y_DNN), before the sigmoid.
 
     y_FM is Eq. (2): the linear term and the pairs; y_DNN is Eq. (4); both read the same embeddings.

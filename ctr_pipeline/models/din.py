@@ -16,7 +16,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_din(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """The network of Figure 2, beside the linear term that all models here have.
 
     Its hidden layers are ReLU, as of all models here; the paper's are PReLU or Dice. Without

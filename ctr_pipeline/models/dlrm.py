@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_dlrm(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Section 2.1: a bottom network makes a vector of the numbers, which meets the embeddings.
 
     Inner products of all pairs, and the bottom's vector beside them, go through the top network,

@@ -18,7 +18,7 @@ from ctr_pipeline.models.layers.squeeze_excitation import SqueezeExcitation
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_fibinet(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Eq. (11) before the sigmoid: the linear term and a deep part over bilinear interactions.
 
     The pairs of the embeddings and those of the weighed embeddings, Eq. (8), are the deep part's

@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_finalmlp(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Two gated networks over the same input, Section 3.1 and 3.2, and their fusion, Eq. (6).
 
     The linear term comes on top of the paper's two streams.

@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_masknet(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Section 3.4: blocks over the normalised embeddings, guided by the embeddings themselves.
 
     Side by side their outputs go through the deep part; one after another the last one's does.

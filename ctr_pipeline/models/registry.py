@@ -1,120 +1,135 @@
-"""Every model's builder by its YAML name, and the model around it."""
+"""Every model: its name, what people call it, and the config keys it uses; needs no Keras.
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+A model is a line here and a module of its name beside this one with a function
+`build(inputs: ModelInputs, config: ModelConfig, seed: int)`, which returns logits, shape (batch,).
+"""
 
-import keras
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.errors import ModelError
-from ctr_pipeline.models.autoint import build_autoint
-from ctr_pipeline.models.custom import build_custom
-from ctr_pipeline.models.dcn import build_dcn
-from ctr_pipeline.models.dcnv2 import build_dcnv2
-from ctr_pipeline.models.deepfm import build_deepfm
-from ctr_pipeline.models.din import build_din
-from ctr_pipeline.models.dlrm import build_dlrm
-from ctr_pipeline.models.fibinet import build_fibinet
-from ctr_pipeline.models.finalmlp import build_finalmlp
-from ctr_pipeline.models.inputs import ModelInputs, ModelSignature, build_inputs
-from ctr_pipeline.models.masknet import build_masknet
-from ctr_pipeline.models.names import check_model
-from ctr_pipeline.models.wide_and_deep import build_wide_and_deep
-from ctr_pipeline.models.xdeepfm import build_xdeepfm
 
-MODEL_BUILDERS: dict[str, Callable[[ModelInputs, ModelConfig, int], Any]] = {
-    "deepfm": build_deepfm,
-    "wide_and_deep": build_wide_and_deep,
-    "xdeepfm": build_xdeepfm,
-    "dcn": build_dcn,
-    "dcnv2": build_dcnv2,
-    "autoint": build_autoint,
-    "fibinet": build_fibinet,
-    "masknet": build_masknet,
-    "finalmlp": build_finalmlp,
-    "dlrm": build_dlrm,
-    "din": build_din,
-    "custom": build_custom,
-}
-"""Every builder: (inputs, config, seed) -> logits (batch,)."""
+_ALWAYS = frozenset({"name", "embedding_dim"})
+_DEEP = _ALWAYS | {"hidden_units", "dropout"}
 
 
-def build_model(
-    config: ModelConfig,
-    signature: ModelSignature,
-    *,
-    seed: int,
-    precision: Literal["float32", "bfloat16"] = "float32",
-) -> keras.Model:
-    """Builds the model that the config names.
+@dataclass(frozen=True)
+class ModelKind:
+    """One architecture.
 
-    The logit of all but `custom` is b + Σ_f linear_BF + numbers · w_n + the architecture's own
-    parts; b starts at the logit of the base rate and w_n at zero.
+    Attributes:
+        name: `model.name` in YAML, and the module that builds it.
+        title: As papers and people write it.
+        keys: Of the section `model:` that it uses.
+        looks_into_sequences: Whether it gets the elements of sequences one by one.
+        use_xla: Whether it steps faster when compiled by XLA than by TensorFlow's own kernels.
+    """
+
+    name: str
+    title: str
+    keys: frozenset[str]
+    looks_into_sequences: bool = False
+    use_xla: bool = True
+
+
+_KINDS = (
+    ModelKind("deepfm", "DeepFM", _DEEP),
+    ModelKind("wide_and_deep", "Wide & Deep", _DEEP),
+    ModelKind("xdeepfm", "xDeepFM", _DEEP | {"cin_layers"}),
+    ModelKind("dcn", "DCN", _DEEP | {"cross_layers"}),
+    ModelKind("dcnv2", "DCN v2", _DEEP | {"cross_layers"}),
+    # Half as fast again without XLA on two cores.
+    ModelKind(
+        "autoint",
+        "AutoInt",
+        _DEEP | {"attention_layers", "attention_heads", "attention_units"},
+        use_xla=False,
+    ),
+    ModelKind("fibinet", "FiBiNET", _DEEP | {"senet_reduction", "bilinear"}),
+    ModelKind(
+        "masknet",
+        "MaskNet",
+        _DEEP | {"mask_blocks", "mask_block_units", "mask_units", "mask_structure"},
+    ),
+    ModelKind("finalmlp", "FinalMLP", _DEEP | {"second_hidden_units", "fusion_heads"}),
+    ModelKind("dlrm", "DLRM", _DEEP | {"bottom_units"}),
+    ModelKind("din", "DIN", _DEEP | {"target", "activation_units"}, looks_into_sequences=True),
+    ModelKind("custom", "Custom model", _ALWAYS | {"file", "options"}),
+)
+MODELS = {kind.name: kind for kind in _KINDS}
+"""Every model by its name in YAML."""
+
+
+def title_of(name: str) -> str:
+    """What people call a model; a name that is not known as it is."""
+    return MODELS[name].title if name in MODELS else name
+
+
+def nearest_model_name(name: str) -> str | None:
+    """The model name that `name` was probably meant to be, or None."""
+    plain = name.lower().replace("-", "_")
+    # Spellings that people use, such as "Wide&Deep" and "DCN-v2".
+    folded = {known.replace("_", ""): known for known in MODELS}
+    squeezed = plain.replace("_", "").replace("&", "and").replace(" ", "")
+    if squeezed in folded:
+        return folded[squeezed]
+    near = difflib.get_close_matches(plain, MODELS, n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
+def member_model(config: ModelConfig, name: str) -> ModelConfig:
+    """The section of a model of kind `name`, with the keys of `config` that this kind uses."""
+    return ModelConfig(
+        **{key: getattr(config, key) for key in MODELS[name].keys if key != "name"}, name=name
+    )
+
+
+def check_model(config: ModelConfig, members: Sequence[str] = ()) -> list[str]:
+    """What is wrong with the `model:` section, one sentence a problem; empty if nothing is.
+
+    A key that the model does not use is a problem only where it is set to something else than its
+    default: a resolved config spells all of them out.
 
     Args:
-        config: The `model:` section.
-        signature: Sizes of the inputs.
-        seed: Of initial weights and dropout; equal seeds give equal models.
-        precision: What layers compute in; variables, inputs and logits are float32 in either case.
-            With bfloat16, products of matrices have Keras's policy `mixed_bfloat16`, after
-            Micikevicius et al. 2018, "Mixed Precision Training" (arXiv:1710.03740); since bfloat16
-            reaches as far as float32, no loss is scaled (Kalamkar et al. 2019, arXiv:1905.12322).
-
-    Returns:
-        A model from the inputs {"embeddings": (batch, fields, dim), "linear": (batch, fields),
-        "numbers": (batch, numbers)}, float32, to logits (batch,); with sequences in the signature,
-        of "slots": (batch, slots, dim) and "coefficients": (batch, slots) as well. Its only
-        variables beside the trainable ones are states of seed generators.
-
-    Raises:
-        ValueError: The section does not fit together, or there is no feature.
-        ModelError: The user's own file is at fault.
+        config: The section.
+        members: `train.ensemble_models`, whose keys it may hold as well.
     """
-    problems = check_model(config)
-    if problems:
-        raise ValueError("; ".join(problems))
-    inputs = build_inputs(signature, seed=seed)
-    with _computing_in(precision):
-        logit_B = MODEL_BUILDERS[config.name](inputs, config, seed)
-    try:
-        model = keras.Model(inputs.as_dict(), logit_B, name=config.name)
-    except ValueError as error:
-        if config.file is None:
-            raise
-        raise ModelError(
-            f"the layers make no model: {error}",
-            place=config.file,
-            remedy="Make the logits from the inputs given, each layer with a name of its own",
-        ) from error
-    _check_state(model, config)
-    return model
-
-
-@contextmanager
-def _computing_in(precision: str) -> Iterator[None]:
-    """Layers that are made inside, and name no type of their own, compute in this."""
-    if precision == "float32":
-        yield
-        return
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(f"mixed_{precision}")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-def _check_state(model: keras.Model, config: ModelConfig) -> None:
-    """Refuses state that gradients do not train; seed generators are no such state."""
-    if model.non_trainable_weights:
-        names = ", ".join(weight.path for weight in model.non_trainable_weights)
-        raise ModelError(
-            f"the model has state that gradients do not train: {names}",
-            place=config.file,
-            remedy="Leave out batch normalisation, frozen layers and counters",
+    unknown = [name for name in (config.name, *members) if name not in MODELS]
+    if unknown:
+        near = nearest_model_name(unknown[0])
+        hint = f" (did you mean '{near}'?)" if near else ""
+        return [f"unknown model '{unknown[0]}'{hint}; there are {', '.join(MODELS)}"]
+    kinds = list(dict.fromkeys((config.name, *members)))
+    used = frozenset[str]().union(*(MODELS[kind].keys for kind in kinds))
+    problems = []
+    default = ModelConfig()
+    told = {key for key in config.model_fields_set if getattr(config, key) != getattr(default, key)}
+    for key in sorted(told - used):
+        owners = [known.name for known in _KINDS if key in known.keys]
+        named = " and ".join(f"'{kind}'" for kind in kinds)
+        has = "has" if len(kinds) == 1 else "have"
+        problems.append(f"{named} {has} no key '{key}'; it belongs to {', '.join(owners)}")
+    if "custom" in members and config.name != "custom":
+        problems.append(
+            "'custom' in train.ensemble_models needs the model's file: set model.name to custom as "
+            "well"
         )
-    if not model.trainable_weights:
-        raise ModelError(
-            "the model has nothing to train", place=config.file, remedy="Give it a layer"
-        )
+    if "din" in kinds and config.target is None:
+        problems.append("'din' needs the key 'target': the feature that sequences are held against")
+    if "finalmlp" in kinds:
+        problems += _check_heads(config)
+    return problems
+
+
+def _check_heads(config: ModelConfig) -> list[str]:
+    """Heads cut the last layer of each stream into equal pieces."""
+    streams = (config.hidden_units, config.second_hidden_units or config.hidden_units)
+    last = {units[-1] if units else 0 for units in streams}
+    if 0 in last:
+        return ["'finalmlp' needs at least one layer in hidden_units and second_hidden_units"]
+    return [
+        f"fusion_heads {config.fusion_heads} does not divide the last layer's {units} units"
+        for units in sorted(last)
+        if units % config.fusion_heads
+    ]

@@ -15,7 +15,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_wide_and_deep(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """Eq. (3): the wide term, linear in ids and numbers, plus the deep term.
 
     The wide part sees every id and number; the paper's hand-made cross products are ids too, made

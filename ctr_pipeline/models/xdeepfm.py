@@ -17,7 +17,7 @@ from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
 
 
-def build_xdeepfm(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     """The output unit, Eq. (10), before the sigmoid: linear, deep and interaction terms.
 
     Returns:

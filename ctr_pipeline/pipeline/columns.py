@@ -23,7 +23,7 @@ from ctr_pipeline.features import (
     Vocabulary,
     features_by_table,
 )
-from ctr_pipeline.models.names import TAKES_SLOTS
+from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.own_embeddings import own_values
 from ctr_pipeline.preprocessing.chains import check_chain
 from ctr_pipeline.preprocessing.sharing import share_problems
@@ -300,7 +300,8 @@ def _table_of(entry: FeatureEntry) -> str | None:
 def _wrong_dimension(config: Config, dimension: int | str | None) -> str | None:
     """Why vectors cannot have this length."""
     most = config.model.embedding_dim
-    comparing = TAKES_SLOTS & {config.model.name, *(config.train.ensemble_models or ())}
+    names = {config.model.name, *(config.train.ensemble_models or ())}
+    comparing = [name for name in names if name in MODELS and MODELS[name].looks_into_sequences]
     if dimension is not None and comparing:
         return (
             f"the model {min(comparing)} compares elements with a target, so that all vectors have "

@@ -3,9 +3,9 @@
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.sampling import sampling_of
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.names import TAKES_SLOTS, WITHOUT_XLA
-from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.precision import precision_of
 from ctr_pipeline.pipeline.rows import field_dims
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -33,7 +33,8 @@ def compile_model(
             user's own file is at fault.
     """
     configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
-    apart = config.model.name in TAKES_SLOTS
+    kind = MODELS[config.model.name]
+    apart = kind.looks_into_sequences
     signature = ModelSignature(
         num_fields=len(plan.fields),
         embedding_dim=config.model.embedding_dim,
@@ -54,7 +55,7 @@ def compile_model(
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
         slots=slots_of(plan, apart=apart),
-        use_xla=config.model.name not in WITHOUT_XLA,
+        use_xla=kind.use_xla,
     )
 
 

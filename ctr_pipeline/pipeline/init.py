@@ -15,7 +15,7 @@ from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.paths import names_table
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.features import FeatureSpec, Transform
-from ctr_pipeline.models.names import MODEL_KEYS
+from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.preview import Preview, preview_features
@@ -143,7 +143,7 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
     hidden = flow_yaml(list(model.hidden_units))
     lines += [
         "model:",
-        _line(f"  name: {model.name}", " | ".join(MODEL_KEYS)),
+        _line(f"  name: {model.name}", " | ".join(MODELS)),
         _line(f"  embedding_dim: {model.embedding_dim}", "numbers an id is described by"),
         _line(f"  hidden_units: {hidden}", "widths of the deep part's layers"),
         "train:",

@@ -40,7 +40,7 @@ from ctr_pipeline.errors import (
     RunFolderError,
     TrainingError,
 )
-from ctr_pipeline.models.names import check_model
+from ctr_pipeline.models.registry import check_model
 from ctr_pipeline.pipeline.encoding_stage import Encoding
 from ctr_pipeline.pipeline.trial_proposals import (
     Proposal,

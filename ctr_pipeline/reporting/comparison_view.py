@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import Series, calibration_overlay, line_chart, roc_chart
 from ctr_pipeline.reporting.data import (
     ComparedRun,
@@ -22,7 +23,7 @@ from ctr_pipeline.reporting.formats import (
     short_count,
     shorten,
 )
-from ctr_pipeline.reporting.headline import MODEL_TITLES, Card
+from ctr_pipeline.reporting.headline import Card
 from ctr_pipeline.reporting.table_pages import moment_text
 
 MAX_DRAWN = 8
@@ -112,7 +113,7 @@ def _run_view(run: ComparedRun, place: int) -> RunView:
         name=shorten(run.name, _NAME_LENGTH),
         folder=shorten(run.folder, 300),
         css=f"of-run run{place}" if place < MAX_DRAWN else "",
-        model=shorten(MODEL_TITLES.get(run.model, run.model), _NAME_LENGTH),
+        model=shorten(title_of(run.model), _NAME_LENGTH),
         auc=metric_text(None if test is None else test.auc),
         auc_ahead=_ahead(run, run.auc_difference, place),
         logloss=metric_text(None if test is None else test.logloss),

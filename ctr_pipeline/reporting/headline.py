@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ctr_pipeline.evaluation.likelihood import normalized_entropy
 from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import improvement_bar, interval_gauge
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import (
@@ -18,21 +19,6 @@ from ctr_pipeline.reporting.formats import (
     short_count,
     shorten,
 )
-
-MODEL_TITLES = {
-    "deepfm": "DeepFM",
-    "wide_and_deep": "Wide & Deep",
-    "xdeepfm": "xDeepFM",
-    "dcn": "DCN",
-    "dcnv2": "DCN v2",
-    "autoint": "AutoInt",
-    "fibinet": "FiBiNET",
-    "masknet": "MaskNet",
-    "finalmlp": "FinalMLP",
-    "dlrm": "DLRM",
-    "din": "DIN",
-    "custom": "Custom model",
-}
 
 
 @dataclass(frozen=True)
@@ -73,11 +59,10 @@ def held_out(data: ReportData) -> tuple[str, EvaluationResult | None]:
 def model_title(data: ReportData) -> str:
     """What the model is called, such as `DeepFM`, or `Ensemble of 2 × DeepFM, DCN v2`."""
     if not data.ensemble:
-        return MODEL_TITLES.get(data.model) or shorten(data.model, 40)
+        return shorten(title_of(data.model), 40)
     counted = Counter(one.model for one in data.ensemble)
     kinds = [
-        f"{count} × " * (count > 1) + (MODEL_TITLES.get(kind) or shorten(kind, 40))
-        for kind, count in counted.items()
+        f"{count} × " * (count > 1) + shorten(title_of(kind), 40) for kind, count in counted.items()
     ]
     return f"Ensemble of {', '.join(kinds)}"
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.features import ColumnType
+from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.axes import Scale
 from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.charts import calibration_chart, roc_chart
@@ -41,7 +42,6 @@ from ctr_pipeline.reporting.formats import (
     visible_text,
 )
 from ctr_pipeline.reporting.headline import (
-    MODEL_TITLES,
     headline_cards,
     held_out,
     metric_rows,
@@ -150,7 +150,7 @@ def _page(data: ReportData) -> dict[str, Any]:
         "page_kind": "report",
         "kicker": f"{shorten(title, 60)} · {moment_text(data.created)}",
         "model_title": title,
-        "model_titles": MODEL_TITLES,
+        "title_of": title_of,
         "rows_named": "The training rows",
         **_features(data.plan, data.statistics),
         **_left_out(data.left_out),

@@ -29,9 +29,9 @@ from ctr_pipeline.export.servable import (
     publish_export,
 )
 from ctr_pipeline.features import ColumnType
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.names import MODEL_KEYS
-from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fitted import (
@@ -307,7 +307,7 @@ def test_nothing_temporary_is_left(exported: ExportedModel) -> None:
 
 
 # DIN needs sequences, which this job has none of: its export is proved in a run of its own.
-@pytest.mark.parametrize("name", sorted(set(MODEL_KEYS) - {"custom", "din"}))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"custom", "din"}))
 def test_every_model_scores_as_in_training(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name)
     exported = job.export(tmp_path / "1")
@@ -363,7 +363,7 @@ from test_servable import Job
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
+from ctr_pipeline.models.build import build_model
 
 folder, num_rows, dim = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 job = Job(folder)

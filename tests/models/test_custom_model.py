@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 
 SIGNATURE = ModelSignature(num_fields=2, embedding_dim=3, num_numbers=1, base_rate=0.3)
 

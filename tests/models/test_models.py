@@ -9,26 +9,28 @@ import pytest
 import tensorflow as tf
 
 from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.layers import LocalActivation
-from ctr_pipeline.models.names import MODEL_KEYS, TAKES_SLOTS
-from ctr_pipeline.models.registry import MODEL_BUILDERS, build_model
+from ctr_pipeline.models.registry import MODELS
 
 BATCH = 7
 SIZES = [(4, 3), (1, 2), (3, 0), (0, 2)]
-BUILT_IN = [name for name in MODEL_BUILDERS if name != "custom"]
+BUILT_IN = [name for name in MODELS if name != "custom"]
 
 Weights = dict[str, np.ndarray]
 
 
 def small_config(name: str, dropout: float = 0.0) -> ModelConfig:
-    keys = {"target": "item", "activation_units": (4, 3)} if name in TAKES_SLOTS else {}
+    keys = (
+        {"target": "item", "activation_units": (4, 3)} if MODELS[name].looks_into_sequences else {}
+    )
     return ModelConfig(name=name, embedding_dim=3, hidden_units=(6, 5), dropout=dropout, **keys)
 
 
 def signature_of(name: str, fields: int = 4, numbers: int = 3) -> ModelSignature:
     """With two sequences where the model looks into them and there are fields enough."""
-    apart = name in TAKES_SLOTS and fields == 4
+    apart = name in MODELS and MODELS[name].looks_into_sequences and fields == 4
     return ModelSignature(
         fields, 3, numbers, 0.2, sequences=(2, 3) if apart else (), target=1 if apart else None
     )
@@ -295,7 +297,7 @@ OWN_ORACLES = {
 
 
 def test_registry_is_pinned() -> None:
-    assert list(MODEL_BUILDERS) == [
+    assert list(MODELS) == [
         "deepfm",
         "wide_and_deep",
         "xdeepfm",
@@ -309,7 +311,6 @@ def test_registry_is_pinned() -> None:
         "din",
         "custom",
     ]
-    assert list(MODEL_KEYS) == list(MODEL_BUILDERS)
 
 
 @pytest.mark.parametrize(("fields", "numbers"), SIZES)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.names import check_model
+from ctr_pipeline.models.registry import check_model
 from ctr_pipeline.pipeline.ensemble import JoinedRows, member_configs
 
 WIDTH = 2

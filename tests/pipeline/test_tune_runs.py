@@ -11,7 +11,7 @@ import yaml
 from clicks import settings_of, write_clicks
 
 from ctr_pipeline.config import load_config
-from ctr_pipeline.models.names import check_model
+from ctr_pipeline.models.registry import check_model
 from ctr_pipeline.pipeline import run_pipeline, tune
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history

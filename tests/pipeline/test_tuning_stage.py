@@ -11,7 +11,7 @@ import yaml
 
 from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, Interrupted, RunFolderError, TrainingError
-from ctr_pipeline.models.names import check_model
+from ctr_pipeline.models.registry import check_model
 from ctr_pipeline.pipeline import tune, tuning_stage
 from ctr_pipeline.pipeline.trial_proposals import TrialRecord
 from ctr_pipeline.pipeline.tuning_stage import SearchFolder, ranked, run_search, values_text

@@ -8,8 +8,8 @@ from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, draw_rows, n
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.training.compiled import CompiledModel
 
 NUM_VALID = 13

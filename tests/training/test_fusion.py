@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.fusion import compiled_parts, fused
 

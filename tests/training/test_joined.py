@@ -7,8 +7,8 @@ from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, NUM_ROWS, dr
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.progress import SilentTask
 from ctr_pipeline.training.compiled import CompiledModel, model_inputs
 from ctr_pipeline.training.joined import JoinedDense, JoinedModel, JoinedNetwork, MeanScorer

@@ -4,8 +4,8 @@ import pytest
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS
 
 from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.training.compiled import CompiledModel
 
 

@@ -9,8 +9,8 @@ from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_ROWS, draw_rows, writ
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.dataset.encoded import EncodedWriter
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.scoring import Scorer
 

@@ -9,8 +9,8 @@ from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import build_model
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 

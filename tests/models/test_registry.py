@@ -1,13 +1,15 @@
+import ast
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ctr_pipeline import models
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.models.names import (
-    MODEL_KEYS,
-    WITHOUT_XLA,
+from ctr_pipeline.models.registry import (
+    MODELS,
     check_model,
     member_model,
     nearest_model_name,
@@ -16,19 +18,23 @@ from ctr_pipeline.models.names import (
 
 def test_names_need_no_keras() -> None:
     code = (
-        "import sys, ctr_pipeline.models.names; "
+        "import sys, ctr_pipeline.models.registry; "
         "assert not {'keras', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_models_without_xla_exist() -> None:
-    assert set(MODEL_KEYS) > WITHOUT_XLA
+def test_every_model_is_a_module_that_builds_it() -> None:
+    for kind in MODELS.values():
+        module = ast.parse((Path(models.__file__).parent / f"{kind.name}.py").read_text())
+        functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+        (build,) = [function for function in functions if function.name == "build"]
+        assert [argument.arg for argument in build.args.args] == ["inputs", "config", "seed"]
 
 
 def test_every_key_exists_in_the_config() -> None:
-    for keys in MODEL_KEYS.values():
-        assert keys <= set(ModelConfig.model_fields)
+    for kind in MODELS.values():
+        assert kind.keys <= set(ModelConfig.model_fields)
 
 
 def test_defaults_of_unused_keys_are_no_problem() -> None:
