@@ -3,16 +3,25 @@
 Zipf-like ids, 26 tables, rows of a linear weight (Adagrad) and a vector of 16 (Adam), dense
 parameters of a DeepFM. Servers are processes of their own. Prints a Markdown table of medians.
 
-    python benchmarks/ps_speed.py [--servers 1 2 4] [--batch 4096] [--steps 100] [--dense 300000]
+    python benchmarks/ps_speed.py [--servers 1 2 4] [--threads 1 2 4] [--batch 4096] [--steps 100]
 
 Pull and push are what a worker waits for, one after the other and alone; in a run the pull of the
 next batch hides behind the step. Cores' milliseconds are what both sides spend on one batch.
+
+A second table has pulls and pushes of several threads at once, as of several workers, of one server
+without a network: batches a second, beside one thread in the same round; what the process spends on
+a batch; and for how much of the time its lock was held. The rounds of all numbers of threads
+alternate.
 """
 
 import argparse
+import itertools
 import multiprocessing
 import statistics
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,11 +45,20 @@ from ctr_pipeline.distributed.ps.program import row_threads, warm_up
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
+from ctr_pipeline.distributed.rpc.packed import (
+    DenseRequest,
+    PullReply,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    Status,
+)
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.worker.ps_client import PsClient
-from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec
 
 FIELDS = 26
+ROUNDS = 15
 ACCESS = Access(token="benchmark", tls=None)  # noqa: S106  guards nothing
 
 
@@ -190,6 +208,115 @@ def measure(
     }
 
 
+class Calls:
+    """What workers ask of a server, without the network: from messages to the bytes of answers.
+
+    Args:
+        core: The server.
+        batches: Ids, used in turns.
+        num_dense: Dense parameters.
+    """
+
+    def __init__(self, core: PsCore, batches: list[np.ndarray], num_dense: int) -> None:
+        self._core = core
+        self._numbers = itertools.count()
+        rng = np.random.default_rng(2)
+        keys = [np.unique(ids + (np.arange(FIELDS) << ID_BITS)) for ids in batches]
+        self._pulls = [
+            PullRequest(0, None, 0, create=True, dense_version=None, keys=found) for found in keys
+        ]
+        width = sum(part.dim for part in SEGMENTS)
+        dense = rng.standard_normal(num_dense, dtype=np.float32)
+        pushes = [
+            PushRequest(
+                generation=0,
+                batch=BatchId(0, 0, 1, 0),
+                worker=0,
+                step=1,
+                learning_rate_factor=1.0,
+                num_examples=len(batches[0]),
+                version=0,
+                keys=found,
+                num_occurrences=np.ones(len(found), np.int32),
+                sums=rng.standard_normal((len(found), width), dtype=np.float32),
+                dense=dense,
+                # As workers do: what the pull ahead of the push has read too early.
+                fresh_keys=np.intersect1d(found, following),
+            )
+            for found, following in zip(keys, [*keys[1:], keys[0]], strict=True)
+        ]
+        # As they come out of messages.
+        self._pushes = [PushRequest.decode(push.encode()) for push in pushes]
+        self.num_keys = statistics.mean(len(found) for found in keys)
+
+    def step(self) -> None:
+        """One batch: a pull and a push."""
+        number = next(self._numbers)
+        task, place = divmod(number, BATCHES_PER_TASK)
+        pulled = self._core.pull(self._pulls[number % len(self._pulls)])
+        push = replace(self._pushes[number % len(self._pushes)], batch=BatchId(0, task, 1, place))
+        pushed = self._core.push(push)
+        if not isinstance(pulled, PullReply) or not isinstance(pushed, PushReply):
+            raise TypeError("asynchronous mode answers at once")
+        if (pulled.status, pushed.status) != (Status.DONE, Status.DONE):
+            raise RuntimeError(f"batch {number}: {pulled.status.name}, {pushed.status.name}")
+        pulled.encode()
+        pushed.encode()
+
+
+def measure_threads(
+    numbers: Sequence[int], batches: list[np.ndarray], *, rounds: int, num_ids: int, num_dense: int
+) -> dict[str, dict[str, float]]:
+    """One server called by so many threads at once; by their number."""
+    spec = job_spec(1, num_ids, num_dense, batch_size=len(batches[0]))
+    warm_up(spec)
+    core = PsCore(spec, 0, threads=row_threads(spec))
+    core.restore(RestoreRequest(0, 0, (), (), ()))
+    core.init_dense(DenseRequest(0, 0, np.zeros(num_dense, np.float32)))
+    calls = Calls(core, batches, num_dense)
+    for _ in batches:
+        calls.step()
+    pools = {number: ThreadPoolExecutor(number) for number in {1, *numbers}}
+    steps = len(batches)
+    found: dict[int, list[tuple[float, float, float]]] = {number: [] for number in pools}
+    for _, number in itertools.product(range(rounds), sorted(pools)):
+        cpu, lock, started = time.process_time(), core.lock_seconds, time.perf_counter()
+        for done in [pools[number].submit(calls.step) for _ in range(steps)]:
+            done.result()
+        seconds = time.perf_counter() - started
+        found[number].append(
+            (
+                steps / seconds,
+                (time.process_time() - cpu) * 1e3 / steps,
+                (core.lock_seconds - lock) / seconds,
+            )
+        )
+    for pool in pools.values():
+        pool.shutdown()
+    return {
+        str(number): {
+            "batches_a_second": statistics.median(rate for rate, _, _ in found[number]),
+            **spread_of(
+                rate / alone[0] for (rate, *_), alone in zip(found[number], found[1], strict=True)
+            ),
+            "server_ms": statistics.median(cpu for _, cpu, _ in found[number]),
+            "lock_share": statistics.median(share for *_, share in found[number]),
+        }
+        for number in numbers
+    }
+
+
+def spread_of(ratios: Iterator[float]) -> dict[str, float]:
+    """Median and quartiles of ratios."""
+    ordered = sorted(ratios)
+    quarter = len(ordered) // 4
+    return {
+        "ratio": statistics.median(ordered),
+        "ratio_low": ordered[quarter],
+        "ratio_high": ordered[-1 - quarter],
+    }
+
+
 def seconds_of(channels: list[Connection]) -> float:
     """Processor time of all servers."""
     for channel in channels:
@@ -201,6 +328,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--servers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--batches", type=int, default=20, help="different ones, used in turns")
     parser.add_argument("--steps", type=int, default=100)
@@ -227,7 +355,32 @@ def main() -> None:
             for number, figures in results.items()
         ],
     )
-    write_results(options.json, benchmark="ps_speed", machine=machine, results=results)
+    threads = measure_threads(
+        options.threads,
+        batches,
+        rounds=3 if options.quick else ROUNDS,
+        num_ids=options.ids,
+        num_dense=options.dense,
+    )
+    print_table(
+        ["threads", "batches/s", "beside one (quartiles)", "server's cores, ms", "lock held"],
+        [
+            [
+                number,
+                f"{figures['batches_a_second']:.0f}",
+                f"{figures['ratio']:.2f} ({figures['ratio_low']:.2f}-{figures['ratio_high']:.2f})",
+                f"{figures['server_ms']:.1f}",
+                f"{figures['lock_share']:.0%}",
+            ]
+            for number, figures in threads.items()
+        ],
+    )
+    write_results(
+        options.json,
+        benchmark="ps_speed",
+        machine=machine,
+        results={"servers": results, "threads": threads},
+    )
 
 
 if __name__ == "__main__":

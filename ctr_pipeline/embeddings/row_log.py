@@ -168,9 +168,10 @@ class RowLogWriter:
         """Writes tombstones: these keys have no row from this cut on."""
         partitions = partitions_of(keys, len(self._slot_of_partition))
         order = np.argsort(partitions, kind="stable")
-        found, firsts = np.unique(partitions[order], return_index=True)
-        bounds = pairwise([*firsts.tolist(), len(keys)])
-        for partition, (first, end) in zip(found.tolist(), bounds, strict=True):
+        ends = np.cumsum(np.bincount(partitions)).tolist()
+        for partition, (first, end) in enumerate(pairwise([0, *ends])):
+            if first == end:
+                continue
             file = self._file(partition)
             for begin in range(first, end, _MOST_BUFFER_ROWS):
                 chosen = keys[order[begin : min(begin + _MOST_BUFFER_ROWS, end)]]

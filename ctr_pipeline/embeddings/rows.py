@@ -22,6 +22,7 @@ from ctr_pipeline.embeddings.layout import RowLayout
 from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.reserved import give_back, reserve_array
 from ctr_pipeline.embeddings.spilling import MemoryLimit, SpilledPart
+from ctr_pipeline.embeddings.unique import sorted_distinct
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN
 from ctr_pipeline.errors import TrainingError
 
@@ -295,7 +296,7 @@ class RowStorage:
         self._remove(goes)
         if self.delta_after is not None:
             # Sorted here, where nobody waits, and not at the instant of a cut.
-            evicted = np.unique(np.concatenate([self._evicted, evicted]))
+            evicted = sorted_distinct(np.concatenate([self._evicted, evicted]))
             self._evicted = evicted[self.find(evicted, RangeRunner(1))[0] < 0]
             self._num_rows_evicted_to = self.num_rows
         return num_evicted

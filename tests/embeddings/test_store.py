@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.unique import sorted_distinct
 from ctr_pipeline.errors import CheckpointError, TrainingError
 
 LINEAR = SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=10.0)
@@ -257,6 +258,13 @@ def test_index_grows_and_still_finds_every_row():
     keys = np.array(list(expected))
     np.testing.assert_array_equal(store.read_rows(keys), np.array(list(expected.values())))
     assert (store.read_rows(keys + 1) == 0).all()
+
+
+@given(st.lists(st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_distinct_keys_are_those_of_a_set(keys):
+    found = sorted_distinct(np.array(keys, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == sorted(set(keys))
 
 
 def test_keys_given_twice_make_one_row():

@@ -244,6 +244,11 @@ class PsCore:
         """For how long callers had to wait for one of them, at most."""
         return self._lock.longest_seconds
 
+    @property
+    def lock_seconds(self) -> float:
+        """For how long calls have held the lock that others wait for, in all."""
+        return self._lock.held_seconds
+
     def take_longest_lock(self) -> float:
         """`longest_lock_seconds`, which begins anew."""
         return self._lock.take_longest()

@@ -6,14 +6,16 @@ from types import TracebackType
 
 
 class MeasuredLock:
-    """A lock for `with`, which notes the longest time for which it was held.
+    """A lock for `with`, which notes for how long it was held.
 
     Attributes:
-        longest_seconds: That it was held, so far.
+        longest_seconds: At most, at a time.
+        held_seconds: In all.
     """
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
+        self.held_seconds = 0.0
         self._lock = threading.Lock()
         self._since = 0.0
 
@@ -32,5 +34,7 @@ class MeasuredLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.longest_seconds = max(self.longest_seconds, time.perf_counter() - self._since)
+        seconds = time.perf_counter() - self._since
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        self.held_seconds += seconds
         self._lock.release()

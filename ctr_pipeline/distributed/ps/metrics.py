@@ -121,6 +121,11 @@ class PsMetrics(Collector):
             "For how long calls waited for another one, at most.",
             core.longest_lock_seconds,
         )
+        yield CounterMetricFamily(
+            "ctrpipe_ps_lock_seconds",
+            "For how long calls held what others wait for; near 1 a second, more servers help.",
+            value=core.lock_seconds,
+        )
         yield _gauge("ctrpipe_ps_memory_bytes", "Resident memory.", stats.rss_bytes)
         yield CounterMetricFamily(
             "ctrpipe_ps_cpu_seconds", "User and system time.", value=stats.cpu_seconds

@@ -17,6 +17,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import BoolArray, Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.unique import sorted_distinct
 
 _MOST_NOTES = 64
 
@@ -63,11 +64,11 @@ class Outgoing:
         if len(moving):
             self._changed.append(moving)
         if len(self._changed) > _MOST_NOTES:
-            self._changed = [np.unique(np.concatenate(self._changed))]
+            self._changed = [sorted_distinct(np.concatenate(self._changed))]
 
     def take_changed(self, most: int) -> Int64Array:
         """At most so many of the keys noted, each once; they are forgotten."""
-        keys = np.unique(np.concatenate([np.empty(0, np.int64), *self._changed]))
+        keys = sorted_distinct(np.concatenate([np.empty(0, np.int64), *self._changed]))
         self._changed = [keys[most:]] if len(keys) > most else []
         return keys[:most]
 

@@ -4,7 +4,7 @@ from ctr_pipeline.distributed.ps import measured_lock
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 
 
-def test_it_knows_its_longest_hold(monkeypatch):
+def test_it_knows_its_longest_hold_and_all_of_them(monkeypatch):
     times = iter([1.0, 1.5, 2.0, 5.0, 6.0, 6.1])
     monkeypatch.setattr(measured_lock.time, "perf_counter", lambda: next(times))
     lock = MeasuredLock()
@@ -14,6 +14,7 @@ def test_it_knows_its_longest_hold(monkeypatch):
     assert lock.longest_seconds == 3.0
     assert lock.take_longest() == 3.0
     assert lock.longest_seconds == 0.0
+    assert lock.held_seconds == pytest.approx(0.5 + 3.0 + 0.1)
 
 
 def test_it_is_given_up_with_an_exception():

@@ -134,6 +134,7 @@ def test_it_registers_serves_and_leaves(master, tmp_path):
         "ctrpipe_ps_evicted_rows_total 0.0",
         "ctrpipe_ps_longest_hold_seconds ",
         "ctrpipe_ps_longest_lock_seconds ",
+        "ctrpipe_ps_lock_seconds_total ",
         "ctrpipe_ps_generation 1.0",
         "ctrpipe_ps_version 1.0",
     ):
