@@ -18,6 +18,20 @@ class Claims:
         self._open: dict[int, dict[str, int]] = {}
         self._in_cut: dict[int, dict[str, int]] = {}
 
+    def to_json(self, task: int | None = None) -> list[tuple[int, str, int]]:
+        """Tasks, workers and masks of their batches; None: of all tasks."""
+        return [
+            (number, incarnation, mask)
+            for batches in (self._open, self._in_cut)
+            for number in (batches if task is None else {task} & batches.keys())
+            for incarnation, mask in batches[number].items()
+        ]
+
+    def load_json(self, record: Iterable[tuple[int, str, int]]) -> None:
+        """Adds what `to_json` gave."""
+        for task, incarnation, mask in record:
+            self.add(task, mask, incarnation)
+
     def add(self, task: int, mask: int, incarnation: str) -> None:
         """A worker has reported batches; the name is empty where nobody knows whose they were."""
         by_worker = self._open.setdefault(task, {})

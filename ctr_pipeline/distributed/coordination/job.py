@@ -222,7 +222,8 @@ class Job:
         job._head, job._ledger, job._scoring = stored.head, stored.ledger, stored.scoring
         job._members, job._cuts = stored.members, stored.cuts
         job._servers = stored.servers or job._servers
-        job._records.continue_after(stored.base_era, stored.scoring_era)
+        job._records.continue_after(stored)
+        job._claims = stored.claims
         # It may have counted more since its last cut; one cut too many does no harm.
         job._counted_since_cut = True
         job._stops_with = stored.head.next_cut
@@ -288,7 +289,7 @@ class Job:
         for board in self._boards():
             for key, task in board.touched():
                 task.failures = 0
-                self._touch_task(board, key)
+                self._touch_task(key, task)
         settings = self._settings
         self._head.min_workers, self._head.max_workers = settings.min_workers, settings.max_workers
         self._head.target_workers = settings.max_workers
@@ -540,11 +541,19 @@ class Job:
         if not self._is_wanted(member):
             directive = "leave"
             member.told_to_leave = True
+        is_current = request.generation == self._head.generation
+        # Of a task that it has just said to be done nothing is revoked.
+        ended = [
+            HeldLease(report.key, report.attempt) for report in request.reports if report.finished
+        ]
         revoked = tuple(
             lease
             for lease in request.held
-            if request.generation != self._head.generation
-            or not self._holds(request.member.incarnation, lease)
+            if not is_current
+            or not (
+                self._holds(request.member.incarnation, lease)
+                or (lease in ended and self._is_done(lease.key))
+            )
         )
         active: tuple[str, ...] | None = None
         if request.member.role == "ps" and self._settings.has_rounds:
@@ -618,7 +627,7 @@ class Job:
             return LeaseReply("wait", generation, (), _WAIT_SECONDS)
         # Final scores are wanted as files; those of an epoch are not.
         folder = self._settings.scores_folder if self._head.training_over else ""
-        tasks = tuple(leased_task(key, board.tasks[key], folder) for key in keys)
+        tasks = tuple(leased_task(key, board.task(key), folder) for key in keys)
         return LeaseReply("tasks", generation, tasks, 0.0)
 
     def _answer_waiting(self) -> None:
@@ -803,7 +812,7 @@ class Job:
     def _split_totals(self, board: TaskBoard, split: ScoredSplit) -> SplitTotals:
         parts = [
             task.scores
-            for key, task in board.tasks.items()
+            for key, task in board.touched()
             if key.split == split.name and task.scores is not None
         ]
         return SplitTotals(split.name, split.num_rows, merge_scores(parts))
@@ -1243,15 +1252,18 @@ class Job:
 
     def _board_of(self, key: TaskKey) -> TaskBoard | None:
         board = self._ledger.board if key.kind == "train" else self._scoring
-        return board if board is not None and key in board.tasks else None
+        return board if board is not None and key in board else None
+
+    def _is_done(self, key: TaskKey) -> bool:
+        board = self._board_of(key)
+        return board is not None and board.task(key).is_done
 
     def _holds(self, incarnation: str, lease: HeldLease) -> bool:
         board = self._board_of(lease.key)
         if board is None:
             return False
-        task = board.tasks[lease.key]
-        # Of a task that is done nothing is revoked: it is the worker's to be told so.
-        return task.attempt == lease.attempt and (task.holder == incarnation or task.is_done)
+        task = board.task(lease.key)
+        return task.attempt == lease.attempt and task.holder == incarnation
 
     def _active_workers(self) -> tuple[str, ...]:
         board = self._ledger.board
@@ -1300,7 +1312,7 @@ class Job:
         else:
             key = stolen
             board.lease_again(key, member.incarnation, self._head.attempt, now)
-        self._touch_task(board, key, durable=True)
+        self._touch_task(key, board.task(key), durable=True)
         self._touch_head(durable=True)
         return key
 
@@ -1308,16 +1320,18 @@ class Job:
         """A held task is there for all again."""
         board.release(key)
         self._look_at = None
-        self._touch_task(board, key)
+        self._touch_task(key, board.task(key))
 
     def _take_in_report(self, member: MemberState, report: TaskReport, generation: int) -> None:
         board = self._board_of(report.key)
-        task = None if board is None else board.tasks[report.key]
-        is_ours = task is not None and report.attempt == task.attempt
-        if generation != self._head.generation or board is None or task is None or not is_ours:
+        task = None if board is None else board.task(report.key)
+        if generation != self._head.generation or board is None or task is None:
             self._head.refused_reports += 1
             return
         if task.is_over:
+            return
+        if report.attempt != task.attempt:
+            self._head.refused_reports += 1
             return
         key, holds = report.key, task.holder == member.incarnation
         nonsense = find_nonsense(report, task)
@@ -1378,18 +1392,18 @@ class Job:
             self._actions.append(Announce("the job has recovered", done, seconds))
 
     def _finish_task(self, member: MemberState, board: TaskBoard, report: TaskReport) -> None:
-        task = board.tasks[report.key]
+        task = board.task(report.key)
         rows = task.rows_in(task.full_mask & ~task.mask_at_lease)
         if rows and task.seconds_seen > 0:
             self._seconds_per_row[report.key.kind].add(task.seconds_seen / rows)
         board.settle(report.key)
         member.idle_since = self._clock.seconds
-        self._touch_task(board, report.key, durable=True)
+        self._touch_task(report.key, task, durable=True)
 
     def _take_in_task_failure(
         self, member: MemberState, board: TaskBoard, key: TaskKey, failure: str
     ) -> None:
-        task = board.tasks[key]
+        task = board.task(key)
         task.failures += 1
         name, most = name_of(key, task), self._settings.max_task_failures
         last_line = last_line_of(failure)
@@ -1409,7 +1423,7 @@ class Job:
         else:
             self._release(board, key)
             self._fail(f"{name} failed {task.failures} times, the last time: {last_line}", failure)
-        self._touch_task(board, key, durable=True)
+        self._touch_task(key, board.task(key), durable=True)
 
     def _check_tasks(self) -> None:
         """Looks for tasks that stand still or take too long, and for stragglers."""
@@ -1496,7 +1510,7 @@ class Job:
     ) -> None:
         self._release(board, key)
         member.idle_since = self._clock.seconds
-        what = f"{name_of(key, board.tasks[key])} takes {member.name} longer than {patience:.0f} s"
+        what = f"{name_of(key, board.task(key))} takes {member.name} longer than {patience:.0f} s"
         self._actions.append(Announce(what, "what is left of it is given to others"))
 
     def _has_another(self, member: MemberState) -> bool:
@@ -1550,8 +1564,7 @@ class Job:
         self._records.put_cut(record)
         if self._pending_ends_epoch:
             self._ledger.epoch_cuts[self._ledger.epoch - 1] = record.cut
-            self._write_ledger()
-        self._touch_head(durable=True)
+        self._compact_ledger()
         self._drop_cuts()
         # One that was begun before the epoch was over is not the cut at its end.
         if self._head.phase == "cutting" and self._pending_ends_epoch:
@@ -1684,9 +1697,9 @@ class Job:
         # Failures belong to the task, not to the model.
         board = self._ledger.board
         for key, count in failures.items():
-            if count and board is not None and key in board.tasks:
-                board.tasks[key].failures = count
-                self._touch_task(board, key)
+            if count and board is not None and key in board:
+                board.remember_failures(key, count)
+                self._touch_task(key, board.task(key))
 
     def _take_in_failed_restore(self, event: RestoreFailed) -> None:
         if not self._awaits_restore(event.generation):
@@ -1800,12 +1813,25 @@ class Job:
     def _touch_member(self, member: MemberState, *, durable: bool = False) -> None:
         self._records.put_member(member, durable=durable)
 
-    def _touch_task(self, board: TaskBoard, key: TaskKey, *, durable: bool = False) -> None:
-        self._records.put_task(key, board.tasks[key], durable=durable)
+    def _touch_task(self, key: TaskKey, task: Task, *, durable: bool = False) -> None:
+        if key.kind == "train":
+            self._records.put_task(key, task, self._claims, durable=durable)
+        else:
+            self._records.put_score_task(key, task, durable=durable)
 
     def _write_ledger(self) -> None:
-        self._records.put_base(self._ledger)
+        self._records.put_base(self._ledger, self._claims)
         self._touch_head(durable=True)
+
+    def _compact_ledger(self) -> None:
+        """Records of single tasks are left for those that somebody is to work on."""
+        board = self._ledger.board
+        if board is not None:
+            self._head.repeated = self._repeated()
+            board.forget_repeated()
+        self._write_ledger()
+        for key, task in () if board is None else board.touched():
+            self._touch_task(key, task)
 
     def _flush(self) -> list[Action]:
         if self._waiting:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.distributed.coordination.messages import TaskKey
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, TaskBoard, name_of
 
 
@@ -88,10 +87,7 @@ class Ledger:
         rows = {epoch.epoch: epoch.trained - theirs.get(epoch.epoch, 0) for epoch in self.closed}
         if self.board is not None and other.epoch <= self.epoch:
             board = other.board if other.epoch == self.epoch else None
-            rows[self.epoch] = sum(
-                task.rows_in(task.done_mask & ~(board.tasks[key].done_mask if board else 0))
-                for key, task in self.board.touched()
-            )
+            rows[self.epoch] = self.board.rows_beyond(board)
         return {epoch: number for epoch, number in rows.items() if number}
 
     def dropped_tasks(self) -> tuple[str, ...]:
@@ -126,14 +122,10 @@ class Ledger:
         self.board = None
 
     def freeze(self) -> dict[str, object]:
-        """All of it as JSON, without leases and failures, which are no part of a model."""
-        tasks = None
-        if self.board is not None:
-            tasks = [
-                [key.task, task.done_mask, task.loss_sum, list(task.losses.items()), task.dropped]
-                for key, task in self.board.tasks.items()
-                if task.done_mask or task.dropped
-            ]
+        """All of it as JSON, without leases and failures, which are no part of a model.
+
+        Its size follows the tasks at work, not those that are done.
+        """
         return {
             "closed": [
                 [
@@ -146,8 +138,8 @@ class Ledger:
                 ]
                 for epoch in self.closed
             ],
-            "tasks": tasks,
-            "over": [] if self.board is None else self.board.over_ranges(),
+            "board": None if self.board is None else self.board.freeze(),
+            "over": [] if self.board is None else [list(run) for run in self.board.over_ranges()],
             "history": [dict(record) for record in self.history],
             "best_epoch": self.best_epoch,
             "epoch_cuts": [list(pair) for pair in self.epoch_cuts.items()],
@@ -171,12 +163,6 @@ class Ledger:
         ledger.history = list(frozen["history"])
         ledger.best_epoch = frozen["best_epoch"]
         ledger.epoch_cuts = dict(frozen["epoch_cuts"])
-        if frozen["tasks"] is not None:
-            board = TaskBoard.of_epoch(plan_epoch(ledger.epoch))
-            for number, mask, loss_sum, losses, dropped in frozen["tasks"]:
-                task = board.tasks[TaskKey("train", ledger.epoch, number, "train")]
-                task.done_mask, task.loss_sum, task.dropped = mask, loss_sum, dropped
-                task.losses = dict(losses)
-            board.refresh()
-            ledger.board = board
+        if frozen["board"] is not None:
+            ledger.board = TaskBoard.thaw(plan_epoch(ledger.epoch), frozen["board"])
         return ledger

@@ -2,21 +2,23 @@
 
 - `head`: what there is one of.
 - `base`: the ledger that rolls back, as a whole, at the beginning of an *era*: of an epoch, of the
-  time between epochs, or after a rollback.
+  time between epochs, after a rollback, or after a cut.
 - `task/<number>`: a training task that was leased, given back or ended since. Its batches that are
   done are in it as of then: a master that reads it hears of the others from the worker that holds
   it, or their marks at the servers say that they are trained.
+  Both name the batches that were reported and that no cut has shown.
 - `scoring`, and `score/<split>/<number>`: what is being scored, and its tasks that have changed.
 - `member/<role>/<index>`, `cut/<number>`.
 - `servers`: who holds what, once that is other than at the beginning.
 
-Records of tasks name their era. Those of an older one are void, so a rollback or a new epoch is one
-small transaction, however many tasks there are.
+Records of tasks name their era. Those of an older one are void, and go when the next one begins: a
+ledger is as large as the work since the last cut, however many tasks there are.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from ctr_pipeline.distributed.coordination.claims import Claims
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json, Persist, Phase, SplitTotals
 from ctr_pipeline.distributed.coordination.ledger import Ledger
@@ -150,13 +152,16 @@ class LedgerRecords:
         self._is_durable = False
         self._has_head = False
         self._newest_era = 0
+        self._task_names: set[str] = set()
+        """Records of training tasks that have been put and not deleted."""
         self.base_era = 0
         self.scoring_era = 0
 
-    def continue_after(self, base_era: int, scoring_era: int) -> None:
+    def continue_after(self, stored: "StoredJob") -> None:
         """Goes on where another master ended."""
-        self.base_era, self.scoring_era = base_era, scoring_era
-        self._newest_era = max(base_era, scoring_era)
+        self.base_era, self.scoring_era = stored.base_era, stored.scoring_era
+        self._task_names = set(stored.task_names)
+        self._newest_era = max(self.base_era, self.scoring_era)
 
     def put(self, name: str, record: Json | None, *, durable: bool) -> None:
         """A record has changed; None: it is gone."""
@@ -168,13 +173,15 @@ class LedgerRecords:
         self._has_head = True
         self._is_durable |= durable
 
-    def put_base(self, ledger: Ledger) -> None:
+    def put_base(self, ledger: Ledger, claims: Claims) -> None:
         """An era begins: records of single tasks before it are void from now on."""
         self._newest_era += 1
         self.base_era = self._newest_era
-        for name in [name for name in self._changes if name.startswith("task/")]:
-            del self._changes[name]
-        self.put("base", {"era": self.base_era, "ledger": ledger.freeze()}, durable=True)
+        for name in self._task_names:
+            self._changes[name] = None
+        self._task_names.clear()
+        record = {"era": self.base_era, "ledger": ledger.freeze(), "claims": claims.to_json()}
+        self.put("base", record, durable=True)
 
     def put_scoring(self, epoch: int, *, final: bool) -> None:
         """Splits begin to be scored: the final ones, or the one after every epoch."""
@@ -187,12 +194,17 @@ class LedgerRecords:
         """Nothing is being scored any more."""
         self.put("scoring", None, durable=True)
 
-    def put_task(self, key: TaskKey, task: Task, *, durable: bool) -> None:
-        """A task has changed."""
-        is_train = key.kind == "train"
-        name = f"task/{key.task}" if is_train else f"score/{key.split}/{key.task}"
-        era = self.base_era if is_train else self.scoring_era
-        self.put(name, {"era": era, **task.to_json()}, durable=durable)
+    def put_task(self, key: TaskKey, task: Task, claims: Claims, *, durable: bool) -> None:
+        """A training task has changed."""
+        name = f"task/{key.task}"
+        self._task_names.add(name)
+        record = {**task.to_json(), "era": self.base_era, "claims": claims.to_json(key.task)}
+        self.put(name, record, durable=durable)
+
+    def put_score_task(self, key: TaskKey, task: Task, *, durable: bool) -> None:
+        """A score task has changed."""
+        record = {**task.to_json(), "era": self.scoring_era}
+        self.put(f"score/{key.split}/{key.task}", record, durable=durable)
 
     def put_member(self, member: MemberState, *, durable: bool) -> None:
         """A member has changed."""
@@ -235,6 +247,8 @@ class StoredJob:
         servers: None: as the job began.
         base_era: Of the records of training tasks.
         scoring_era: Of the records of score tasks.
+        claims: Batches that were reported and that no cut has shown yet.
+        task_names: Of all records of training tasks, void ones included.
     """
 
     head: JobHead
@@ -245,6 +259,8 @@ class StoredJob:
     servers: Servers | None
     base_era: int
     scoring_era: int
+    claims: Claims
+    task_names: frozenset[str]
 
 
 def read_records(records: Mapping[str, Json], settings: JobSettings) -> StoredJob | None:
@@ -269,10 +285,15 @@ def read_records(records: Mapping[str, Json], settings: JobSettings) -> StoredJo
     cuts: dict[int, CutRecord] = {}
     trained: dict[TaskKey, Json] = {}
     scored: dict[TaskKey, Json] = {}
+    claims, task_names = Claims(), set[str]()
+    claims.load_json(base["claims"])
     for name, record in records.items():
         kind, _, rest = name.partition("/")
         owner, _, number = rest.rpartition("/")
+        if kind == "task":
+            task_names.add(name)
         if kind == "task" and record["era"] == base["era"]:
+            claims.load_json(record["claims"])
             trained[TaskKey("train", ledger.epoch, int(number), "train")] = record
         elif kind == "score" and scoring is not None and record["era"] == scoring_era:
             scored[TaskKey("score", scored_epoch, int(number), owner)] = record
@@ -288,4 +309,15 @@ def read_records(records: Mapping[str, Json], settings: JobSettings) -> StoredJo
         scoring.load(scored)
     head = JobHead.from_json(records["head"])
     servers = Servers.from_json(records["servers"]) if "servers" in records else None
-    return StoredJob(head, ledger, scoring, members, cuts, servers, base["era"], scoring_era)
+    return StoredJob(
+        head,
+        ledger,
+        scoring,
+        members,
+        cuts,
+        servers,
+        base["era"],
+        scoring_era,
+        claims,
+        frozenset(task_names),
+    )

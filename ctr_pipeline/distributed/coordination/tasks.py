@@ -2,8 +2,11 @@
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Protocol
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import (
@@ -13,6 +16,33 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskReport,
 )
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK
+
+
+class TaskPlan(Protocol):
+    """What tasks there are, by number, in the order in which they are leased."""
+
+    @property
+    def num_tasks(self) -> int:
+        """All of them."""
+
+    @property
+    def keeps_done(self) -> bool:
+        """Whether more of a done task is of use than that it is done."""
+
+    def key_of(self, number: int) -> TaskKey:
+        """The name of a task."""
+
+    def number_of(self, key: TaskKey) -> int | None:
+        """The task of a name; None if it is none of these."""
+
+    def make_task(self, number: int) -> "Task":
+        """A task that nobody has worked on."""
+
+    def rows_between(self, first: int, end: int) -> int:
+        """Records of the tasks from the first to before the end."""
+
+    def batches_between(self, first: int, end: int) -> int:
+        """Batches of them."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +65,7 @@ class EpochPlan:
 
     def rows_of(self, task: int) -> int:
         """Rows of a task."""
-        return dict(self.other_rows).get(task, self.rows_per_task)
+        return next((rows for other, rows in self.other_rows if other == task), self.rows_per_task)
 
     def batches_of(self, task: int) -> int:
         """Batches of a task, at most `BATCHES_PER_TASK`."""
@@ -44,8 +74,36 @@ class EpochPlan:
     @property
     def num_rows(self) -> int:
         """Rows of the epoch."""
-        others = dict(self.other_rows)
-        return (self.num_tasks - len(others)) * self.rows_per_task + sum(others.values())
+        return self.rows_between(0, self.num_tasks)
+
+    @property
+    def keeps_done(self) -> bool:
+        """What a done task held is in the sums of the epoch."""
+        return False
+
+    def key_of(self, number: int) -> TaskKey:
+        """The name of a task."""
+        return TaskKey("train", self.epoch, number, "train")
+
+    def number_of(self, key: TaskKey) -> int | None:
+        """The task of a name; None if it is none of the epoch."""
+        is_ours = (key.kind, key.epoch, key.split) == ("train", self.epoch, "train")
+        return key.task if is_ours and 0 <= key.task < self.num_tasks else None
+
+    def make_task(self, number: int) -> "Task":
+        """A task that nobody has worked on."""
+        return Task(self.rows_of(number), self.batch_size)
+
+    def rows_between(self, first: int, end: int) -> int:
+        """Rows of the tasks from the first to before the end."""
+        others = [rows for task, rows in self.other_rows if first <= task < end]
+        return (end - first - len(others)) * self.rows_per_task + sum(others)
+
+    def batches_between(self, first: int, end: int) -> int:
+        """Batches of them."""
+        others = [self.batches_of(task) for task, _ in self.other_rows if first <= task < end]
+        usual = -(-self.rows_per_task // self.batch_size)
+        return (end - first - len(others)) * usual + sum(others)
 
 
 @dataclass(frozen=True)
@@ -74,6 +132,126 @@ class ScoredSplit:
     def rows_of(self, task: int) -> int:
         """Rows of a task."""
         return min(self.rows_per_task, self.num_rows - self.first_row_of(task))
+
+
+@dataclass(frozen=True)
+class ScorePlan:
+    """Splits that are scored after an epoch, one after another; a task is one batch.
+
+    Attributes:
+        splits: In their order.
+        epoch: From 0.
+    """
+
+    splits: tuple[ScoredSplit, ...]
+    epoch: int
+
+    @property
+    def num_tasks(self) -> int:
+        """Ranges of rows."""
+        return sum(split.num_tasks for split in self.splits)
+
+    @property
+    def keeps_done(self) -> bool:
+        """Their scores are what they were for."""
+        return True
+
+    @property
+    def _firsts(self) -> list[int]:
+        return list(accumulate((split.num_tasks for split in self.splits), initial=0))
+
+    def _find(self, number: int) -> tuple[ScoredSplit, int]:
+        firsts = self._firsts
+        place = bisect_right(firsts, number) - 1
+        return self.splits[place], number - firsts[place]
+
+    def key_of(self, number: int) -> TaskKey:
+        """The name of a task."""
+        split, task = self._find(number)
+        return TaskKey("score", self.epoch, task, split.name)
+
+    def number_of(self, key: TaskKey) -> int | None:
+        """The task of a name; None if it is none of these."""
+        for split, first in zip(self.splits, self._firsts, strict=False):
+            if split.name == key.split and 0 <= key.task < split.num_tasks:
+                return first + key.task if (key.kind, key.epoch) == ("score", self.epoch) else None
+        return None
+
+    def make_task(self, number: int) -> "Task":
+        """A task that nobody has worked on."""
+        split, task = self._find(number)
+        return Task(split.rows_of(task), split.rows_of(task), split.first_row_of(task))
+
+    def rows_between(self, first: int, end: int) -> int:
+        """Rows of the tasks from the first to before the end."""
+        return sum(self.make_task(number).num_rows for number in range(first, end))
+
+    def batches_between(self, first: int, end: int) -> int:
+        """Batches of them."""
+        return end - first
+
+
+class TaskRanges:
+    """Numbers of tasks, as runs of neighbours: few, however many tasks there are.
+
+    Args:
+        runs: The first number of each run and the one after its last, ascending and apart.
+    """
+
+    def __init__(self, runs: Iterable[Iterable[int]] = ()) -> None:
+        pairs = [tuple(run) for run in runs]
+        self._firsts = [first for first, _ in pairs]
+        self._ends = [end for _, end in pairs]
+        self.num_tasks = sum(end - first for first, end in pairs)
+        """In all runs."""
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The first number of each run and the one after its last, ascending."""
+        return zip(self._firsts, self._ends, strict=True)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._firsts, number) - 1
+        return place >= 0 and number < self._ends[place]
+
+    @property
+    def end(self) -> int:
+        """The one after the last."""
+        return self._ends[-1] if self._ends else 0
+
+    def add(self, number: int) -> None:
+        """One more, which need not be new."""
+        if number in self:
+            return
+        self.num_tasks += 1
+        place = bisect_right(self._firsts, number)
+        joins_before = place > 0 and self._ends[place - 1] == number
+        joins_after = place < len(self._firsts) and self._firsts[place] == number + 1
+        if joins_before and joins_after:
+            self._ends[place - 1] = self._ends.pop(place)
+            del self._firsts[place]
+        elif joins_before:
+            self._ends[place - 1] += 1
+        elif joins_after:
+            self._firsts[place] -= 1
+        else:
+            self._firsts.insert(place, number)
+            self._ends.insert(place, number + 1)
+
+    def gaps(self, end: int) -> Iterator[int]:
+        """Numbers before the end that are not among these."""
+        before = 0
+        for first, after in (*self, (end, end)):
+            yield from range(before, min(first, end))
+            before = after
+
+    def common_with(self, other: "TaskRanges") -> Iterator[tuple[int, int]]:
+        """Runs of the numbers that are among both."""
+        ours, theirs = list(self), list(other)
+        while ours and theirs:
+            first, end = max(ours[0][0], theirs[0][0]), min(ours[0][1], theirs[0][1])
+            if first < end:
+                yield first, end
+            (ours if ours[0][1] == end else theirs).pop(0)
 
 
 @dataclass
@@ -210,80 +388,91 @@ class Task:
 
 
 class TaskBoard:
-    """The tasks of one epoch, or of the splits that are being scored, in the order to lease them.
+    """The tasks of one epoch, or of the splits that are being scored.
+
+    It holds those that were leased and are not done; of the others, however many there are, only
+    which are done.
 
     Args:
-        tasks: None of them held or over.
+        plan: What tasks there are; none of them is held or over.
     """
 
-    def __init__(self, tasks: Mapping[TaskKey, Task]) -> None:
-        self.tasks = dict(tasks)
-        self._keys = list(self.tasks)
-        self._places = {key: place for place, key in enumerate(self._keys)}
-        self._todo = list(range(len(self._keys)))
+    def __init__(self, plan: TaskPlan) -> None:
+        self._plan = plan
+        self._known: dict[int, Task] = {}
+        """Tasks that are not as at the beginning, less those that are done and of no more use."""
+        self._done = TaskRanges()
+        self._dropped: set[int] = set()
+        self._next = 0
+        """No task from here on was ever leased."""
+        self._returned: list[int] = []
+        """Those before it that nobody holds and that are not over, as a heap."""
         self._held: dict[str, dict[TaskKey, None]] = {}
         """By worker, in the order of their leases."""
-        self._num_over = 0
         self._rows_done = 0
         self._batches_done = 0
         self._rows_repeated = 0
-        self._dropped: set[TaskKey] = set()
-        self._unfinished: set[TaskKey] = set()
+        self._unfinished: set[int] = set()
         """Some of their batches are counted."""
         self._losses_of_done = ExactSum()
 
     @classmethod
     def of_epoch(cls, plan: EpochPlan) -> "TaskBoard":
         """Tasks of an epoch."""
-        return cls(
-            {
-                TaskKey("train", plan.epoch, task, "train"): Task(
-                    plan.rows_of(task), plan.batch_size
-                )
-                for task in range(plan.num_tasks)
-            }
-        )
+        return cls(plan)
 
     @classmethod
     def of_splits(cls, splits: tuple[ScoredSplit, ...], epoch: int) -> "TaskBoard":
         """Tasks that score splits after an epoch."""
-        return cls(
-            {
-                TaskKey("score", epoch, task, split.name): Task(
-                    split.rows_of(task), split.rows_of(task), split.first_row_of(task)
-                )
-                for split in splits
-                for task in range(split.num_tasks)
-            }
-        )
+        return cls(ScorePlan(splits, epoch))
 
     @property
     def num_tasks(self) -> int:
         """All tasks."""
-        return len(self._keys)
+        return self._plan.num_tasks
 
     @property
     def num_over(self) -> int:
         """Tasks that are done or dropped."""
-        return self._num_over
+        return self._done.num_tasks + len(self._dropped)
 
     @property
     def num_todo(self) -> int:
         """Tasks that nobody holds and that are not over."""
-        return len(self._todo)
+        return self.num_tasks - self._next + len(self._returned)
 
     @property
     def is_over(self) -> bool:
         """All tasks are done or dropped."""
-        return self._num_over == len(self._keys)
+        return self.num_over == self.num_tasks
+
+    def __contains__(self, key: TaskKey) -> bool:
+        return self._plan.number_of(key) is not None
+
+    def task(self, key: TaskKey) -> Task:
+        """A task; of one that nobody has worked on, or that is done, what is known of it."""
+        number = self._number_of(key)
+        known = self._known.get(number)
+        if known is not None:
+            return known
+        task = self._plan.make_task(number)
+        if number in self._done:
+            task.done_mask = task.full_mask
+        return task
+
+    def _number_of(self, key: TaskKey) -> int:
+        number = self._plan.number_of(key)
+        if number is None:
+            raise KeyError(key)
+        return number
 
     def held(self) -> list[tuple[TaskKey, Task]]:
         """Tasks that somebody holds."""
-        return [(key, self.tasks[key]) for keys in self._held.values() for key in keys]
+        return [(key, self.task(key)) for keys in self._held.values() for key in keys]
 
     def held_by(self, incarnation: str) -> list[tuple[TaskKey, Task]]:
         """Tasks that a worker holds, in the order of their leases."""
-        return [(key, self.tasks[key]) for key in self._held.get(incarnation, ())]
+        return [(key, self.task(key)) for key in self._held.get(incarnation, ())]
 
     def num_held_by(self, incarnation: str) -> int:
         """Tasks that a worker holds."""
@@ -301,7 +490,11 @@ class TaskBoard:
 
     def lease_next(self, incarnation: str, attempt: int, now: float) -> TaskKey:
         """Gives the first task that is todo; there must be one."""
-        key = self._keys[heapq.heappop(self._todo)]
+        if self._returned:
+            number = heapq.heappop(self._returned)
+        else:
+            number, self._next = self._next, self._next + 1
+        key = self._plan.key_of(number)
         self._hold(key, incarnation, attempt, now)
         return key
 
@@ -310,16 +503,15 @@ class TaskBoard:
         self._hold(key, incarnation, attempt, now)
 
     def _hold(self, key: TaskKey, incarnation: str, attempt: int, now: float) -> None:
-        task = self.tasks[key]
-        self._let_go(key)
+        task = self._known[self._number_of(key)] = self.task(key)
+        self._let_go(key, task)
         task.holder, task.attempt = incarnation, attempt
         task.leased_at = task.progress_at = now
         task.mask_at_lease, task.seconds_seen = task.done_mask, 0.0
         self._held.setdefault(incarnation, {})[key] = None
 
-    def _let_go(self, key: TaskKey) -> bool:
+    def _let_go(self, key: TaskKey, task: Task) -> bool:
         """Nobody holds a task any more; whether somebody did."""
-        task = self.tasks[key]
         keys = self._held.get(task.holder)
         if keys is None or key not in keys:
             return False
@@ -331,88 +523,117 @@ class TaskBoard:
 
     def release(self, key: TaskKey) -> None:
         """A held task becomes todo; what of it is done stays done."""
-        self._let_go(key)
-        heapq.heappush(self._todo, self._places[key])
+        self._let_go(key, self.task(key))
+        heapq.heappush(self._returned, self._number_of(key))
 
     def settle(self, key: TaskKey) -> None:
         """Takes a task that has just become done or dropped from those to be worked on.
 
         It need not be held: its last report may come after it was given up.
         """
-        if not self._let_go(key):
-            self._todo.remove(self._places[key])
-            heapq.heapify(self._todo)
-        self._num_over += 1
-        if self.tasks[key].dropped:
-            self._dropped.add(key)
+        number, task = self._number_of(key), self.task(key)
+        if not self._let_go(key, task):
+            self._returned.remove(number)
+            heapq.heapify(self._returned)
+        if task.dropped:
+            self._dropped.add(number)
+        else:
+            self._end(number, task)
+
+    def _end(self, number: int, task: Task) -> None:
+        self._done.add(number)
+        # How often it failed outlives a rollback.
+        if not task.failures and not self._plan.keeps_done:
+            del self._known[number]
+
+    def remember_failures(self, key: TaskKey, failures: int) -> None:
+        """How often a task failed before it was given back by a rollback; not of a done one."""
+        number = self._number_of(key)
+        if number not in self._done:
+            task = self._known[number] = self.task(key)
+            task.failures = failures
+
+    def forget_repeated(self) -> None:
+        """What was repeated until now is counted elsewhere."""
+        self._rows_repeated = 0
+        for task in self._known.values():
+            task.rows_repeated = 0
 
     def load(self, records: Mapping[TaskKey, Json]) -> None:
         """Becomes what the records of its tasks describe; others stay as they are."""
         for key, record in records.items():
-            self.tasks[key].load_json(record)
-        self.refresh()
+            number = self._number_of(key)
+            task = self._known[number] = self._plan.make_task(number)
+            task.load_json(record)
+            self._rows_repeated += task.rows_repeated
+            if task.is_done and number not in self._done:
+                self._losses_of_done.add(task.loss_sum)
+                self._end(number, task)
+        self._recount()
 
     def count(self, key: TaskKey, report: TaskReport) -> int:
         """Takes in a report of the newest lease; returns the mask of the batches new to it."""
-        task = self.tasks[key]
+        number, task = self._number_of(key), self.task(key)
         new = task.count(report)
         self._batches_done += new.bit_count()
         self._rows_done += task.rows_in(new)
-        if new:
-            self._note_loss(key, task)
+        if new and task.is_done:
+            self._unfinished.discard(number)
+            self._losses_of_done.add(task.loss_sum)
+        elif new:
+            self._unfinished.add(number)
         if key.kind == "train":
             repeated = task.rows_in(new & report.repeated_mask)
             task.rows_repeated += repeated
             self._rows_repeated += repeated
         return new
 
-    def _note_loss(self, key: TaskKey, task: Task) -> None:
-        if task.is_done:
-            self._unfinished.discard(key)
-            self._losses_of_done.add(task.loss_sum)
-        elif task.losses:
-            self._unfinished.add(key)
-
-    def refresh(self) -> None:
+    def _recount(self) -> None:
         """Takes in that tasks were changed one by one."""
-        self._todo, self._held = [], {}
-        self._num_over = self._rows_done = self._batches_done = self._rows_repeated = 0
-        self._dropped, self._unfinished, self._losses_of_done = set(), set(), ExactSum()
-        held: list[tuple[int, TaskKey]] = []
-        for place, key in enumerate(self._keys):
-            task = self.tasks[key]
-            self._rows_done += task.rows_done
-            self._batches_done += task.done_mask.bit_count()
-            self._rows_repeated += task.rows_repeated
-            self._note_loss(key, task)
-            if task.dropped:
-                self._dropped.add(key)
-            if task.is_over:
-                self._num_over += 1
-            elif task.holder:
-                held.append((task.attempt, key))
-            else:
-                self._todo.append(place)
-        for _, key in sorted(held, key=lambda entry: entry[0]):
-            self._held.setdefault(self.tasks[key].holder, {})[key] = None
+        known, done, plan = self._known, self._done, self._plan
+        others = {number: task for number, task in known.items() if number not in done}
+        self._dropped = {number for number, task in others.items() if task.dropped}
+        self._unfinished = {number for number, task in others.items() if task.done_mask}
+        self._rows_done = sum(plan.rows_between(*run) for run in done)
+        self._rows_done += sum(task.rows_done for task in others.values())
+        self._batches_done = sum(plan.batches_between(*run) for run in done)
+        self._batches_done += sum(task.done_mask.bit_count() for task in others.values())
+        begun = (number for number, task in others.items() if task.attempt or task.done_mask)
+        self._next = max(done.end, 1 + max(begun, default=-1))
+        held = sorted((task.attempt, number) for number, task in others.items() if task.holder)
+        self._held = {}
+        for _, number in held:
+            self._held.setdefault(known[number].holder, {})[plan.key_of(number)] = None
+        taken = {number for _, number in held} | self._dropped
+        self._returned = [number for number in done.gaps(self._next) if number not in taken]
 
-    def over_ranges(self) -> list[list[int]]:
-        """Training tasks that are done or dropped: the first of each run, and the one after it."""
-        ranges: list[list[int]] = []
-        for key, task in self.tasks.items():
-            if not task.is_over:
-                continue
-            if ranges and ranges[-1][1] == key.task:
-                ranges[-1][1] += 1
-            else:
-                ranges.append([key.task, key.task + 1])
-        return ranges
+    def over_ranges(self) -> TaskRanges:
+        """Tasks that are done or dropped."""
+        over = TaskRanges(self._done)
+        for number in self._dropped:
+            over.add(number)
+        return over
 
     def touched(self) -> Iterator[tuple[TaskKey, Task]]:
-        """Tasks that are not as they were at the beginning."""
-        for key, task in self.tasks.items():
-            if task.attempt or task.done_mask or task.failures:
-                yield key, task
+        """Tasks that are not as at the beginning, less those that are done and of no more use."""
+        for number, task in self._known.items():
+            yield self._plan.key_of(number), task
+
+    def rows_beyond(self, other: "TaskBoard | None") -> int:
+        """Records counted here and not on another board of the same tasks."""
+        if other is None:
+            return self._rows_done
+        theirs, plan = other._done, self._plan
+        common = sum(plan.rows_between(*run) for run in self._done.common_with(theirs))
+        for number, task in self._known.items():
+            if number in self._done:
+                continue
+            counted = other.task(plan.key_of(number)).done_mask
+            common += task.rows_in(task.done_mask & counted)
+        for number, task in other._known.items():
+            if number in self._done and number not in theirs:
+                common += task.rows_done
+        return self._rows_done - common
 
     @property
     def rows_done(self) -> int:
@@ -432,8 +653,9 @@ class TaskBoard:
     @property
     def dropped(self) -> list[tuple[TaskKey, Task]]:
         """Tasks that were given up, in their order."""
-        keys = sorted(self._dropped, key=self._places.__getitem__)
-        return [(key, self.tasks[key]) for key in keys]
+        return [
+            (self._plan.key_of(number), self._known[number]) for number in sorted(self._dropped)
+        ]
 
     @property
     def rows_dropped(self) -> int:
@@ -443,8 +665,32 @@ class TaskBoard:
     @property
     def loss_sum(self) -> float:
         """Over the records counted, the same in whatever order they came."""
-        unfinished = (self.tasks[key].loss_so_far() for key in self._unfinished)
+        unfinished = (self._known[number].loss_so_far() for number in self._unfinished)
         return math.fsum((*self._losses_of_done.parts, *unfinished))
+
+    def freeze(self) -> dict[str, object]:
+        """What is counted, as JSON, without leases and failures; of training tasks."""
+        return {
+            "done": [list(run) for run in self._done],
+            "losses": list(self._losses_of_done.parts),
+            "tasks": [
+                [number, task.done_mask, list(task.losses.items()), task.dropped]
+                for number, task in self._known.items()
+                if number not in self._done and (task.done_mask or task.dropped)
+            ],
+        }
+
+    @classmethod
+    def thaw(cls, plan: EpochPlan, frozen: Json) -> "TaskBoard":
+        """The board that was frozen, with nobody at work on it."""
+        board = cls(plan)
+        board._done = TaskRanges(frozen["done"])
+        board._losses_of_done = ExactSum(frozen["losses"])
+        for number, mask, losses, dropped in frozen["tasks"]:
+            task = board._known[number] = plan.make_task(number)
+            task.done_mask, task.losses, task.dropped = mask, dict(losses), dropped
+        board._recount()
+        return board
 
 
 class ExactSum:
@@ -452,10 +698,13 @@ class ExactSum:
 
     Shewchuk 1997, "Adaptive Precision Floating-Point Arithmetic", as `math.fsum` does it. Of
     values that are infinite or no number it is what adding gives.
+
+    Args:
+        parts: Of a sum so far.
     """
 
-    def __init__(self) -> None:
-        self.parts: list[float] = []
+    def __init__(self, parts: Iterable[float] = ()) -> None:
+        self.parts = list(parts)
         """Their exact sum is the sum."""
 
     def add(self, value: float) -> None:

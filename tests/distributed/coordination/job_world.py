@@ -133,7 +133,8 @@ def count_batches(job: Job) -> frozenset[Batch]:
     # The one look inside: the status tells records, not batches.
     ledger, masks = job._ledger, ()
     if ledger.board is not None:
-        masks = tuple((key, task.done_mask) for key, task in ledger.board.tasks.items())
+        keys = (TaskKey("train", ledger.epoch, task, "train") for task in range(4))
+        masks = tuple((key, ledger.board.task(key).done_mask) for key in keys)
     return spell_out(len(ledger.closed), masks)
 
 
@@ -524,7 +525,7 @@ class World:
                     assert action.generation == self.job.generation
                     self.highest_cut = action.cut
                     # Servers remove old rows then, so nothing may be on its way to them.
-                    no_task_open = action.frozen["tasks"] is None and bool(action.frozen["closed"])
+                    no_task_open = action.frozen["board"] is None and bool(action.frozen["closed"])
                     assert action.ends_epoch == no_task_open
                     self.pending_cut = Cut(action, json.dumps(action.frozen), self.oracle.counted)
                 case RestoreCut():
@@ -618,7 +619,7 @@ class World:
     def count_failures(self) -> int:
         """Failures that tasks are blamed for."""
         boards = self.job._boards()
-        return sum(task.failures for board in boards for task in board.tasks.values())
+        return sum(task.failures for board in boards for _, task in board.touched())
 
     # Members.
 

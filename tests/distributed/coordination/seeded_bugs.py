@@ -27,7 +27,7 @@ def reports_of_old_attempts_count(patch: Patch) -> None:
     def take_in(self, member, report, generation):
         board = self._board_of(report.key)
         if board is not None:
-            report = replace(report, attempt=board.tasks[report.key].attempt)
+            report = replace(report, attempt=board.task(report.key).attempt)
         original(self, member, report, generation)
 
     patch(Job, "_take_in_report", take_in)
@@ -102,7 +102,7 @@ def masks_lost_with_the_worker(patch: Patch) -> None:
 
     def release(self, key):
         original(self, key)
-        self.tasks[key].done_mask = 0
+        self.task(key).done_mask = 0
 
     patch(TaskBoard, "release", release)
 
@@ -111,7 +111,7 @@ def done_tasks_leased_again(patch: Patch) -> None:
     original = TaskBoard.settle
 
     def settle(self, key):
-        if self.tasks[key].holder and key.kind == "train" and key.task == 1:
+        if self.task(key).holder and key.kind == "train" and key.task == 1:
             self.release(key)
         else:
             original(self, key)

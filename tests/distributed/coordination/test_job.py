@@ -1456,6 +1456,88 @@ def test_a_job_whose_reports_are_contradicted_again_and_again_fails():
     assert "2 times in a row" in bench.all_of(Fail)[0].reason
 
 
+def test_a_master_that_comes_back_holds_earlier_reports_against_the_servers_too():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a", "b")
+    bench.train_all(0, "a", most_tasks=1)
+    bench.tell(Tick(), after=31.0)
+    assert bench.job.cuts == (1,)
+    # One ends before the next cut begins, one while it is written; of a third no end is known.
+    bench.train_all(0, "a", most_tasks=1)
+    bench.holds.add(TakeCut)
+    bench.tell(Tick(), after=31.0)
+    bench.train_all(1, "b", most_tasks=1)
+    (open_task,) = bench.lease(0, "a", most=1).tasks
+    bench.heartbeat("worker", 0, "a", bench.report(open_task, 1))
+    again = Bench(records=bench.disk, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    again.holds.add(TakeCut)
+    # The batch whose report was not written is told again by who holds it.
+    again.heartbeat("worker", 0, "a", bench.report(open_task, 1))
+    again.tell(Tick(), after=31.0)
+    (asked,) = again.all_of(TakeCut)
+    assert dict(asked.claims) == {1: 15, 2: 15, 3: 1}
+    again.cuts = bench.cuts
+    again.tell(CutContradicted(asked.cut, ((2, 0b0100),)))
+    assert [(one.role, one.index) for one in again.all_of(StopMember)] == [("worker", 1)]
+
+
+def test_what_a_cut_has_shown_is_not_asked_of_the_next_even_by_another_master():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=2)
+    bench.tell(Tick(), after=31.0)
+    again = Bench(records=bench.disk, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    again.holds.add(TakeCut)
+    again.tell(Tick(), after=31.0)
+    (asked,) = again.all_of(TakeCut)
+    assert asked.claims == ()
+
+
+def test_the_ledger_keeps_records_of_tasks_at_work_and_counts_of_the_others():
+    bench = Bench(
+        plan_epoch=lambda epoch: EpochPlan(epoch, 1000, 32, 8, ()),
+        worker_silence_seconds=1e9,
+        server_silence_seconds=1e9,
+        task_timeout_floor_seconds=1e9,
+    )
+    bench.begin_training("a", "b")
+    (task,) = bench.lease(1, "b", most=1).tasks
+    sizes = []
+    for _ in range(3):
+        bench.train_all(0, "a", most_tasks=100)
+        assert len([name for name in bench.disk if name.startswith("task/")]) == 101
+        bench.heartbeat("worker", 1, "b", held=(HeldLease(task.key, task.attempt),))
+        bench.tell(Tick(), after=31.0)
+        assert [name for name in bench.disk if name.startswith("task/")] == ["task/0"]
+        sizes.append(
+            [len(json.dumps(of)) for of in (bench.disk["base"], bench.cuts[max(bench.cuts)])]
+        )
+    assert max(sizes) < [size + 20 for size in sizes[0]]
+    again = Bench(records=bench.disk, plan_epoch=bench.settings.plan_epoch)
+    before, after = bench.job.status(), again.job.status()
+    assert (after.trained, after.step, after.tasks_done) == (300 * 32, 1200, 300)
+    assert after.epochs == before.epochs
+    assert held_by(again, "b") == (HeldLease(task.key, task.attempt),)
+
+
+def test_repeated_records_are_counted_once_over_cuts_masters_and_rollbacks():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    bench.heartbeat("worker", 0, "a", bench.report(task, 3, repeated=1))
+    bench.tell(Tick(), after=31.0)
+    bench.heartbeat("worker", 0, "a", bench.report(task, 7, repeated=5))
+    assert bench.job.status().repeated == 16
+    again = Bench(records=bench.disk, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    assert again.job.status().repeated == 8
+    again.heartbeat("worker", 0, "a", bench.report(task, 7, repeated=5))
+    assert again.job.status().repeated == 16
+    again.cuts = bench.cuts
+    again.replace_server("q")
+    # The third batch, which the cut does not count, will be trained again.
+    assert (again.job.status().trained, again.job.status().repeated) == (16, 24)
+
+
 def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of_another():
     splits = (ScoredSplit("test", 20, 10),)
     bench = Bench(num_epochs=2, final_splits=splits)

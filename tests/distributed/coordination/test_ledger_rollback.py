@@ -19,7 +19,7 @@ def train(ledger, task, mask):
         pass
     losses = tuple(BatchLoss(batch, 0.5) for batch in range(2) if mask >> batch & 1)
     board.count(key, TaskReport(key, 1, mask, 0, losses, False, "", 1.0, None))
-    if board.tasks[key].is_done:
+    if board.task(key).is_done:
         board.settle(key)
     for other, _ in board.held():
         board.release(other)
@@ -46,7 +46,11 @@ def describe(ledger):
         "closed": ledger.closed,
         "history": ledger.history,
         "best": (ledger.best_epoch, ledger.best_cut),
-        "masks": None if board is None else [task.done_mask for task in board.tasks.values()],
+        "masks": None
+        if board is None
+        else [
+            board.task(TaskKey("train", ledger.epoch, task, "train")).done_mask for task in range(2)
+        ],
         "loss": None if board is None else board.loss_sum,
         "trained": ledger.trained,
         "batches": ledger.batches,
@@ -77,10 +81,10 @@ def test_what_comes_after_the_freeze_does_not_change_it():
 def test_leases_and_failures_are_no_part_of_a_model():
     ledger = make_ledger()
     key = ledger.board.lease_next("worker", 99, 0.0)
-    ledger.board.tasks[key].failures = 2
+    ledger.board.task(key).failures = 2
     again = Ledger.thaw(ledger.freeze(), plan_epoch)
-    assert (again.board.tasks[key].holder, again.board.tasks[key].failures) == ("", 0)
-    assert again.board.tasks[key].attempt == 0
+    assert (again.board.task(key).holder, again.board.task(key).failures) == ("", 0)
+    assert again.board.task(key).attempt == 0
 
 
 def test_the_beginning_is_an_empty_ledger():
@@ -92,7 +96,7 @@ def test_the_beginning_is_an_empty_ledger():
 def test_dropped_records_are_counted_and_named_and_come_back():
     ledger = make_ledger()
     key = TaskKey("train", 1, 1, "train")
-    ledger.board.tasks[key].dropped = "ValueError: bad row"
+    ledger.board.task(key).dropped = "ValueError: bad row"
     ledger.board.settle(key)
     expected = ("task 1 of epoch 2 (4 records): ValueError: bad row",)
     assert ledger.dropped_tasks() == expected

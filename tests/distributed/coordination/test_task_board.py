@@ -1,5 +1,7 @@
+import itertools
 import json
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,10 @@ from ctr_pipeline.distributed.coordination.tasks import (
     EpochPlan,
     ExactSum,
     ScoredSplit,
+    ScorePlan,
     Task,
     TaskBoard,
+    TaskRanges,
     leased_task,
     merge_scores,
     name_of,
@@ -137,7 +141,7 @@ def test_a_returned_task_keeps_what_is_done():
     board.count(key, make_report(done=0b11))
     board.release(key)
     assert board.lease_next("b", 2, 0.0) == key
-    assert leased_task(key, board.tasks[key], "").done_mask == 0b11
+    assert leased_task(key, board.task(key), "").done_mask == 0b11
 
 
 def test_an_epoch_is_over_when_every_task_is_done_or_dropped():
@@ -146,7 +150,7 @@ def test_an_epoch_is_over_when_every_task_is_done_or_dropped():
         key = board.lease_next("a", 1 + task, 0.0)
         board.count(key, make_report(task, mask))
         if task == 1:
-            board.tasks[key].dropped = "bad row"
+            board.task(key).dropped = "bad row"
         assert not board.is_over
         board.settle(key)
     assert board.is_over
@@ -167,15 +171,16 @@ def test_a_board_comes_back_from_its_records():
     board = TaskBoard.of_epoch(PLAN)
     for task in range(3):
         board.lease_next("a", 1 + task, 0.0)
+    tasks = dict(board.touched())
     board.count(key_of(0), make_report(0, 0b101))
     board.count(key_of(2), make_report(2, 0b111))
     board.settle(key_of(2))
     board.release(key_of(1))
-    records = {key: json.loads(json.dumps(task.to_json())) for key, task in board.touched()}
+    records = {key: json.loads(json.dumps(task.to_json())) for key, task in tasks.items()}
     again = TaskBoard.of_epoch(PLAN)
     again.load(records)
-    assert again.held_by("a") == [(key_of(0), again.tasks[key_of(0)])]
-    assert again.tasks[key_of(0)].done_mask == 0b101
+    assert again.held_by("a") == [(key_of(0), again.task(key_of(0)))]
+    assert again.task(key_of(0)).done_mask == 0b101
     assert (again.num_over, again.num_todo) == (1, 1)
     assert (again.rows_done, again.batches_done) == (board.rows_done, board.batches_done)
     assert again.loss_sum == board.loss_sum == 1.0 + 3.0 + 1.0 + 2.0 + 3.0
@@ -206,9 +211,9 @@ def test_scores_merge_to_the_same_in_any_order():
 def test_a_score_lease_names_its_rows_and_its_file():
     board = TaskBoard.of_splits((ScoredSplit("test", 10, 4),), epoch=1)
     key = board.lease_next("a", 7, 0.0)
-    lease = leased_task(key, board.tasks[key], "scores")
+    lease = leased_task(key, board.task(key), "scores")
     assert (lease.first_row, lease.num_rows, lease.scores_file) == (0, 4, "scores/test-0.f32")
-    assert leased_task(key, board.tasks[key], "").scores_file == ""
+    assert leased_task(key, board.task(key), "").scores_file == ""
 
 
 def test_tasks_have_names_for_people():
@@ -242,3 +247,110 @@ def test_a_task_that_is_taken_over_is_held_by_its_new_worker_alone():
     assert (board.num_held_by("a"), board.num_held_by("b"), board.holders) == (1, 1, ("a", "b"))
     board.release(key_of(1))
     assert (board.num_held_by("b"), board.holders, board.num_todo) == (0, ("a",), 2)
+
+
+def numbers_in(runs):
+    return [number for first, end in runs for number in range(first, end)]
+
+
+@given(
+    numbers=st.lists(st.integers(0, 30), max_size=40),
+    others=st.lists(st.integers(0, 30), max_size=40),
+)
+def test_runs_of_numbers_are_a_set_of_them(numbers, others):
+    ranges, theirs = TaskRanges(), TaskRanges()
+    for number in numbers:
+        ranges.add(number)
+    for number in others:
+        theirs.add(number)
+    assert numbers_in(ranges) == sorted(set(numbers))
+    assert ranges.num_tasks == len(set(numbers))
+    assert ranges.end == max(numbers, default=-1) + 1
+    assert [number in ranges for number in range(32)] == [n in numbers for n in range(32)]
+    assert list(ranges.gaps(20)) == [number for number in range(20) if number not in numbers]
+    assert numbers_in(ranges.common_with(theirs)) == sorted(set(numbers) & set(others))
+    runs = list(ranges)
+    # Neighbours are one run.
+    assert all(end < first for (_, end), (first, _) in itertools.pairwise(runs))
+    assert list(TaskRanges(runs)) == runs
+    assert TaskRanges(runs).num_tasks == ranges.num_tasks
+
+
+def test_the_plan_of_splits_names_their_ranges_one_after_another():
+    plan = ScorePlan((ScoredSplit("valid", 10, 4), ScoredSplit("test", 3, 4)), epoch=1)
+    keys = [plan.key_of(number) for number in range(plan.num_tasks)]
+    assert [(key.split, key.task) for key in keys] == [
+        ("valid", 0), ("valid", 1), ("valid", 2), ("test", 0),
+    ]  # fmt: skip
+    assert [plan.number_of(key) for key in keys] == [0, 1, 2, 3]
+    assert [plan.make_task(number).num_rows for number in range(4)] == [4, 4, 2, 3]
+    strangers = (
+        TaskKey("score", 1, 3, "valid"),
+        TaskKey("score", 0, 0, "valid"),
+        TaskKey("score", 1, 0, "train"),
+        TaskKey("train", 1, 0, "valid"),
+    )
+    assert [plan.number_of(key) for key in strangers] == [None] * 4
+
+
+MILLIONS = EpochPlan(0, num_tasks=2_000_000, rows_per_task=64, batch_size=1, other_rows=((7, 3),))
+
+
+def test_an_epoch_of_millions_of_tasks_takes_the_memory_of_those_at_work():
+    tracemalloc.start()
+    try:
+        frozen = TaskBoard.of_epoch(MILLIONS).freeze()
+        board = TaskBoard.thaw(MILLIONS, {**frozen, "done": [[0, 1_999_000]]})
+        assert board.rows_done == 1_999_000 * 64 - 61
+        assert board.batches_done == board.rows_done
+        for attempt in range(990):
+            key = board.lease_next("a", attempt, 0.0)
+            losses = dict.fromkeys(range(64), 0.5)
+            report = make_report(done=2**64 - 1, losses=losses, key=key)
+            if attempt % 100:
+                board.count(key, report)
+                board.settle(key)
+        assert (board.num_over, board.num_todo) == (1_999_980, 10)
+        assert board.num_held_by("a") == 10
+        assert not board.is_over
+        text = json.dumps(board.freeze())
+        again = TaskBoard.thaw(MILLIONS, json.loads(text))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (again.rows_done, again.loss_sum) == (board.rows_done, board.loss_sum)
+    assert again.num_todo == 20
+    assert again.lease_next("b", 1, 0.0).task == 1_999_000
+    # Ten holes and the end.
+    assert len(text) < 1000
+    assert peak < 1 << 20
+
+
+def test_what_a_rollback_takes_back_is_counted_whatever_of_it_is_done():
+    ahead, behind = TaskBoard.of_epoch(PLAN), TaskBoard.of_epoch(PLAN)
+    for board, masks in ((ahead, (15, 15, 1)), (behind, (15, 2, 4))):
+        for task, mask in enumerate(masks):
+            key = board.lease_next("a", 1, 0.0)
+            board.count(key, make_report(task, mask))
+            if board.task(key).is_done:
+                board.settle(key)
+    assert ahead.rows_beyond(None) == 18
+    # Task 1 but for a batch, and the first batch of task 2.
+    assert ahead.rows_beyond(behind) == 6 + 2
+    assert behind.rows_beyond(ahead) == 1
+    assert ahead.rows_beyond(ahead) == 0
+
+
+def test_failures_of_a_task_outlive_its_end_and_leave_the_order_alone():
+    board = TaskBoard.of_epoch(PLAN)
+    key = board.lease_next("a", 1, 0.0)
+    board.task(key).failures = 2
+    board.count(key, make_report(done=15))
+    board.settle(key)
+    assert [(key, task.failures) for key, task in board.touched()] == [(key_of(0), 2)]
+    again = TaskBoard.of_epoch(PLAN)
+    again.remember_failures(key_of(1), 2)
+    assert [again.lease_next("a", number, 0.0) for number in range(3)] == [
+        key_of(number) for number in range(3)
+    ]
+    assert again.task(key_of(1)).failures == 2
