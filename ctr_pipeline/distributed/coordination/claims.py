@@ -4,11 +4,11 @@ A worker reports a batch once every server has applied it. So a cut, which holds
 servers, is where reports are compared with what the model holds.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import TaskMarks
+from ctr_pipeline.distributed.coordination.tasks import TaskSet
 
 
 class Claims:
@@ -96,16 +96,11 @@ def tasks_over(frozen: Json) -> tuple[int, TaskRanges]:
 
 def marks_beyond(marks: Iterable[TaskMarks], epoch: int, over: TaskRanges) -> tuple[TaskMarks, ...]:
     """Marks without those of earlier epochs, and of tasks of this one that are over."""
-    firsts = [first for first, _ in over]
-
-    def is_over(task: int) -> bool:
-        place = bisect_right(firsts, task) - 1
-        return place >= 0 and task < over[place][1]
-
+    tasks = TaskSet(over)
     return tuple(
         mark
         for mark in marks
-        if mark.epoch > epoch or (mark.epoch == epoch and not is_over(mark.task))
+        if mark.epoch > epoch or (mark.epoch == epoch and mark.task not in tasks)
     )
 
 

@@ -191,7 +191,7 @@ class ScorePlan:
         return end - first
 
 
-class TaskRanges:
+class TaskSet:
     """Numbers of tasks, as runs of neighbours: few, however many tasks there are.
 
     Args:
@@ -244,7 +244,7 @@ class TaskRanges:
             yield from range(before, min(first, end))
             before = after
 
-    def common_with(self, other: "TaskRanges") -> Iterator[tuple[int, int]]:
+    def common_with(self, other: "TaskSet") -> Iterator[tuple[int, int]]:
         """Runs of the numbers that are among both."""
         ours, theirs = list(self), list(other)
         while ours and theirs:
@@ -401,7 +401,7 @@ class TaskBoard:
         self._plan = plan
         self._known: dict[int, Task] = {}
         """Tasks that are not as at the beginning, less those that are done and of no more use."""
-        self._done = TaskRanges()
+        self._done = TaskSet()
         self._dropped: set[int] = set()
         self._next = 0
         """No task from here on was ever leased."""
@@ -607,9 +607,9 @@ class TaskBoard:
         taken = {number for _, number in held} | self._dropped
         self._returned = [number for number in done.gaps(self._next) if number not in taken]
 
-    def over_ranges(self) -> TaskRanges:
+    def over_ranges(self) -> TaskSet:
         """Tasks that are done or dropped."""
-        over = TaskRanges(self._done)
+        over = TaskSet(self._done)
         for number in self._dropped:
             over.add(number)
         return over
@@ -684,7 +684,7 @@ class TaskBoard:
     def thaw(cls, plan: EpochPlan, frozen: Json) -> "TaskBoard":
         """The board that was frozen, with nobody at work on it."""
         board = cls(plan)
-        board._done = TaskRanges(frozen["done"])
+        board._done = TaskSet(frozen["done"])
         board._losses_of_done = ExactSum(frozen["losses"])
         for number, mask, losses, dropped in frozen["tasks"]:
             task = board._known[number] = plan.make_task(number)

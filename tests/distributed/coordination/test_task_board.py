@@ -20,7 +20,7 @@ from ctr_pipeline.distributed.coordination.tasks import (
     ScorePlan,
     Task,
     TaskBoard,
-    TaskRanges,
+    TaskSet,
     leased_task,
     merge_scores,
     name_of,
@@ -258,7 +258,7 @@ def numbers_in(runs):
     others=st.lists(st.integers(0, 30), max_size=40),
 )
 def test_runs_of_numbers_are_a_set_of_them(numbers, others):
-    ranges, theirs = TaskRanges(), TaskRanges()
+    ranges, theirs = TaskSet(), TaskSet()
     for number in numbers:
         ranges.add(number)
     for number in others:
@@ -272,8 +272,8 @@ def test_runs_of_numbers_are_a_set_of_them(numbers, others):
     runs = list(ranges)
     # Neighbours are one run.
     assert all(end < first for (_, end), (first, _) in itertools.pairwise(runs))
-    assert list(TaskRanges(runs)) == runs
-    assert TaskRanges(runs).num_tasks == ranges.num_tasks
+    assert list(TaskSet(runs)) == runs
+    assert TaskSet(runs).num_tasks == ranges.num_tasks
 
 
 def test_the_plan_of_splits_names_their_ranges_one_after_another():
