@@ -227,6 +227,8 @@ def print_init(result: "InitResult") -> None:
         f"{result.num_columns} columns; of {result.num_rows_seen:,} rows looked at, "
         f"{result.label_rate:.1%} have {escape(result.label)} = 1"
     )
+    for note in result.notes:
+        console.print(note, soft_wrap=True, markup=False)
     print_paths(console, {"config": result.output})
     console.print(f"Next: ctrpipe check {result.output}", soft_wrap=True, markup=False)
     console.print(f"then: ctrpipe run {result.output}", soft_wrap=True, markup=False)

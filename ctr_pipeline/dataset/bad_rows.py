@@ -5,6 +5,7 @@ the order they are read. Rows are numbered from 1: in text files by the line the
 an editor shows it; in Parquet and RecordIO files by record.
 """
 
+import ast
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.dataset.near_numbers import means_missing
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
 
@@ -88,6 +90,18 @@ class BadRow(BaseModel):
     reason: BadRowReason
     value: str | None
 
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.reason is BadRowReason.NOT_A_NUMBER and self.value is not None:
+            text = ast.literal_eval(self.value)
+            if means_missing(text):
+                return (
+                    f"If {text} means missing, write data.missing_values: ['{text}'] (beside what "
+                    "it lists already); else mend the value or use the column as categorical"
+                )
+        return _REMEDIES[self.reason]
+
     def as_error(self, *, may_skip: bool = True) -> DataError:
         """The error that stops a reading at this row; `may_skip` if it could go on without."""
         column = f", column '{self.column}'" if self.column is not None else ""
@@ -95,7 +109,7 @@ class BadRow(BaseModel):
         return DataError(
             f"{self.reason}{value}",
             place=f"{self.file}, row {self.row}{column}",
-            remedy=_REMEDIES[self.reason] + (", or set data.bad_rows: skip" if may_skip else ""),
+            remedy=self.remedy + (", or set data.bad_rows: skip" if may_skip else ""),
         )
 
 
@@ -250,7 +264,7 @@ class BadRowLedger:
                 f"{total} of {num_rows} rows are bad ({total / num_rows:.2%}), more than the "
                 f"{self.max_fraction:.2%} of data.max_bad_fraction ({reasons})",
                 place=f"{first.file}, row {first.row}",
-                remedy=f"{_REMEDIES[first.reason]}, or raise data.max_bad_fraction",
+                remedy=f"{first.remedy}, or raise data.max_bad_fraction",
             )
         return bad
 

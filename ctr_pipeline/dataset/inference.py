@@ -41,7 +41,8 @@ _WHOLE = r"^[+-]?\d+$"
 _LARGEST_WHOLE = 2**53
 """Up to here float64 holds every whole number."""
 _MICROSECONDS = 1_000_000
-"""Since 1970, a whole number without a telling name may as well be an identifier."""
+"""From here on whole numbers may be ids that are made of a time, whose last digits are arbitrary;
+a clock counts in coarser steps."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DELIMITERS = ("|", ";", ",")
@@ -179,7 +180,7 @@ def infer_epoch(name: str, values: pa.Array | pa.ChunkedArray) -> str | None:
         if is_named and _NAMED_YEARS[0] <= first <= last < _NAMED_YEARS[1]:
             return format
         if (
-            divisor < _MICROSECONDS
+            (divisor < _MICROSECONDS or not (present % 1000).any())
             and len(present) >= _LEAST_TIMES
             and _UNNAMED_YEARS[0] <= first <= last < _UNNAMED_YEARS[1]
             and _LEAST_SPREAD <= last - first <= _MOST_SPREAD

@@ -18,6 +18,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source, inspect_source
 from ctr_pipeline.dataset.weights import unit_exponent
@@ -87,6 +88,8 @@ def run_analysis(
     with times.stage("check"):
         source = inspect_source(config.data, seed=config.train.seed)
         columns = choose_columns_of(loaded, source)
+        for warning in columns.warnings if beginning is None else ():
+            progress.say(warning)
         frozen = None
         if beginning is not None:
             columns, known, left_out = freeze_features(loaded, columns, beginning)
@@ -137,6 +140,9 @@ def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
         source.inferred_types,
         times=source.times,
         lists=source.lists,
+        near_numbers=find_near_numbers(source.head, source.inferred_types)
+        if source.is_delimited
+        else {},
     )
     require_spark_for(loaded.config, source)
     return columns

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.inference import infer_sequence
+from ctr_pipeline.dataset.near_numbers import NearNumber
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import (
     ColumnType,
@@ -53,6 +54,7 @@ class FeatureColumns:
             the time that rows are divided by, or that the config takes out.
         times: Automatic columns of points in time that are no texts, and their format.
         found_lists: Automatic columns of lists, and how they are cut.
+        near_numbers: Automatic columns of texts that would be numbers but for a few of these.
     """
 
     names: tuple[str, ...]
@@ -65,6 +67,15 @@ class FeatureColumns:
     unfit: tuple[ColumnDecision, ...] = ()
     times: Mapping[str, str] = field(default_factory=dict)
     found_lists: Mapping[str, ListSpec] = field(default_factory=dict)
+    near_numbers: Mapping[str, NearNumber] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person may want to know about columns, a sentence each."""
+        return tuple(
+            near.tell(name, is_sensitive=name in self.sensitive)
+            for name, near in self.near_numbers.items()
+        )
 
     @property
     def lists(self) -> dict[str, ListSpec]:
@@ -99,6 +110,7 @@ def choose_columns(
     *,
     times: Mapping[str, str] = _NONE,
     lists: Mapping[str, ListSpec] = _NONE,
+    near_numbers: Mapping[str, NearNumber] = _NONE,
 ) -> FeatureColumns:
     """Decides what is read.
 
@@ -108,6 +120,7 @@ def choose_columns(
         inferred: What the head of the data says about each.
         times: Columns of points in time that are no texts there, and their `datetime` format.
         lists: Columns of lists there, and how they are cut.
+        near_numbers: Columns of texts there that would be numbers but for a few.
 
     Raises:
         ConfigError: With every column that does not exist or whose chains do not fit.
@@ -179,6 +192,7 @@ def choose_columns(
         tuple(ColumnDecision(name, used=False, reason=reason) for name, reason in unfit.items()),
         {name: format for name, format in times.items() if name in found},
         {name: cut for name, cut in lists.items() if name in found},
+        {name: near for name, near in near_numbers.items() if name in found},
     )
 
 
@@ -205,9 +219,16 @@ def complete_features(
         times=columns.times,
     )
     chosen = dict(columns.explicit)
-    unused = {one.column: one for one in decisions if not one.used and one.column not in chosen}
-    for spec in decided:
-        merged = columns.entries[spec.column]
+    unused = {
+        one.column: replace(one, reason=_full_reason(one.reason, columns.near_numbers, one.column))
+        for one in decisions
+        if not one.used and one.column not in chosen
+    }
+    for found in decided:
+        merged = columns.entries[found.column]
+        near = columns.near_numbers if found.sequence is None else _NONE
+        reason = _full_reason(found.reason, near, found.column)
+        spec = found.model_copy(update={"reason": reason})
         combined = _combine(spec, merged, columns.explicit.get(spec.column))
         if combined is None:
             unused[spec.column] = ColumnDecision(
@@ -218,6 +239,11 @@ def complete_features(
         chosen[spec.column] = combined.model_copy(update={"sensitive": is_sensitive})
     features = tuple(chosen[name] for name in columns.names if name in chosen)
     return features, (*unused.values(), *columns.unfit)
+
+
+def _full_reason(reason: str, near_numbers: Mapping[str, NearNumber], column: str) -> str:
+    near = near_numbers.get(column)
+    return reason if near is None else f"{reason} ({near.reason})"
 
 
 def _combine(

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel
 
 from ctr_pipeline import durable
 from ctr_pipeline.config import config_from_mapping
+from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
+from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.paths import names_table
-from ctr_pipeline.dataset.source import inspect_source
-from ctr_pipeline.features import FeatureSpec, Transform
+from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.features import ColumnType, FeatureSpec, Transform
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
@@ -37,6 +41,7 @@ class InitResult:
         num_features: Columns that became features.
         num_rows_seen: Rows that were looked at, from the head of the data.
         left_out: Columns without a feature, with the reason.
+        notes: What a person may want to know about columns, a sentence each.
     """
 
     output: Path
@@ -46,6 +51,7 @@ class InitResult:
     num_features: int
     num_rows_seen: int
     left_out: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
 
 
 def init_config(
@@ -82,11 +88,17 @@ def init_config(
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", data.split("://", 1)[1]).strip("-") or "model"
         # Rows of a table there have no order to divide them by.
         section["split"] = {"valid": 0.1, "test": 0.1, "by": "random"}
-    loaded = config_from_mapping({"name": slug, "data": section, "output": f"runs/{slug}"})
+
+    def load() -> LoadedConfig:
+        return config_from_mapping({"name": slug, "data": section, "output": f"runs/{slug}"})
+
     progress.say("Looking at the head of the data")
-    source = inspect_source(loaded.config.data)
+    source = inspect_source(load().config.data)
     label_rate = label_rate_of(source, label)
-    preview = preview_features(loaded)
+    words, notes = _missing_words(source, label)
+    if words:
+        section["missing_values"] = words
+    preview = preview_features(load())
     text = render_config(slug, section, preview)
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +111,40 @@ def init_config(
         num_features=len(preview.features),
         num_rows_seen=source.head.num_rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
+        notes=(*notes, *preview.warnings),
     )
+
+
+def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
+    """What `data.missing_values` is to list so that columns of numbers are read as such.
+
+    Returns:
+        The words, and a sentence about each column that has them.
+    """
+    if not source.is_delimited:
+        return [], []
+    near = find_near_numbers(source.head, source.inferred_types)
+    with_words = {name: one for name, one in near.items() if one.words and name != label}
+    words = list(dict.fromkeys(word for one in with_words.values() for word in one.words))
+    notes = [
+        f"'{name}' holds {one.reason}: data.missing_values lists that now"
+        for name, one in with_words.items()
+    ]
+    texts = [
+        name
+        for name, kind in source.inferred_types.items()
+        if kind is ColumnType.TEXT and name not in with_words
+    ]
+    also = [
+        f"'{name}'"
+        for name in texts
+        if words and pc.any(pc.is_in(source.head.column(name), pa.array(words))).as_py()
+    ]
+    if also:
+        quoted = " and ".join(f"'{word}'" for word in words)
+        verb = "means" if len(words) == 1 else "mean"
+        notes.append(f"{quoted} {verb} missing in {', '.join(also)} as well")
+    return words, notes
 
 
 def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
@@ -132,6 +177,7 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         lines.append(f"  columns: {flow_yaml(list(source.column_names))}")
     lines += [
         _line(f"  label: {flow_yaml(data['label'])}", "0 or 1"),
+        *_missing_lines(data.get("missing_values", ())),
         _line(f"  split: {{valid: 0.1, test: 0.1, by: {by}}}", "order | random | hash of a column"),
         "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
     ]
@@ -152,6 +198,12 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         _line(f"output: {flow_yaml(f'runs/{name}')}", "the run folder"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _missing_lines(words: Sequence[str]) -> list[str]:
+    if not words:
+        return []
+    return [_line(f"  missing_values: {flow_yaml(list(words))}", "and what is empty")]
 
 
 def _line(text: str, comment: str) -> str:

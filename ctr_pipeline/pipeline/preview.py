@@ -56,6 +56,7 @@ class Preview:
         left_out: Columns without a feature, with the reason.
         plan: Transforms fitted to the head.
         open_ages: Columns, and formats of their texts, of which ages are counted to the newest.
+        warnings: What a person may want to know about columns.
     """
 
     source: Source
@@ -63,6 +64,7 @@ class Preview:
     left_out: tuple[ColumnDecision, ...]
     plan: PreprocessingPlan
     open_ages: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
@@ -98,6 +100,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         num_numbers=len(plan.numbers),
         max_embedding_bytes=max_bytes,
         warnings=(
+            *preview.warnings,
             *_memory_warnings(max_bytes - spilled, psutil.virtual_memory().available),
             *_disk_warnings(disk_bytes or 0, free_bytes),
             *_spill_warnings(spilled, free_bytes - (disk_bytes or 0)),
@@ -237,7 +240,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         features = with_newest_times(features, [file])
         statistics = _collect(loaded, features, file, folder)
         plan = plan_preprocessing(features, statistics, folder)
-        return Preview(source, features, left_out, plan, opened)
+        return Preview(source, features, left_out, plan, opened, columns.warnings)
 
 
 def _collect(

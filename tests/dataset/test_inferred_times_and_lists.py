@@ -26,7 +26,8 @@ CLICKS = MARCH + RNG.integers(0, 14 * 86_400, 2000)
         ("ts", np.arange(2000) + MARCH, "epoch_seconds"),
         ("ts", CLICKS * 10**6 + 17, "epoch_microseconds"),
         ("shown_at", CLICKS * 10**9 + 200_689_522, "epoch_nanoseconds"),
-        # Identifiers that are made of a time are of this size, too.
+        ("shown", CLICKS * 10**9, "epoch_nanoseconds"),
+        # Ids that are made of a time are of this size, too.
         ("tweet", CLICKS * 10**9 + 200_689_522, None),
         ("tweet", CLICKS * 10**6 + 17, None),
         # A name alone makes no time of a duration, nor a year beyond those of dates.

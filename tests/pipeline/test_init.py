@@ -150,3 +150,37 @@ def test_times_and_lists_of_parquet_become_features(tmp_path, monkeypatch):
     assert {row.feature: (row.number, row.id, row.num_ids) for row in decided} == {
         row.feature: (row.number, row.id, row.num_ids) for row in rows.values()
     }
+
+
+def test_words_among_numbers_are_listed_as_missing(init):
+    header, *body = rows().splitlines()
+    for number in range(0, NUM_ROWS, 20):
+        click, _, city, same = body[number].split(",")
+        body[number] = f"{click},\\N,{city},{same}"
+    body[3] = body[3].replace(body[3].split(",")[2], "\\N")
+    result = init("\n".join([header, *body]) + "\n")
+    assert result.notes == (
+        r"'price' holds numbers but for '\N' in 5.0% of its values: data.missing_values lists that "
+        "now",
+        r"'\N' means missing in 'city' as well",
+    )
+    loaded = load_config(result.output)
+    assert loaded.config.data.missing_values == ("\\N",)
+    plan = check_config(loaded, progress=SilentProgress())
+    assert [row.column_type for row in plan.rows] == ["number", "text"]
+    assert plan.warnings == ()
+    # Without the key the column is a text, and that is said.
+    plain = config_from_mapping({"data": {"train": "clicks.csv", "label": "click"}})
+    plan = check_config(plain, progress=SilentProgress())
+    assert [row.column_type for row in plan.rows] == ["text", "text"]
+    assert plan.rows[0].reason.endswith(r"(numbers but for '\N' in 5.0% of its values)")
+    assert r"list '\N' in data.missing_values" in plan.warnings[0]
+
+
+def test_numbers_with_a_sign_are_texts_for_a_reason(init):
+    header, *body = rows().splitlines()
+    body = [line.replace(",", ",$", 1) for line in body]
+    result = init("\n".join([header, *body]) + "\n")
+    (note,) = result.notes
+    assert note.startswith("'price' holds numbers with a currency sign in 100.0% of its values ('$")
+    assert "(numbers with a currency sign in 100.0% of its values)" in result.output.read_text()
