@@ -31,14 +31,10 @@ from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import ID_BITS, MAX_TABLES, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.spilling import MemoryLimit
-from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch, number_keys
+from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 
 # A unique row costs about as much as this many further occurrences.
 _OCCURRENCES_A_ROW = 6
-
-
-class RepeatedKeysError(ValueError):
-    """A key stands twice among gradients; nothing was changed."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +296,7 @@ class EmbeddingStore:
         """Applies gradients that are summed by key, as `update` does after its own summing.
 
         Args:
-            keys_U: int64 [U], distinct.
+            keys_U: int64 [U], each once; the caller sees to it, without a lock that others want.
             sums_UW: float32 [U, W].
             num_occurrences_U: int32 [U], how often each key occurs in the batch.
             step: As for `update`.
@@ -311,12 +307,9 @@ class EmbeddingStore:
             How many keys have no row; their gradients are dropped and move no other row.
 
         Raises:
-            RepeatedKeysError: A key stands twice.
             ValueError: Shapes do not fit.
         """
         keys_U = self._checked_keys(keys_U)
-        if number_keys(keys_U)[1] < len(keys_U):
-            raise RepeatedKeysError("keys are not distinct; sum the gradients of equal keys first")
         sums_UW = np.ascontiguousarray(sums_UW)
         _check_values(sums_UW, (len(keys_U), self.width), "gradients")
         if num_occurrences_U.shape != keys_U.shape:

@@ -498,15 +498,6 @@ def test_arrays_that_do_not_fit_are_refused():
         store.set_training_counts([np.zeros(3, np.int64)])
     with pytest.raises(ValueError, match="names a table"):
         store.read_rows(np.array([key(3, 0)]))
-    with pytest.raises(ValueError, match="not distinct"):
-        store.apply_gradients(
-            np.array([1, 1]),
-            np.zeros((2, 5), np.float32),
-            np.ones(2, np.int32),
-            step=1,
-            learning_rate_factor=1.0,
-            num_examples=1,
-        )
 
 
 @pytest.mark.parametrize(

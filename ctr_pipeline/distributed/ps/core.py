@@ -3,11 +3,11 @@
 Axes: U keys of a message, W values of a row.
 
 One lock orders everything that reads or changes what the server holds, so that a pull sees one
-version and a push is one step. A push of synchronous mode is answered when its round is complete,
-a pull of a worker that is too far ahead when the others have come closer; neither holds a thread
-until then. A cut begins between two updates, copies what is small and notes the
-instant for the rows; they are written while updates go on. Before the first restore, and while one
-runs, nothing is served.
+version and a push is one step; what a message alone tells is found out before it is taken. A push
+of synchronous mode is answered when its round is complete, a pull of a worker that is too far ahead
+when the others have come closer; neither holds a thread until then. A cut begins between two
+updates, copies what is small and notes the instant for the rows; they are written while updates go
+on. Before the first restore, and while one runs, nothing is served.
 """
 
 import logging
@@ -47,7 +47,7 @@ from ctr_pipeline.distributed.ps.fail_stop import end_process
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.limits import RequestLimits
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
-from ctr_pipeline.distributed.ps.merging import RowGradients
+from ctr_pipeline.distributed.ps.merging import RowGradients, without_repeats
 from ctr_pipeline.distributed.ps.moving import Arrived, MoveSource, Outgoing
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
@@ -123,6 +123,7 @@ class _HeldPull:
 
     request: PullRequest
     keys: Int64Array
+    partitions_U: Int32Array
     later: LaterReply
 
 
@@ -295,18 +296,17 @@ class PsCore:
         """
         if request.batch is not None:
             self._limits.check_batch(request.batch)
-        keys, _ = self._divided(request.keys)
-        with self._lock:
-            is_served = self._gate(request.generation) is None
-            if is_served and request.batch is not None and self._must_wait(request.worker):
-                later = LaterReply()
-                self._held.append(_HeldPull(request, keys, later))
-                return later
-        return self._pull(request, keys)
+        keys, partitions_U = self._divided(request.keys)
+        if request.batch is not None and self.spec.update.mode == "bounded":
+            with self._lock:
+                is_served = self._gate(request.generation) is None
+                if is_served and self._must_wait(request.worker):
+                    later = LaterReply()
+                    self._held.append(_HeldPull(request, keys, partitions_U, later))
+                    return later
+        return self._pull(request, keys, partitions_U)
 
     def _must_wait(self, worker: int) -> bool:
-        if self.spec.update.mode != "bounded":
-            return False
         now = self._clock()
         self._pace.hear(worker, self._active_workers, now)
         return self._pace.must_wait(worker, self._pace.slowest(self._active_workers, now))
@@ -318,13 +318,12 @@ class PsCore:
             is_over = self._gate(held.request.generation) is not None or held.later.is_over
             if is_over or not self._pace.must_wait(held.request.worker, slowest):
                 self._held.remove(held)
-                held.later.resume(partial(self._pull, held.request, held.keys))
+                held.later.resume(partial(self._pull, held.request, held.keys, held.partitions_U))
 
-    def _pull(self, request: PullRequest, keys: Int64Array) -> PullReply:
+    def _pull(self, request: PullRequest, keys: Int64Array, partitions_U: Int32Array) -> PullReply:
         with self._lock:
             status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
-                partitions_U = self._holdings.partitions_of(keys)
                 self._require_owned(keys, partitions_U)
                 self._holdings.counts.count_pull(partitions_U)
             if status is None and request.batch is not None:
@@ -362,7 +361,8 @@ class PsCore:
         keys, partitions_U = self._divided(request.keys)
         if len(keys) and request.sums.shape[1] != self._holdings.width:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
-        rows = RowGradients(keys, request.num_occurrences.copy(), request.sums)
+        rows = without_repeats(RowGradients(keys, request.num_occurrences.copy(), request.sums))
+        fresh_keys, fresh_partitions = self._divided(request.fresh_keys)
         with self._lock:
             status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
@@ -371,7 +371,7 @@ class PsCore:
                 if len(request.dense) != last - first:
                     what = f"{len(request.dense)} dense gradients for {last - first}"
                     raise Refusal("mismatch", what)
-                self._require_owned(*self._divided(request.fresh_keys))
+                self._require_owned(fresh_keys, fresh_partitions)
                 self._holdings.counts.count_push(partitions_U)
             if status is None and not self._holdings.has_dense:
                 status = Status.NOT_READY

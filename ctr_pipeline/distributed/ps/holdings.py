@@ -37,7 +37,6 @@ from ctr_pipeline.distributed.ps.merging import (
     RowGradients,
     merge_dense,
     merge_rows,
-    without_repeats,
 )
 from ctr_pipeline.distributed.ps.moving import Arrived, Outgoing
 from ctr_pipeline.distributed.ps.ownership import are_owned
@@ -57,7 +56,7 @@ from ctr_pipeline.embeddings.specs import (
     TableSpec,
 )
 from ctr_pipeline.embeddings.spilling import MemoryLimit
-from ctr_pipeline.embeddings.store import EmbeddingStore, RepeatedKeysError
+from ctr_pipeline.embeddings.store import EmbeddingStore
 
 _SAME_VALUES = 1e-5
 """Initial values that differ by less, absolutely or relatively, are of one model: processors round
@@ -80,7 +79,7 @@ class BatchGradients:
         step: Of the batch, from 1.
         learning_rate_factor: On every learning rate.
         num_examples: Of the batch.
-        rows: Of the server's rows.
+        rows: Of the server's rows, each key once.
         dense: float32, of the server's range.
     """
 
@@ -243,11 +242,7 @@ class Holdings:
             if self.outgoing is not None:
                 self.outgoing.note(rows.keys, self.partitions_of(rows.keys))
             num_examples = sum(item.num_examples for item in batches)
-            try:
-                num_vanished = self._update_rows(self._store, rows, latest, num_examples)
-            except RepeatedKeysError:
-                rows = without_repeats(rows)
-                num_vanished = self._update_rows(self._store, rows, latest, num_examples)
+            num_vanished = self._update_rows(self._store, rows, latest, num_examples)
         dense = self._given_dense()
         for piece, (low, high) in enumerate(dense.bounds):
             moving = [
