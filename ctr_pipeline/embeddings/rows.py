@@ -295,9 +295,10 @@ class RowStorage:
         evicted = self.keys_N[: self.num_rows][goes]
         self._remove(goes)
         if self.delta_after is not None:
+            # Some that were evicted before have a row again.
+            earlier = self._evicted[self.find(self._evicted, RangeRunner(1))[0] < 0]
             # Sorted here, where nobody waits, and not at the instant of a cut.
-            evicted = sorted_distinct(np.concatenate([self._evicted, evicted]))
-            self._evicted = evicted[self.find(evicted, RangeRunner(1))[0] < 0]
+            self._evicted = sorted_distinct(np.concatenate([earlier, evicted]))
             self._num_rows_evicted_to = self.num_rows
         return num_evicted
 
