@@ -135,8 +135,8 @@ class PsCore:
         index: Which server this is.
         threads: That work on rows.
         round_patience_seconds: A push of synchronous mode is answered `stale` after so long.
-        fail_stop: Ends the process for an exception while rows or dense values were moving: they
-            are half of one state and half of another then, and nobody may see them.
+        fail_stop: Ends the process for an exception while rows or dense values were made or moved:
+            they are half of one state and half of another then, and nobody may see them.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -334,7 +334,7 @@ class PsCore:
             if status is not None:
                 return PullReply(status, self._shown_generation(), 0, self._no_values(), None)
             try:
-                values = self._holdings.read_rows(keys, create=request.create)
+                values = self._read_rows(keys, create=request.create)
             except TrainingError as error:
                 # Nothing here makes room: asking again would go on for ever.
                 _LOGGER.error("a pull is refused: %s", error)
@@ -348,6 +348,13 @@ class PsCore:
                 values=values,
                 dense=self._holdings.dense_values() if is_newer else None,
             )
+
+    def _read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
+        if not create:
+            return self._holdings.read_rows(keys, create=False)
+        # That there is no room is found out before a row is made.
+        with self._all_or_end(TrainingError, RunFolderError):
+            return self._holdings.read_rows(keys, create=True)
 
     def push(self, request: PushRequest) -> PushReply | LaterReply:
         """Applies the gradients of a batch, once.
@@ -862,10 +869,16 @@ class PsCore:
             later.resume(partial(self._end_of_round, request, status))
 
     @contextmanager
-    def _all_or_end(self) -> Iterator[None]:
-        """What moves rows or dense values is done whole, or the process ends."""
+    def _all_or_end(self, *harmless: type[Exception]) -> Iterator[None]:
+        """What makes or moves rows or dense values is done whole, or the process ends.
+
+        Args:
+            harmless: Errors before which nothing was done.
+        """
         try:
             yield
+        except harmless:
+            raise
         except BaseException as error:
             self._fail_stop(error)
             raise

@@ -14,6 +14,7 @@ from ctr_pipeline.distributed.coordination.messages import RestoreReply
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
+from ctr_pipeline.embeddings import row_kernels
 from ctr_pipeline.embeddings.rows import RowStorage
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
@@ -328,6 +329,25 @@ def test_an_update_that_fails_half_way_ends_the_server(
     monkeypatch.setattr("ctr_pipeline.distributed.ps.dense.DenseRange.update", no_room)
     with pytest.raises(MemoryError):
         caller.push(KEYS, batch(0))
+    assert [type(error) for error in ended] == [MemoryError]
+
+
+def test_rows_that_are_half_made_end_the_server(make_spec, make_core, make_optimizer, monkeypatch):
+    ended = []
+    core = make_core(counting(make_spec(), make_optimizer), fail_stop=ended.append)
+    caller = Caller(core)
+    caller.init()
+    caller.pull(KEYS)
+
+    def no_room(*_, **__):
+        raise MemoryError
+
+    # They can be found by then, and their values are yet to be written.
+    monkeypatch.setattr(row_kernels, "write_fresh_rows", no_room)
+    caller.pull(KEYS)
+    assert not ended
+    with pytest.raises(MemoryError):
+        caller.pull([key(1, 5)])
     assert [type(error) for error in ended] == [MemoryError]
 
 
