@@ -192,6 +192,12 @@ def require_readable(data: DataConfig, source: Source) -> None:
             place=_ENGINE,
             remedy=f"Convert them to Parquet with 'ctrpipe convert', {_LEAVE_OUT}",
         )
+    if data.positive is not None:
+        raise DataError(
+            "Spark takes labels of 0 and 1 only",
+            place="data.positive",
+            remedy=f"Write the label as 0 and 1, {_LEAVE_OUT}",
+        )
     for file, opened in source.opened.items():
         if not isinstance(file, Path):
             raise DataError(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Columns, Quiet, Verbose, split_columns
+from ctr_pipeline.cli.options import AsJson, Columns, Positive, Quiet, Verbose, split_columns
 from ctr_pipeline.cli.session import session_of
 
 
@@ -13,7 +13,15 @@ def init(
     context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A file or glob of rows.")],
     *,
-    label: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")] = "label",
+    label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column to predict; else 'label', or the only column of 0 and 1.",
+            show_default=False,
+        ),
+    ] = None,
+    positive: Positive = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="CONFIG", help="The config to write.")
     ] = Path("config.yaml"),
@@ -39,6 +47,7 @@ def init(
     result = init_config(
         data,
         label=label,
+        positive=positive,
         output=output,
         columns=split_columns(columns),
         overwrite=overwrite,

@@ -58,6 +58,15 @@ Insecure = Annotated[
     ),
 ]
 
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="VALUE",
+        help="What label 1 is written as, where that is not as plain as 0 and 1.",
+        show_default=False,
+    ),
+]
+
 Columns = Annotated[
     str | None,
     typer.Option(

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Columns, OverwriteOutput, Quiet, Verbose, split_columns
+from ctr_pipeline.cli.options import (
+    AsJson,
+    Columns,
+    OverwriteOutput,
+    Positive,
+    Quiet,
+    Verbose,
+    split_columns,
+)
 from ctr_pipeline.cli.session import session_of
 
 
@@ -17,8 +25,9 @@ def profile(
     *,
     label: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column of clicks, 0 or 1.", show_default=False),
+        typer.Option(metavar="COLUMN", help="The column of clicks.", show_default=False),
     ] = None,
+    positive: Positive = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -49,6 +58,7 @@ def profile(
     result = profile_table(
         data,
         label=label,
+        positive=positive,
         columns=split_columns(columns),
         output=output,
         overwrite=overwrite,

@@ -225,7 +225,7 @@ def print_init(result: "InitResult") -> None:
     console = make_console()
     console.print(
         f"{result.num_columns} columns; of {result.num_rows_seen:,} rows looked at, "
-        f"{result.label_rate:.1%} have {escape(result.label)} = 1"
+        f"{result.label_rate:.1%} have {escape(result.label)} = {escape(result.positive)}"
     )
     for note in result.notes:
         console.print(note, soft_wrap=True, markup=False)

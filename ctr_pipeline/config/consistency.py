@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from ctr_pipeline.config.explanations import nearest
 from ctr_pipeline.config.key_paths import KeyPath, value_at
+from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.config.models import ALL_COLUMNS, RuntimeConfig, SplitConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS, cross_name
@@ -24,6 +25,7 @@ _COLUMN_KEYS: tuple[KeyPath, ...] = (
 def check_consistency(values: dict[str, Any], source: Source) -> None:
     """Adds to the problems of `source` what contradicts itself in `values`."""
     _check_columns(values, source)
+    _check_label_values(values, source)
     _check_splits(values, source)
     _check_runtime(values, source)
     _check_ensemble(values, source)
@@ -96,6 +98,24 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
     for path, name in named:
         if name not in known:
             source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))
+
+
+def _check_label_values(values: dict[str, Any], source: Source) -> None:
+    positive = as_written(value_at(values, ("data", "positive")))
+    negative = as_written(value_at(values, ("data", "negative")))
+    if positive is None and negative is not None:
+        source.add(("data", "negative"), "is of use only beside data.positive; give that, too")
+    if not isinstance(positive, str) or not isinstance(negative, str | None):
+        return
+    opposite = opposite_of(positive) if negative is None else negative
+    if opposite is None:
+        source.add(
+            ("data", "positive"),
+            f"'{positive}' has no opposite that goes without saying; say in data.negative what "
+            "label 0 is written as",
+        )
+    elif LabelValues(positive, opposite).number_of(opposite) == 1.0:
+        source.add(("data", "negative"), "is the same as data.positive")
 
 
 def _check_splits(values: dict[str, Any], source: Source) -> None:

@@ -7,8 +7,17 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import (
     AnyTransform,
@@ -138,6 +147,14 @@ Paths = Annotated[
 ]
 
 
+LabelText = Annotated[
+    str,
+    BeforeValidator(as_written),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+    Field(min_length=1),
+]
+
+
 class DataConfig(Section):
     """Where the rows are and how they are read."""
 
@@ -170,7 +187,19 @@ class DataConfig(Section):
         max_length=1,
         description="Quote character; null if quotes are plain characters.",
     )
-    label: str = Field(default="label", description="The column to predict, 0 or 1.")
+    label: str = Field(
+        default="label", description="The column to predict: 0 or 1, or as `positive` says."
+    )
+    positive: LabelText | None = Field(
+        default=None,
+        description="What label 1 is written as where labels are not 0 and 1: 'True', yes, 1 "
+        "(beside -1); case does not count.",
+    )
+    negative: LabelText | None = Field(
+        default=None,
+        description="What label 0 is written as; null: the opposite of `positive`, where that is "
+        "true, yes, on, t, y or 1.",
+    )
     weight: str | None = Field(
         default=None,
         description="Column of the rows' weights in loss and metrics, 0 or more; null: all alike.",
@@ -192,6 +221,14 @@ class DataConfig(Section):
     key_columns: tuple[str, ...] = Field(
         default=(), description="Columns carried into predictions.parquet as they are."
     )
+
+    @property
+    def label_values(self) -> LabelValues | None:
+        """What labels are written as; None: as 0 and 1."""
+        if self.positive is None:
+            return None
+        negative = opposite_of(self.positive) if self.negative is None else self.negative
+        return LabelValues(self.positive, negative or "")
 
     @model_validator(mode="after")
     def _distinct(self) -> "DataConfig":

@@ -35,6 +35,7 @@ class BadRowReason(StrEnum):
     DELIMITER_INSIDE = "delimiter inside an element of a list"
     LABEL_MISSING = "label missing"
     LABEL_NOT_BINARY = "label not 0 or 1"
+    LABEL_OF_NEITHER = "label neither data.positive nor its opposite"
     NOT_ONE_LINE = "not one line"
     NOT_AN_EXAMPLE = "not a tf.train.Example"
     SEVERAL_VALUES = "several values in one record"
@@ -58,7 +59,10 @@ _REMEDIES = {
     "check the feature's vector.delimiter",
     BadRowReason.DELIMITER_INSIDE: "Choose another sequence.delimiter for the feature",
     BadRowReason.LABEL_MISSING: "Remove the row",
-    BadRowReason.LABEL_NOT_BINARY: "Make the label 0 or 1, or name another column in data.label",
+    BadRowReason.LABEL_NOT_BINARY: "Make the label 0 or 1, say in data.positive what label 1 is "
+    "written as, or name another column in data.label",
+    BadRowReason.LABEL_OF_NEITHER: "Mend the label, or say in data.positive and data.negative what "
+    "labels 1 and 0 are written as",
     BadRowReason.NOT_ONE_LINE: "Write exactly one row a record, with every quote closed",
     BadRowReason.NOT_AN_EXAMPLE: "Write the record again, or check data.record",
     BadRowReason.SEVERAL_VALUES: "Write one value, or leave the column out of features",

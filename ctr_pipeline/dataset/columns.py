@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.config.label_values import LabelValues
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
 from ctr_pipeline.dataset.lists import find_list_faults
@@ -33,6 +34,7 @@ class ColumnPlan:
 
     Attributes:
         label: Column read as the label, int8; None if no label is needed.
+        label_values: What labels are written as; None: as 0 and 1.
         weight: Column of the weights, one of `types`; None if rows have none, or need none.
         types: The other columns, in the order of the output.
         carried: Those of them that are only carried along: any type that has a text is fine.
@@ -50,6 +52,7 @@ class ColumnPlan:
     missing_values: tuple[str, ...]
     sensitive: frozenset[str]
     weight: str | None = None
+    label_values: LabelValues | None = None
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
     time: TimeColumn | None = None
     as_dictionaries: frozenset[str] = frozenset()
@@ -94,6 +97,7 @@ def plan_columns(
         missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
         sensitive=frozenset(sensitive),
         weight=weight,
+        label_values=data.label_values,
         lists=dict(lists or {}),
         time=time,
     )
@@ -181,6 +185,24 @@ def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Ar
     return nan_to_null(pc.cast(trimmed, pa.float64())), invalid
 
 
+def parse_labels(
+    texts: Any, values: LabelValues, missing_values: Sequence[str]
+) -> tuple[pa.Array, pa.Array]:
+    """0 and 1 from labels written otherwise, NULL where missing, and a mask of other texts.
+
+    Args:
+        texts: An array or chunked array of strings.
+        values: What labels are written as.
+        missing_values: Texts that mean missing.
+    """
+    whole = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
+    trimmed = pc.utf8_trim_whitespace(missing_to_null(whole, missing_values))
+    found = missing_to_null(trimmed, missing_values).dictionary_encode()
+    known = [values.number_of(text) for text in found.dictionary.to_pylist()]
+    numbers = pc.take(pa.array(known, pa.float64()), found.indices)
+    return numbers, pc.and_(pc.is_valid(found), pc.is_null(numbers))
+
+
 def convert_texts(
     texts: pa.Array,
     column: str,
@@ -206,10 +228,13 @@ def convert_texts(
         if plan.time is not None and column == plan.time.name:
             condemn_times(known, plan.time, faults, records, show=show)
         return known
-    numbers, invalid = parse_numbers(texts, plan.missing_values)
+    if column == plan.label and plan.label_values is not None:
+        numbers, invalid = parse_labels(texts, plan.label_values, plan.missing_values)
+    else:
+        numbers, invalid = parse_numbers(texts, plan.missing_values)
     wrong = np.flatnonzero(invalid.to_numpy(zero_copy_only=False))
     if column == plan.label:
-        return convert_label(numbers, column, faults, records, wrong=wrong, show=show)
+        return convert_label(numbers, plan, faults, records, wrong=wrong, show=show)
     faults.condemn(records[wrong], BadRowReason.NOT_A_NUMBER, column, show(wrong))
     if column == plan.weight:
         condemn_weights(numbers, column, faults, records, show=show)
@@ -250,7 +275,7 @@ def condemn_weights(
 
 def convert_label(
     numbers: pa.Array,
-    column: str,
+    plan: ColumnPlan,
     faults: BlockFaults,
     records: npt.NDArray[np.int64],
     *,
@@ -261,10 +286,10 @@ def convert_label(
 
     Args:
         numbers: NULL where the label is missing or no number.
-        column: The label's name.
+        plan: Names the label, and says what it is written as.
         faults: Where bad labels go.
         records: Their numbers in the block.
-        wrong: Positions of those that are no numbers.
+        wrong: Positions of those that are neither missing nor a number.
         show: From positions to a function from their index to the text of the value.
     """
     is_present = pc.is_valid(numbers).to_numpy(zero_copy_only=False)
@@ -274,6 +299,8 @@ def convert_label(
     is_wrong[wrong] = True
     is_missing = ~is_present & ~is_wrong
     missing, not_binary = np.flatnonzero(is_missing), np.flatnonzero(is_wrong)
-    faults.condemn(records[missing], BadRowReason.LABEL_MISSING, column, lambda _: "")
-    faults.condemn(records[not_binary], BadRowReason.LABEL_NOT_BINARY, column, show(not_binary))
+    is_as_01 = plan.label_values is None
+    reason = BadRowReason.LABEL_NOT_BINARY if is_as_01 else BadRowReason.LABEL_OF_NEITHER
+    faults.condemn(records[missing], BadRowReason.LABEL_MISSING, plan.label, lambda _: "")
+    faults.condemn(records[not_binary], reason, plan.label, show(not_binary))
     return pa.array(np.where(is_binary, values, 0).astype(np.int8), mask=is_wrong | is_missing)

@@ -291,10 +291,11 @@ def convert_column(
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if _is_text(array.type):
         return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)
+    is_written_label = name == plan.label and plan.label_values is not None
     if is_text_use and pa.types.is_timestamp(array.type):
         # As it is stored, in UTC, whatever the zone that is named: texts without one are in UTC.
         array = array.view(pa.int64()).view(pa.timestamp(array.type.unit))
-    if is_text_use:
+    if is_text_use or is_written_label:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
     numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
     none = np.empty(0, dtype=np.int64)
@@ -308,7 +309,7 @@ def convert_column(
         condemn_times(numbers, plan.time, faults, records, show=show)
     if name != plan.label:
         return numbers
-    return convert_label(numbers, name, faults, records, wrong=none, show=show)
+    return convert_label(numbers, plan, faults, records, wrong=none, show=show)
 
 
 def _convert_dictionary(array: pa.DictionaryArray, plan: ColumnPlan) -> pa.Array | None:

@@ -22,6 +22,7 @@ from ctr_pipeline.dataset.columns import (
     is_binary_label,
     is_weight,
     nan_to_null,
+    parse_labels,
 )
 from ctr_pipeline.dataset.compression import Compression
 from ctr_pipeline.dataset.data_files import DataFile
@@ -115,7 +116,7 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
     """The block's rows if all of them are good, else None."""
     types = {name: ARROW_TYPES[kind] for name, kind in plan.types.items()}
     if plan.label is not None:
-        types[plan.label] = pa.float64()
+        types[plan.label] = pa.float64() if plan.label_values is None else pa.string()
     convert = pa_csv.ConvertOptions(
         column_types=types,
         include_columns=plan.names,
@@ -134,6 +135,8 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
             if any(np.isnan(chunk).any() for chunk in points):
                 return None
         if name == plan.label:
+            if plan.label_values is not None:
+                column, _ = parse_labels(column, plan.label_values, plan.missing_values)
             if not is_binary_label(column):
                 return None
             table = table.set_column(index, name, column.cast(pa.int8()))

@@ -12,21 +12,24 @@ from pydantic import BaseModel
 
 from ctr_pipeline import durable
 from ctr_pipeline.config import config_from_mapping
+from ctr_pipeline.config.label_values import opposite_of
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.paths import names_table
-from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.features import ColumnType, FeatureSpec, Transform
 from ctr_pipeline.models.registry import MODELS
-from ctr_pipeline.pipeline.labels import label_rate_of
+from ctr_pipeline.pipeline.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.preview import Preview, preview_features
+from ctr_pipeline.pipeline.tables import named_by_options, table_config
 from ctr_pipeline.progress import Progress
 
 _COMMENT_COLUMN = 60
 """Comments begin here, unless the line is longer."""
+_NAMED_BY = {"train": "DATA"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class InitResult:
     Attributes:
         output: Its file.
         label: The label column.
+        positive: What label 1 is written as.
         label_rate: Share of label 1 in the rows that were looked at.
         num_columns: Columns of the data.
         num_features: Columns that became features.
@@ -46,6 +50,7 @@ class InitResult:
 
     output: Path
     label: str
+    positive: str
     label_rate: float
     num_columns: int
     num_features: int
@@ -57,7 +62,8 @@ class InitResult:
 def init_config(
     data: str,
     *,
-    label: str = "label",
+    label: str | None = None,
+    positive: str | None = None,
     output: Path,
     columns: Sequence[str] | None = None,
     overwrite: bool = False,
@@ -67,7 +73,8 @@ def init_config(
 
     Args:
         data: A file, a glob or the address of a table.
-        label: The column to predict.
+        label: The column to predict; None: `label`, or the only column of 0 and 1.
+        positive: What label 1 is written as, where that is not plain from the labels.
         output: The config to write.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
         overwrite: Replace a file that stands at `output`.
@@ -75,13 +82,22 @@ def init_config(
 
     Raises:
         RunFolderError: There is a file at `output` already, or it cannot be written.
-        DataError: The data cannot be read, or the label is not 0 or 1.
-        ConfigError: The columns are no names.
+        DataError: The data cannot be read, the columns are no names, or nothing tells which column
+            is the label and what it is written as.
     """
     require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
     # The data's name says more than `config`, which most outputs are called.
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "model"
+    progress.say("Looking at the head of the data")
+    with named_by_options():
+        source = inspect_paths(table_config(data, label, columns), {"train": data}, _NAMED_BY)
+        if label is None:
+            label = find_label(source)
+        source.require([label], "--label")
+        values = choose_label_values(source, label, positive)
     section: dict[str, Any] = {"train": data, "label": label}
+    if values is not None:
+        section |= {"positive": values.positive, "negative": values.negative}
     if columns is not None:
         section["columns"] = list(columns)
     if names_table(data):
@@ -92,13 +108,12 @@ def init_config(
     def load() -> LoadedConfig:
         return config_from_mapping({"name": slug, "data": section, "output": f"runs/{slug}"})
 
-    progress.say("Looking at the head of the data")
-    source = inspect_source(load().config.data)
-    label_rate = label_rate_of(source, label)
-    words, notes = _missing_words(source, label)
-    if words:
-        section["missing_values"] = words
-    preview = preview_features(load())
+    with named_by_options():
+        label_rate = label_rate_of(source, load().config.data)
+        words, notes = _missing_words(source, label)
+        if words:
+            section["missing_values"] = words
+        preview = preview_features(load())
     text = render_config(slug, section, preview)
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -106,6 +121,7 @@ def init_config(
     return InitResult(
         output=output,
         label=label,
+        positive="1" if values is None else values.positive,
         label_rate=label_rate,
         num_columns=len(source.column_names),
         num_features=len(preview.features),
@@ -176,7 +192,7 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
     elif not source.has_header and source.is_delimited:
         lines.append(f"  columns: {flow_yaml(list(source.column_names))}")
     lines += [
-        _line(f"  label: {flow_yaml(data['label'])}", "0 or 1"),
+        *_label_lines(data),
         *_missing_lines(data.get("missing_values", ())),
         _line(f"  split: {{valid: 0.1, test: 0.1, by: {by}}}", "order | random | hash of a column"),
         "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
@@ -204,6 +220,19 @@ def _missing_lines(words: Sequence[str]) -> list[str]:
     if not words:
         return []
     return [_line(f"  missing_values: {flow_yaml(list(words))}", "and what is empty")]
+
+
+def _label_lines(data: dict[str, Any]) -> list[str]:
+    label = f"  label: {flow_yaml(data['label'])}"
+    if "positive" not in data:
+        return [_line(label, "0 or 1")]
+    lines = [
+        label,
+        _line(f"  positive: {flow_yaml(data['positive'])}", "what label 1 is written as"),
+    ]
+    if data["negative"].lower() != opposite_of(data["positive"]):
+        lines.append(_line(f"  negative: {flow_yaml(data['negative'])}", "what label 0 is"))
+    return lines
 
 
 def _line(text: str, comment: str) -> str:

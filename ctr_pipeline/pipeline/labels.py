@@ -1,41 +1,141 @@
-"""Whether the label is one, from the head of the data."""
+"""Which column is the label and what it is written as, from the head of the data."""
+
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.config.label_values import LabelValues, find_label_values, opposite_of
+from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import DataError
 
+_NAMED = 5
 
-def label_rate_of(source: Source, label: str) -> float:
+
+def label_rate_of(source: Source, data: DataConfig) -> float:
     """The share of label 1 in the head of the data.
 
     Raises:
-        DataError: A label is neither 0 nor 1, or all are missing.
+        DataError: A label is neither 0 nor 1 (nor what `data.positive` says), or all are missing.
     """
-    values = source.head.column(label)
-    present = values.drop_null()
-    try:
-        numbers = pc.cast(present, pa.float64())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Text: all of it is shown as wrong but what reads as 0 or 1.
-        numbers = None
-    place = f"{next(iter(source.opened))}, column '{label}'"
-    if len(present) == 0:
+    place = f"{next(iter(source.opened))}, column '{data.label}'"
+    counts = _counts(source, data.label, data.missing_values)
+    if not counts:
         raise DataError(
             "has no label in the rows looked at", place=place, remedy="Name another label column"
         )
-    texts = pc.cast(present, pa.string())
-    wrong = (
-        pc.invert(pc.is_in(texts, pa.array(["0", "1"])))
-        if numbers is None
-        else pc.invert(pc.is_in(numbers, pa.array([0.0, 1.0])))
-    )
-    if pc.any(wrong).as_py():
-        example = pc.filter(texts, wrong)[0].as_py()
+    plain = _plain_values(source, data.label)
+    values = data.label_values or plain
+    numbers = {text: values.number_of(text) for text in counts}
+    wrong = next((text for text, number in numbers.items() if number is None), None)
+    if wrong is not None:
+        meaning = (
+            "0 or 1"
+            if values is plain
+            else f"'{values.positive[:40]}' (1) or '{values.negative[:40]}' (0)"
+        )
         raise DataError(
-            f"holds '{str(example)[:40]}'; a label is 0 or 1",
+            f"holds '{wrong[:40]}'; a label is {meaning}",
             place=place,
+            remedy=_remedy(list(counts)),
+        )
+    clicked = sum(count for text, count in counts.items() if numbers[text] == 1.0)
+    return clicked / sum(counts.values())
+
+
+def choose_label_values(source: Source, label: str, positive: str | None) -> LabelValues | None:
+    """What the label is written as; None: as 0 and 1, or as what only a person can tell apart.
+
+    Args:
+        source: The data.
+        label: The label's name.
+        positive: What label 1 is written as, if that was said.
+
+    Raises:
+        DataError: `positive` was said, and what label 0 is written as is not clear.
+    """
+    texts = list(_counts(source, label, ()))
+    if positive is None:
+        plain = _plain_values(source, label)
+        is_plain = all(plain.number_of(text) is not None for text in texts)
+        return None if is_plain else find_label_values(texts)
+    others = [text for text in texts if LabelValues(positive, "").number_of(text) != 1.0]
+    opposite = others[0] if len(others) == 1 else opposite_of(positive) if not others else None
+    if opposite is None:
+        raise DataError(
+            f"holds {len(others):,} values beside '{positive[:40]}', and a label has one other",
+            place=f"{next(iter(source.opened))}, column '{label}'",
             remedy="Name another label column, or turn its values into 0 and 1",
         )
-    return float(pc.mean(numbers if numbers is not None else pc.equal(texts, "1")).as_py())
+    return LabelValues(positive, opposite)
+
+
+def find_label(source: Source) -> str:
+    """The label where nobody named it: `label`, or the only column of 0 and 1, or of yes and no.
+
+    Raises:
+        DataError: Nothing tells which column it is.
+    """
+    if "label" in source.column_names:
+        return "label"
+    found = [name for name in source.column_names if _could_be_label(source, name)]
+    if len(found) == 1:
+        return found[0]
+    names = found or source.column_names
+    shown = ", ".join(f"'{name[:40]}'" for name in names[:_NAMED])
+    dots = ", …" if len(names) > _NAMED else ""
+    which = "several columns hold 0 and 1: " if found else "no column holds 0 and 1; there are "
+    raise DataError(
+        f"{which}{shown}{dots}",
+        place=str(next(iter(source.opened))),
+        remedy="Name the column to predict with --label",
+    )
+
+
+def _could_be_label(source: Source, column: str) -> bool:
+    texts = list(_counts(source, column, (), most=2))
+    pair = find_label_values(texts) or _plain_values(source, column)
+    return {pair.number_of(text) for text in texts} == {0.0, 1.0}
+
+
+def _plain_values(source: Source, column: str) -> LabelValues:
+    """What labels 1 and 0 are read as where nothing else is said."""
+    is_boolean = pa.types.is_boolean(source.head.schema.field(column).type)
+    return LabelValues("true", "false") if is_boolean else LabelValues("1", "0")
+
+
+def _counts(
+    source: Source, column: str, missing_values: Sequence[str], *, most: int | None = None
+) -> dict[str, int]:
+    """Rows of each value of a column in the head, missing ones left out.
+
+    Args:
+        source: The data.
+        column: Its name.
+        missing_values: Texts that mean missing.
+        most: Give up, with an empty result, where there are more values.
+    """
+    values = source.head.column(column)
+    counts: dict[str, int] = {}
+    counted = pc.value_counts(values.drop_null())
+    if most is not None and len(counted) > most:
+        return {}
+    try:
+        texts = pc.cast(counted.field("values"), pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return {}
+    for text, count in zip(texts.to_pylist(), counted.field("counts").to_pylist(), strict=True):
+        if text.strip() not in {"", "nan", *missing_values}:
+            counts[text] = counts.get(text, 0) + count
+    return counts
+
+
+def _remedy(texts: Sequence[str]) -> str:
+    pair = find_label_values(texts)
+    if pair is not None:
+        return f"Say in data.positive that '{pair.positive[:40]}' is label 1"
+    if len(texts) == 2:
+        shown = " and ".join(f"'{text[:40]}'" for text in texts)
+        return f"Say which of {shown} is label 1 in data.positive, and the other in data.negative"
+    return "Name another label column, or turn its values into 0 and 1"

@@ -221,7 +221,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         DataError: The head holds no row with a label, or files that cannot be read.
     """
     source = inspect_source(loaded.config.data, seed=loaded.config.train.seed)
-    label_rate_of(source, loaded.config.data.label)
+    label_rate_of(source, loaded.config.data)
     columns = choose_columns_of(loaded, source)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -270,6 +270,7 @@ def _head(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Tabl
     data = loaded.config.data
     plan = ColumnPlan(
         label=data.label,
+        label_values=data.label_values,
         types=read.types,
         carried=frozenset(),
         missing_values=("", *data.missing_values),

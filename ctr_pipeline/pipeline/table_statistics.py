@@ -39,8 +39,8 @@ def collect_table_statistics(
 
     Returns:
         None if the rows are in files, or a column's type in the table is not the one it is read as,
-        or they are in more tables than a query combines: then the ingested rows are counted here,
-        with the same result.
+        or labels are not 0 and 1, or rows are in more tables than a query combines: then the
+        ingested rows are counted here, with the same result.
 
     Raises:
         DataError: The table changed since its rows were read, or may not be read.
@@ -50,6 +50,9 @@ def collect_table_statistics(
     tables = [source.opened[place] for place in source.files["train"]]
     sources = [table for table in tables if isinstance(table, TableSource)]
     if not sources:
+        return None
+    if data.positive is not None:
+        progress.say("Statistics are computed here, not by MaxCompute: data.positive is read here")
         return None
     from ctr_pipeline.analysis.engine_protocol import LabelCounts
     from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, plan_sources

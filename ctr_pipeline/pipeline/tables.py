@@ -2,7 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
 from ctr_pipeline.config import config_from_mapping
+from ctr_pipeline.config.label_values import LabelValues
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.config.models import DataConfig, RuntimeConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
@@ -23,7 +25,7 @@ from ctr_pipeline.features import ColumnType, FeatureSpec
 from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.columns import UNFIT
 from ctr_pipeline.pipeline.feature_file import load_features
-from ctr_pipeline.pipeline.labels import label_rate_of
+from ctr_pipeline.pipeline.labels import choose_label_values, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.plan_view import chain_text, statistics_used
 from ctr_pipeline.pipeline.resources import num_threads
@@ -33,6 +35,14 @@ from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_drift, render_profile
 from ctr_pipeline.statistics import ColumnDrift, Statistics
 from ctr_pipeline.tracebacks import conceal_values
+
+_OPTIONS = (
+    (", and the other in data.negative", ""),
+    ("data.positive", "--positive"),
+    ("data.columns", "--columns"),
+    ("data.label", "--label"),
+)
+"""What keys of a config are called where there is none."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,7 @@ def profile_table(
     data: str,
     *,
     label: str | None = None,
+    positive: str | None = None,
     columns: Sequence[str] | None = None,
     output: Path | None = None,
     overwrite: bool = False,
@@ -118,6 +129,7 @@ def profile_table(
     Args:
         data: A file, a glob or the address of a table.
         label: The column of clicks, if there is one.
+        positive: What label 1 is written as, where that is not plain from the labels.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
         output: The page to write.
         overwrite: Replace a file that stands there.
@@ -131,12 +143,14 @@ def profile_table(
     started = time.perf_counter()
     if output is not None:
         require_output(output, overwrite=overwrite, reads=[data])
-    config = _config_of(data, label, columns)
-    source = inspect_paths(config, {"train": data}, {"train": "DATA"})
-    if label is not None:
-        source.require([label], "--label")
-        label_rate_of(source, label)
-    else:
+    config = table_config(data, label, columns)
+    with named_by_options():
+        source = inspect_paths(config, {"train": data}, {"train": "DATA"})
+        if label is not None:
+            source.require([label], "--label")
+            config = with_label_values(config, choose_label_values(source, label, positive))
+            label_rate_of(source, config)
+    if label is None:
         config = config.model_copy(update={"label": _free_name(source.column_names)})
     # What is a number stays one here, also where it is a point in time.
     texts = dict.fromkeys((*source.times, *source.lists), ColumnType.TEXT)
@@ -347,7 +361,7 @@ def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
 def _read_old_file(
     old: str, columns: Sequence[str] | None, folder: Path, progress: Progress
 ) -> _OldRows:
-    config = _config_of(old, None, columns)
+    config = table_config(old, None, columns)
     source = inspect_paths(config, {"train": old}, {"train": "OLD"})
     config = config.model_copy(update={"label": _free_name(source.column_names)})
     types = dict(source.inferred_types)
@@ -383,7 +397,28 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more columns"
 
 
-def _config_of(data: str, label: str | None, columns: Sequence[str] | None) -> DataConfig:
+@contextmanager
+def named_by_options() -> Iterator[None]:
+    """Errors about keys of a config name the options that a command without one has for them."""
+    try:
+        yield
+    except DataError as error:
+        remedy = error.remedy or ""
+        for key, option in _OPTIONS:
+            remedy = remedy.replace(key, option)
+        if remedy == (error.remedy or ""):
+            raise
+        raise DataError(error.message, place=error.place, remedy=remedy) from error
+
+
+def with_label_values(data: DataConfig, values: LabelValues | None) -> DataConfig:
+    """The section with what labels are written as."""
+    if values is None:
+        return data
+    return data.model_copy(update={"positive": values.positive, "negative": values.negative})
+
+
+def table_config(data: str, label: str | None, columns: Sequence[str] | None) -> DataConfig:
     """How a table without a config is read: bad rows are left out and counted."""
     section: dict[str, Any] = {"train": data}
     if label is not None:

@@ -42,6 +42,8 @@ KEYS = {
     "data.delimiter": (";", ";;"),
     "data.quote": (None, '""'),
     "data.label": ("click", 1),
+    "data.positive": ("yes", ["yes"]),
+    "data.negative": ("no", ["no"]),
     "data.weight": ("importance", 1),
     "data.sample.negatives": (0.1, 0),
     "data.split.valid": (0.2, 1),
@@ -175,6 +177,7 @@ SPACE = {"space": {"model.dropout": {"low": 0, "high": 0.5}}}
 
 # What else a key needs to be valid.
 COMPANIONS = {
+    "data.negative": {"positive": "yes"},
     "data.split.by": {"by": "random"},
     "data.split.column": {"by": "hash"},
     "data.split.time_format": {"by": "time", "column": "at"},

@@ -1,9 +1,11 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from example_messages import example_of
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.recordio import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType
@@ -35,6 +37,57 @@ def test_new_rows_with_label(tmp_path):
     data = DataConfig(train="unused.csv")
     assert stream(data, path, label_required=True)["label"] == [1, 0]
     assert "label" not in stream(data, path, label_required=False)
+
+
+def clicks_in_every_format(folder, written):
+    """Files of the same labels, by name; text with a quoted line end is read the exact way."""
+    texts = [str(one) for one in written]
+    lines = "".join(f"{text},a,1\n" for text in texts)
+    (folder / "plain.csv").write_text(f"label,t,n\n{lines}")
+    (folder / "quoted.csv").write_text(f'label,t,n\n{lines}{texts[0]},"a\nb",1\n')
+    rows = {"t": ["a"] * len(written), "n": [1.0] * len(written)}
+    pq.write_table(pa.table({"label": written, **rows}), folder / "typed.parquet")
+    labels = pa.array(texts).dictionary_encode()
+    pq.write_table(pa.table({"label": labels, **rows}), folder / "texts.parquet")
+    for name, records in (
+        ("lines.recordio", ["label,t,n", *(f"{text},a,1" for text in texts)]),
+        ("examples.recordio", [{"label": text.encode(), "t": b"a", "n": 1} for text in texts]),
+        ("numbers.recordio", [{"label": one, "t": b"a", "n": 1} for one in written]),
+    ):
+        if type(written[0]) in {int, float} or name != "numbers.recordio":
+            with (folder / name).open("wb") as file, RecordIOWriter(file) as writer:
+                for record in records:
+                    is_line = isinstance(record, str)
+                    writer.write(
+                        record.encode() if is_line else example_of(record).SerializeToString()
+                    )
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("positive", "written"),
+    [
+        ("True", [True, False, False, True]),
+        ("yes", ["yes", "no", "no", "yes"]),
+        (1, [1, -1, -1, 1]),
+        (1, [1.0, -1.0, -1.0, 1.0]),
+    ],
+)
+def test_labels_written_otherwise_mean_the_same_in_every_format(tmp_path, positive, written):
+    data = DataConfig(train="unused.csv", positive=positive)
+    for path in clicks_in_every_format(tmp_path, written):
+        found = stream(data, path, label_required=True)["label"]
+        assert found[:4] == [1, 0, 0, 1], path.name
+
+
+@pytest.mark.parametrize("other", ["maybe", "2", "0"])
+def test_a_label_of_neither_value_is_a_bad_row(tmp_path, other):
+    data = DataConfig(train="unused.csv", positive="yes")
+    for path in clicks_in_every_format(tmp_path, ["yes", "no", other, "yes"]):
+        with pytest.raises(DataError, match="label neither data") as caught:
+            stream(data, path, label_required=True)
+        assert "row" in caught.value.place
+        assert f"'{other}'" in caught.value.message
 
 
 @pytest.mark.parametrize("content", ["1,a,5\n0,b,6\n", "a,5\nb,6\n"])

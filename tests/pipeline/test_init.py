@@ -5,9 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.config import config_from_mapping, load_config
-from ctr_pipeline.errors import ConfigError, DataError, RunFolderError
+from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.pipeline.init import init_config
-from ctr_pipeline.pipeline.preview import check_config
+from ctr_pipeline.pipeline.preview import check_config, preview_features
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS = 400
@@ -106,13 +106,58 @@ def test_existing_config_is_kept_unless_told(init, tmp_path):
         (rows(), {"label": "price"}, DataError, "a label is 0 or 1"),
         ("click,x\n,1\n,2\n", {}, DataError, "no label"),
         ("", {}, DataError, "empty"),
-        (rows(), {"columns": ["click", "I3..I1"]}, ConfigError, "runs backwards"),
+        (rows(), {"columns": ["click", "I3..I1"]}, DataError, "--columns: .*runs backwards"),
+        (rows(), {"label": "zzz"}, DataError, "which --label names.*list all.*in --columns"),
+        ("1,1,a\n1,0,b\n", {"label": None}, DataError, "two columns are named '1'.*in --columns"),
+        (
+            "bought,city\nbuy,a\nview,b\n",
+            {"label": "bought"},
+            DataError,
+            "Say which of 'buy' and 'view' is label 1 in --positive$",
+        ),
+        (
+            "n,a,b\n5,0,1\n3,1,0\n",
+            {"label": None},
+            DataError,
+            "several columns hold 0 and 1: 'a', 'b'. Name the column to predict with --label",
+        ),
+        (
+            "n,city\n5,x\n3,y\n",
+            {"label": None},
+            DataError,
+            "no column holds 0 and 1; there are 'n', 'city'.*--label",
+        ),
+        ("n,x\n0,2\n2,3\n1,4\n", {"label": "n"}, DataError, "holds '2'; a label is 0 or 1"),
     ],
 )
 def test_refusal_writes_nothing(init, tmp_path, text, options, error, message):
     with pytest.raises(error, match=message):
         init(text, **options)
     assert not (tmp_path / "c.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("clicked", "other", "options", "positive"),
+    [
+        ("True", "False", {}, "True"),
+        ("yes", "no", {"label": "click"}, "yes"),
+        ("1", "-1", {}, "1"),
+        ("buy", "view", {"label": "click", "positive": "buy"}, "buy"),
+    ],
+)
+def test_labels_written_otherwise_are_proposed(init, clicked, other, options, positive):
+    header, *lines = rows().splitlines()
+    written = {"1": clicked, "0": other}
+    body = [f"{written[line[0]]}{line[1:]}" for line in lines]
+    result = init("\n".join([header, *body]) + "\n", **{"label": None, **options})
+    config = load_config(result.output)
+    assert (config.config.data.label, config.config.data.positive) == ("click", positive)
+    assert result.label_rate == sum(line[0] == "1" for line in lines) / len(lines)
+    assert preview_features(config).features
+
+
+def test_the_only_column_of_0_and_1_is_the_label(init):
+    assert init(rows(), label=None).label == "click"
 
 
 def test_times_and_lists_of_parquet_become_features(tmp_path, monkeypatch):
