@@ -562,6 +562,45 @@ def send_garbage_everywhere(chaos: Disturbance) -> None:
 # Checkpoints.
 
 
+def kill_while_partitions_move(role: Role, index: int) -> Callable[[Disturbance], None]:
+    """Servers are scaled from two to three, a member dies meanwhile, and back to two."""
+
+    def strike(chaos: Disturbance) -> None:
+        run = chaos.run
+
+        def scale(number: int) -> None:
+            run.call("scale", str(run.output), "--parameter-servers", str(number))
+            chaos.strike(f"scale to {number} parameter servers")
+
+        def wait_until_moved(times: int) -> None:
+            def moved() -> bool:
+                told = [one.what for one in run.now.events if one.time >= chaos.since]
+                return told.count("partitions are where they are to be") == times
+
+            run.wait_for(f"{times} times all partitions in their places", moved, 120.0)
+
+        chaos.wait_for_moment(0.05, 0.4)
+        scale(3)
+        run.wait_for(
+            "the third server",
+            lambda: any(
+                (one.role, one.index, one.state) == ("ps", 2, "running") for one in run.now.members
+            ),
+            60.0,
+        )
+        time.sleep(chaos.dice.uniform(0.0, 0.5))
+        told = [one.what for one in run.now.events if one.time >= chaos.since]
+        if "partitions are where they are to be" in told:
+            raise MissedError("all partitions had moved before")
+        member = chaos.signal(role, index, KILL)
+        chaos.wait_until_replaced(member)
+        wait_until_moved(1)
+        scale(2)
+        wait_until_moved(2)
+
+    return strike
+
+
 def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
     """The newest cut is damaged, and then a parameter server dies: the one before is used."""
 
@@ -951,6 +990,25 @@ FAULTS: tuple[Fault, ...] = (
     Fault("launcher_killed", "launcher `kill -9`, then --resume", kill_launcher),
     Fault("machine_suspended", "everything SIGSTOP for 20 s", suspend_everything),
     Fault("scaled", "scale 1 → 4 → 2", scale_up_and_down, runtime=_THREE_WORKERS),
+    Fault(
+        "move_source_killed",
+        "2 → 3 → 2 PS, the one that gives `kill -9`",
+        kill_while_partitions_move("ps", 0),
+        most_stall_seconds=10.0,
+    ),
+    Fault(
+        "move_target_killed",
+        "2 → 3 → 2 PS, the one that takes `kill -9`",
+        kill_while_partitions_move("ps", 2),
+        most_stall_seconds=10.0,
+    ),
+    Fault(
+        "move_master_killed",
+        "2 → 3 → 2 PS, master `kill -9`",
+        kill_while_partitions_move("master", 0),
+        most_stall_seconds=5.0,
+        most_repeated_seconds=1.0,
+    ),
     Fault("garbage", "garbage on every port", send_garbage_everywhere),
     Fault(
         "checkpoint_truncated", "checkpoint truncated, PS `kill -9`", spoil_checkpoint("truncated")

@@ -118,6 +118,11 @@ class KeyIndex:
         num_then: int = row_kernels.add_missing(keys_U, self._table, self._keys_N, rows_U, num_rows)
         return num_then
 
+    def whole_table(self) -> UInt64Array | None:
+        """The table, once all rows stand in it; if they do not, some more follow, and None."""
+        self._move(_MOVED_AT_A_TIME)
+        return self._table if self._old is None else None
+
     def rebuild(self, num_rows: int) -> None:
         """Indexes the first so many rows anew, at once; the table does not become smaller.
 

@@ -187,6 +187,73 @@ def keep_rows(
 
 
 @kernel
+def take_rows_out(
+    rows_U: Int32Array,
+    index: UInt64Array,
+    records_NR: Float32Array,
+    row_keys: Int64Array,
+    marks_N: UInt8Array,
+    num_rows: int,
+) -> int:
+    """Removes rows, from the last of these to the first; the last of all takes each one's place.
+
+    Args:
+        rows_U: Distinct, ascending.
+        index: Of all rows.
+        records_NR: Records.
+        row_keys: Keys.
+        marks_N: Marks.
+        num_rows: There are.
+
+    Returns:
+        How many there are then.
+    """
+    for u in range(rows_U.shape[0] - 1, -1, -1):
+        row = int(rows_U[u])
+        _forget_row(index, row_keys, row)
+        num_rows -= 1
+        if row != num_rows:
+            place = _place_of(index, row_keys, num_rows)
+            index[place] = (index[place] >> _SHIFT_32 << _SHIFT_32) | np.uint64(row + 1)
+            source = address_of(records_NR, (np.uint64(num_rows), _NONE))
+            target = address_of(records_NR, (np.uint64(row), _NONE))
+            copy_values(source, target, np.uint64(records_NR.shape[1]))
+            row_keys[row] = row_keys[num_rows]
+            marks_N[row] = marks_N[num_rows]
+        marks_N[num_rows] = 0
+    return num_rows
+
+
+@kernel
+def _place_of(index: UInt64Array, row_keys: Int64Array, row: int) -> np.uint64:
+    """Where a row that is indexed stands in the index."""
+    mask = np.uint64(index.shape[0] - 1)
+    place = _mix(np.uint64(row_keys[row])) & mask
+    while index[place] & _LOW_32 != np.uint64(row + 1):
+        place = (place + _ONE) & mask
+    return place
+
+
+@kernel
+def _forget_row(index: UInt64Array, row_keys: Int64Array, row: int) -> None:
+    """Removes a row from the index; entries behind it move up, so that probes still find them.
+
+    Knuth, The Art of Computer Programming, volume 3, 6.4, algorithm R.
+    """
+    mask = np.uint64(index.shape[0] - 1)
+    hole = _place_of(index, row_keys, row)
+    place = (hole + _ONE) & mask
+    while index[place] != _EMPTY:
+        home = _mix(np.uint64(row_keys[int(index[place] & _LOW_32) - 1])) & mask
+        # An entry must not stand before the place where probes for it begin.
+        if (place - home) & mask >= (place - hole) & mask:
+            index[hole] = index[place]
+            hole = place
+        place = (place + _ONE) & mask
+    index[hole] = _EMPTY
+
+
+@kernel
 def write_fresh_rows(
     records_NR: Float32Array,
     row_keys: Int64Array,

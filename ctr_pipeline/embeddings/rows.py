@@ -48,8 +48,9 @@ class _Waits(threading.local):
 class RowStorage:
     """Records of one layout, found by key.
 
-    Rows are numbered in order of creation and do not move but in `evict`: address space for all of
-    them is reserved at the start, so growth copies nothing. The index grows a part at a time.
+    Rows are numbered in order of creation and move in `evict` and `take_out` only: address space
+    for all of them is reserved at the start, so growth copies nothing. The index grows a part at a
+    time.
 
     A byte a row marks the rows made or changed since the last snapshot; see `snapshot`.
 
@@ -302,28 +303,30 @@ class RowStorage:
             self._num_rows_evicted_to = self.num_rows
         return num_evicted
 
-    def keep_only(self, keeps: Callable[[Int64Array], BoolArray]) -> int:
+    def take_out(self, rows_U: Int32Array) -> bool:
         """Removes rows as if they had never been here: no delta tells of it.
 
-        They are those of partitions that are another storage's to write. Whoever holds numbers of
-        rows must find them anew.
+        They are those of partitions that are another storage's to write. The last rows take their
+        places; whoever holds numbers of rows must find them anew.
 
         Args:
-            keeps: Whether rows of these keys stay, bool [n].
+            rows_U: int32, distinct, ascending.
 
         Returns:
-            How many are gone.
+            Whether it was done: not while the index grows, of which this call then does a part.
 
         Raises:
             RuntimeError: A snapshot of the rows is being written.
         """
         if self.observer is not None:
             raise RuntimeError("rows cannot be removed while a snapshot of them is written")
-        goes = ~keeps(self.keys_N[: self.num_rows])
-        num_gone = int(np.count_nonzero(goes))
-        if num_gone:
-            self._remove(goes)
-        return num_gone
+        table = self._index.whole_table()
+        if table is None:
+            return False
+        self.num_rows = row_kernels.take_rows_out(
+            rows_U, table, self.records_NR, self.keys_N, self.marks_N, self.num_rows
+        )
+        return True
 
     def _remove(self, goes: BoolArray) -> None:
         """Removes the rows that are named, one at least; the others keep their order."""

@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings import key_index
+from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec, oldest_step_kept
 from ctr_pipeline.embeddings.spilling import MemoryLimit
@@ -144,3 +146,46 @@ def test_no_row_moves_while_a_snapshot_is_written():
         store.evict(5)
     snapshot.abandon()
     assert store.evict(5) == 1
+
+
+def take_out(store, keys):
+    """The rows of some keys, as a parameter server gives those up that have moved away."""
+    rows_U = np.sort(store.rows.find(np.asarray(keys, np.int64), RangeRunner(1))[0])
+    for _ in range(100):
+        if store.rows.take_out(rows_U):
+            return
+    raise AssertionError("the index never ends to grow")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 3000)), max_size=8))
+def test_rows_that_are_taken_out_leave_the_others_as_they_are(calls):
+    store = make_store()
+    for step, (seed, num_keys) in enumerate(calls, start=1):
+        dice = np.random.default_rng(seed)
+        touch(store, key(1, dice.integers(0, 4000, num_keys)), step)
+        before = content(store)
+        gone = dice.permutation(list(before))[: dice.integers(0, len(before) + 1)]
+        take_out(store, gone)
+        for one in gone.tolist():
+            del before[one]
+        assert content(store) == before
+        found, num_missing = store.rows.find(np.array(list(before), np.int64), RangeRunner(1))
+        assert num_missing == 0
+        assert store.rows.keys_N[found].tolist() == list(before)
+        assert store.rows.find(gone, RangeRunner(1))[1] == len(gone)
+        assert not store.rows.marks_N[store.num_rows : store.num_rows + len(gone)].any()
+
+
+def test_rows_are_not_taken_out_while_the_index_grows(monkeypatch):
+    monkeypatch.setattr(key_index, "_MOVED_AT_A_TIME", 100)
+    store = make_store()
+    step = 0
+    while store.rows._index._old is None:
+        step += 1
+        touch(store, key(1, np.arange(500 * step, 500 * (step + 1))), step)
+    rows = np.arange(3, dtype=np.int32)
+    assert not store.rows.take_out(rows)
+    before = content(store)
+    take_out(store, store.rows.keys_N[rows])
+    assert set(before) - set(content(store)) == set(list(before)[:3])

@@ -550,6 +550,8 @@ class PsCore:
                 self._moves_begun += 1
                 self._incoming, self._arrived = request, None
             self._drop_foreign_rows()
+            if self._holdings.has_foreign_rows:
+                return MoveReply("rows of an earlier move are left", 0, 0)
             num_rows = num_changed = rounds = next_row = 0
             while next_row >= 0:
                 moved = source.show_rows(MovedRowsRequest(request, next_row))
@@ -650,18 +652,24 @@ class PsCore:
             self._drop_foreign_rows()
 
     def _drop_foreign_rows(self) -> None:
-        """Rows move, for longer than the lock may be held: nobody is served until that is over."""
-        if not self._holdings.has_foreign_rows:
-            return
-        with self._lock:
-            self._is_evicting = True
-            for batch in list(self._waiting):
-                self._withdraw(batch, Status.NOT_READY)
-        try:
-            with self._all_or_end():
-                self._holdings.drop_foreign_rows()
-        finally:
-            self._is_evicting = False
+        """A part at a time, so that nobody waits for long; a move away from here ends it.
+
+        That move looks at rows in their order. What is left is dropped after it.
+        """
+        end: int | None = None
+        placement = self.placement
+        while self._holdings.has_foreign_rows:
+            # Rows are only added meanwhile, and those are this server's own.
+            first, rows_U = self._holdings.find_foreign_rows(end)
+            with self._lock:
+                if self._holdings.outgoing is not None or self.placement is not placement:
+                    return
+                with self._all_or_end():
+                    if len(rows_U) and not self._holdings.take_rows_out(rows_U):
+                        continue
+                    end = first
+                    if not first:
+                        self._holdings.forget_foreign_rows()
 
     def _begins_empty(self, request: PlaceRequest) -> bool:
         low, high = request.placement.range_of(self.index)
@@ -767,6 +775,8 @@ class PsCore:
             return f"generation {request.generation} is not the one that is served"
         if self._gate_move(request.placement) or request.placement != self.placement.version:
             return f"the placement has version {self.placement.version}"
+        if self._holdings.has_foreign_rows:
+            return "rows of a move are left"
         if not self._holdings.has_dense:
             return "nobody gave the dense parameters their values yet"
         return ""

@@ -68,6 +68,7 @@ values close to them were there before; others were."""
 # Of a part of a move; a pull or push waits for one at most.
 _ROWS_LOOKED_AT = 1 << 15
 _ROWS_SHOWN = 1 << 14
+_ROWS_CLEANED = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -421,11 +422,32 @@ class Holdings:
         self._has_foreign_rows = not set(before[0]) <= set(self._partitions)
         return True
 
-    def drop_foreign_rows(self) -> None:
-        """Removes the rows of partitions that this server does not hold."""
-        if self._store is None or not self._has_foreign_rows:
-            return
-        self._store.rows.keep_only(lambda keys: self._is_owned_P[self.partitions_of(keys)])
+    def find_foreign_rows(self, end: int | None) -> tuple[int, Int32Array]:
+        """The last rows before one that this server does not hold; rows may be made meanwhile.
+
+        Args:
+            end: That row; None: after the last one.
+
+        Returns:
+            The first row that was looked at, and the foreign ones from there on, ascending.
+        """
+        if self._store is None:
+            return 0, np.empty(0, np.int32)
+        rows = self._store.rows
+        end = rows.num_rows if end is None else end
+        first = max(0, end - _ROWS_CLEANED)
+        is_foreign = ~self._is_owned_P[self.partitions_of(rows.keys_N[first:end].copy())]
+        return first, (first + np.flatnonzero(is_foreign)).astype(np.int32)
+
+    def take_rows_out(self, rows_U: Int32Array) -> bool:
+        """Removes rows; see `RowStorage.take_out`."""
+        if self._store is None:
+            return True
+        with self._store.rows.lock:
+            return self._store.rows.take_out(rows_U)
+
+    def forget_foreign_rows(self) -> None:
+        """All that were there are gone."""
         self._has_foreign_rows = False
         self.counts.rows_moved()
 
