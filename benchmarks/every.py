@@ -112,6 +112,7 @@ BENCHMARKS = (
     Benchmark("ps_pauses"),
     Benchmark("cut_pause_job", ("--job",), ("--quick", "--job"), script="cut_pause"),
     Benchmark("ps_speed"),
+    Benchmark("partition_moves"),
     Benchmark("master_load"),
     Benchmark("runtime_speed", ("--rows", "1_000_000"), ("--quick", "--only", "sides")),
     Benchmark("scaling_simulator"),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 from ctr_pipeline.distributed.coordination.events import (
@@ -90,19 +91,27 @@ class Mover:
         """
         planned, held_seconds = action.planned, 0.0
         request = PlaceRequest(action.generation, action.placement, 0)
-        # The target first, the source last: where workers hear of it, it is served.
-        others = set(range(len(addresses))) - {planned.source, planned.target}
-        for server in (planned.target, *sorted(others), planned.source):
-            try:
-                reply = self._ask(
-                    server, addresses, "Place", request, reply=PlaceReply, abandoned=abandoned
-                )
-            except CallAbandonedError:
-                return held_seconds
-            except (PeerUnavailable, ServerRefusedError) as error:
-                _LOGGER.warning("parameter server %d was not told of a move: %s", server, error)
-            else:
-                held_seconds = reply.held_seconds
+        try:
+            # The target before the others: where workers hear of it, it is served. The source
+            # holds until it is told, however many the others are.
+            self._ask(
+                planned.target, addresses, "Place", request, reply=PlaceReply, abandoned=abandoned
+            )
+            replies = self._calls.call_all(
+                "Place",
+                # Servers that are still to come hold nothing; they hear it with a heartbeat.
+                tuple(takewhile(bool, addresses)),
+                request,
+                PlaceReply,
+                deadline_seconds=_TELL_SECONDS,
+                abandoned=abandoned,
+                keep=addresses,
+            )
+            held_seconds = replies[planned.source].held_seconds
+        except CallAbandonedError:
+            return held_seconds
+        except (PeerUnavailable, ServerRefusedError) as error:
+            _LOGGER.warning("not all parameter servers were told of a move: %s", error)
         for server in (planned.source, planned.target):
             # A cut or another move would do it too, if this does not.
             try:
