@@ -228,7 +228,7 @@ def take_rows_out(
 def _place_of(index: UInt64Array, row_keys: Int64Array, row: int) -> np.uint64:
     """Where a row that is indexed stands in the index."""
     mask = np.uint64(index.shape[0] - 1)
-    place = _mix(np.uint64(row_keys[row])) & mask
+    place: np.uint64 = _mix(np.uint64(row_keys[row])) & mask
     while index[place] & _LOW_32 != np.uint64(row + 1):
         place = (place + _ONE) & mask
     return place
