@@ -27,7 +27,7 @@ def parse_seconds(text: TextBuffers, format: str) -> np.ndarray:
     if format == ISO:
         _parse_iso(text, seconds)
     elif format in EPOCH_DIVISORS:
-        _parse_epoch(text, EPOCH_DIVISORS[format], seconds)
+        _parse_epoch(text, EPOCH_DIVISORS[format], EPOCH_DIGITS, seconds)
     else:
         fixed = fixed_format(format)
         components = np.array(fixed.components, np.int64)
@@ -134,7 +134,7 @@ def _parse_iso(text: TextBuffers, seconds: np.ndarray) -> None:
 
 
 @kernel
-def _parse_epoch(text: TextBuffers, divisor: int, seconds: np.ndarray) -> None:
+def _parse_epoch(text: TextBuffers, divisor: int, max_digits: int, seconds: np.ndarray) -> None:
     for n in range(len(seconds)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
         seconds[n] = NO_TIME
@@ -143,9 +143,9 @@ def _parse_epoch(text: TextBuffers, divisor: int, seconds: np.ndarray) -> None:
         is_negative = text.data[start] == 45
         first = start + 1 if is_negative else start
         num_digits = end - first
-        if num_digits < 1 or num_digits > EPOCH_DIGITS:
+        if num_digits < 1 or num_digits > max_digits:
             continue
-        if num_digits == EPOCH_DIGITS and text.data[first] == 57:  # 9 in front: beyond int64.
+        if num_digits == max_digits and text.data[first] == 57:  # 9 in front: beyond int64.
             continue
         number = _digits_of_epoch(text.data, first, end)
         if number >= 0:

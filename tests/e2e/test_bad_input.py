@@ -25,6 +25,7 @@ from bad_input_tune_cases import TUNE_CASES
 from bad_input_world import World, lines
 
 from ctr_pipeline.cli.main import main
+from ctr_pipeline.pipeline.sessions import load_sessions
 
 ALL_CASES = (
     *CASES,
@@ -46,6 +47,7 @@ ALL_CASES = (
     *DAILY_CASES,
 )
 JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb.", "errors.pydantic.dev", "<class")
+SESSIONS = "run/sessions.json"
 RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "new.yaml"}
 
 
@@ -79,6 +81,7 @@ def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
         shutil.copytree(request.getfixturevalue("trained_run"), world.folder / "run")
     case.spoil(world)
     before = world.contents()
+    sessions = load_sessions(world.folder / SESSIONS)
     capfd.readouterr()
 
     code = main([*case.call, "-q", "--json"])
@@ -95,6 +98,9 @@ def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     assert len(err.splitlines()) == 1 or " in the config:" in err, err
     world.monkeypatch.undo()
     after = world.contents()
+    # A command that was refused is a session, too: their log may grow.
+    assert load_sessions(world.folder / SESSIONS)[: len(sessions)] == sessions
+    before.pop(SESSIONS, None)
     assert {name: after.get(name) for name in before} == before
     new = set(after) - set(before)
     assert not [name for name in new if name.endswith(".tmp")]
