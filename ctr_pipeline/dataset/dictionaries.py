@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.embeddings.compilation import inlined, kernel
-from ctr_pipeline.embeddings.lanes import Address, address_of
-from ctr_pipeline.embeddings.words import load_uint64
+from ctr_pipeline.kernels.compilation import inlined, kernel
+from ctr_pipeline.kernels.lanes import Address, address_of
+from ctr_pipeline.kernels.words import load_uint64
 
 _KEY = np.uint64(secrets.randbits(64))
 """Of the hashes of this process. Who writes the texts, as of a URL, cannot know it and so cannot

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.recordio import Records
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 
 _VARINT, _FIXED_64, _DELIMITED, _FIXED_32 = 0, 1, 2, 5
 _DISCOVERY_STEP = 16

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.limits import DEEPEST
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8

@@ -30,8 +30,8 @@ from ctr_pipeline.dataset.recordio_compression import (
     decompress_gzip,
     decompress_snappy,
 )
-from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.errors import DataError
+from ctr_pipeline.kernels.compilation import kernel
 
 MAGIC = 0x01020304
 MAGIC_BYTES = struct.pack("<I", MAGIC)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 
 Bytes = NDArray[np.uint8]
 

@@ -10,7 +10,7 @@ from numba import njit
 
 from ctr_pipeline.dataset.text_buffers import TextBuffers
 from ctr_pipeline.datetime_formats import EPOCH_DIGITS, EPOCH_DIVISORS, ISO, fixed_format
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 
 NO_TIME = -(2**62)
 FIRST_SECOND = -62_135_596_800

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Int32Array, Int64Array
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 
 
 @kernel

@@ -4,7 +4,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings import row_kernels
 from ctr_pipeline.embeddings.arrays import Int32Array, Int64Array, UInt64Array
-from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 _FIRST_SIZE = 1 << 10
 # Work beside that of new rows: some milliseconds at a time.

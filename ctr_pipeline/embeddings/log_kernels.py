@@ -10,9 +10,9 @@ before it.
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt8Array
-from ctr_pipeline.embeddings.compilation import kernel
-from ctr_pipeline.embeddings.lanes import address_of, prefetch_values
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.lanes import address_of, prefetch_values
 
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)

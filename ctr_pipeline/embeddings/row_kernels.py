@@ -17,17 +17,17 @@ from ctr_pipeline.embeddings.arrays import (
     UInt8Array,
     UInt64Array,
 )
-from ctr_pipeline.embeddings.compilation import kernel
-from ctr_pipeline.embeddings.lanes import (
+from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.lanes import (
     address_of,
     after,
     clear_values,
     copy_values,
     prefetch_values,
 )
-from ctr_pipeline.embeddings.prefetch import prefetch
-from ctr_pipeline.embeddings.specs import ID_BITS
-from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+from ctr_pipeline.kernels.prefetch import prefetch
 
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)

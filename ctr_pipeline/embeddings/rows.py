@@ -19,12 +19,12 @@ from ctr_pipeline.embeddings.arrays import (
 )
 from ctr_pipeline.embeddings.key_index import KeyIndex
 from ctr_pipeline.embeddings.layout import RowLayout
-from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.reserved import give_back, reserve_array
 from ctr_pipeline.embeddings.spilling import MemoryLimit, SpilledPart
 from ctr_pipeline.embeddings.unique import sorted_distinct
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN
 from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 # Rows are numbered by int32.
 _MOST_ROWS = (1 << 31) - 2

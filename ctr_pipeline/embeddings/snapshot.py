@@ -21,9 +21,9 @@ from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import LogFile, LogKind
-from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_log import RowLogWriter, prepare_writing
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 _SAVED_BYTES = 64 << 20
 _NUM_BUFFERS = 8

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import IdArray, Int32Array, Int64Array
-from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
+from ctr_pipeline.kernels.compilation import kernel
 
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _MARK_SHIFT = 32

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
-from ctr_pipeline.embeddings.compilation import inlined, kernel
-from ctr_pipeline.embeddings.lanes import (
+from ctr_pipeline.embeddings.specs import ID_BITS
+from ctr_pipeline.kernels.compilation import inlined, kernel
+from ctr_pipeline.kernels.lanes import (
     NUM_LANES,
     Address,
     address_of,
@@ -32,7 +33,6 @@ from ctr_pipeline.embeddings.lanes import (
     store_lanes,
     sum_occurrences,
 )
-from ctr_pipeline.embeddings.specs import ID_BITS
 
 SGD = 0
 ADAGRAD = 1

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.embeddings import compilation
-from ctr_pipeline.embeddings.words import int32_at, int64_at, uint16_at
 from ctr_pipeline.features import ColumnType, VectorSpec
+from ctr_pipeline.kernels import compilation
+from ctr_pipeline.kernels.words import int32_at, int64_at, uint16_at
 from ctr_pipeline.preprocessing.arrow_values import (
     NumberColumn,
     TextColumn,

@@ -7,7 +7,7 @@ is in TensorFlow.
 
 import numpy as np
 
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import (
     SMALLEST_NORMAL_FLOAT32,
     flush_scalar,

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.dataset.weights import weight_units
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.fitted import FittedTargetEncode, PreprocessingPlan, TextStep
 from ctr_pipeline.preprocessing.value_tables import ValueTable, open_value_table, smoothed_rates

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.text_buffers import TextBuffers
-from ctr_pipeline.embeddings.compilation import inlined, kernel
-from ctr_pipeline.embeddings.lanes import Address, address_of
-from ctr_pipeline.embeddings.prefetch import prefetch
 from ctr_pipeline.errors import PreprocessingError
+from ctr_pipeline.kernels.compilation import inlined, kernel
+from ctr_pipeline.kernels.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
+from ctr_pipeline.kernels.lanes import Address, address_of
+from ctr_pipeline.kernels.prefetch import prefetch
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
-from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
 
 _KEY_MODULUS = np.uint64(KEY_MODULUS)
 # Odd and near 2**64 / golden ratio: multiplying by it spreads keys over the table's high bits.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import key_index, row_kernels
 from ctr_pipeline.embeddings.key_index import KeyIndex
-from ctr_pipeline.embeddings.ranges import RangeRunner
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 RUNNER = RangeRunner(1)
 

@@ -3,11 +3,12 @@ import mmap
 import numpy as np
 import pytest
 
-from ctr_pipeline.embeddings import ranges, reserved
+from ctr_pipeline.embeddings import reserved
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec
 from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.kernels import ranges
 
 
 def refuse_above(num_bytes, monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from preprocessing_cases import HOSTILE_TEXTS
 
-from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS
+from ctr_pipeline.kernels.fingerprint import KEY_MODULUS
 from ctr_pipeline.preprocessing.text_kernels import fingerprint_values, hash_ids
 
 

@@ -45,7 +45,6 @@ from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.log_folder import require_there
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.specs import (
@@ -57,6 +56,7 @@ from ctr_pipeline.embeddings.specs import (
 )
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 _SAME_VALUES = 1e-5
 """Initial values that differ by less, absolutely or relatively, are of one model: processors round

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import BoolArray, Float32Array, Int32Array, Int64Array
-from ctr_pipeline.embeddings.compilation import kernel
 from ctr_pipeline.embeddings.unique import number_keys
+from ctr_pipeline.kernels.compilation import kernel
 
 
 @dataclass(frozen=True)

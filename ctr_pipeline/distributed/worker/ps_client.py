@@ -55,9 +55,9 @@ from ctr_pipeline.embeddings.arrays import (
     empty_aligned,
 )
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.ranges import RangeRunner
 from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 __all__ = [
     "Moved",

@@ -9,8 +9,8 @@ values of a row, B the others, W all.
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
-from ctr_pipeline.embeddings.compilation import kernel
-from ctr_pipeline.embeddings.lanes import (
+from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.lanes import (
     address_of,
     after,
     clear_values,

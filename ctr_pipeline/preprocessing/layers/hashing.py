@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS, hash_factor
+from ctr_pipeline.kernels.fingerprint import KEY_MODULUS, hash_factor
 from ctr_pipeline.preprocessing.layers.raw_layer import (
     PACKAGE,
     ElementwiseLayer,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.fingerprint import KEY_MODULUS
+from ctr_pipeline.kernels.fingerprint import KEY_MODULUS
 from ctr_pipeline.preprocessing.layers.raw_layer import (
     PACKAGE,
     ElementwiseLayer,

@@ -21,8 +21,8 @@ from numba.core import cgutils, types
 from numba.core.types.misc import CPointer
 from numba.extending import intrinsic, models, overload, register_model
 
-from ctr_pipeline.embeddings.compilation import inlined
-from ctr_pipeline.embeddings.prefetch import prefetch
+from ctr_pipeline.kernels.compilation import inlined
+from ctr_pipeline.kernels.prefetch import prefetch
 
 Address = Any
 """Where items of one type lie; in kernels alone."""

@@ -20,8 +20,8 @@ import numba
 _LOGGER = logging.getLogger(__name__)
 _PACKAGE = Path(__file__).parents[1]
 SHARED_FILES = (
+    *sorted((_PACKAGE / "kernels").glob("*.py")),
     *sorted((_PACKAGE / "embeddings").glob("*.py")),
-    _PACKAGE / "preprocessing" / "fingerprint.py",
 )
 """What kernels of other files may use."""
 

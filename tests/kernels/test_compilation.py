@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ctr_pipeline
-from ctr_pipeline.embeddings import compilation
+from ctr_pipeline.kernels import compilation
 
 PACKAGE = Path(ctr_pipeline.__file__).parent
 KERNEL_FILES = [
@@ -34,7 +34,7 @@ assert kernels.double(4) == 8
 print(sum(kernels.double.stats.cache_hits.values()))
 """
 _KERNELS = """
-from ctr_pipeline.embeddings.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel
 
 @kernel
 def double(number):
@@ -123,14 +123,12 @@ def test_kernels_use_nothing_that_could_change_unseen(file):
 
 def test_it_is_seen_what_kernels_use():
     used = used_of_other_files(PACKAGE / "preprocessing" / "text_kernels.py")
-    assert used["KEY_MODULUS"] == PACKAGE / "preprocessing" / "fingerprint.py"
+    assert used["KEY_MODULUS"] == PACKAGE / "kernels" / "fingerprint.py"
 
 
 def test_machine_code_is_of_the_shared_files_as_they_are(tmp_path):
     (tmp_path / "kernels.py").write_text(_KERNELS)
-    changed = (
-        "from ctr_pipeline.embeddings import compilation\ncompilation.shared_stamp = lambda: 1\n"
-    )
+    changed = "from ctr_pipeline.kernels import compilation\ncompilation.shared_stamp = lambda: 1\n"
     hits = []
     for program in (_PROGRAM, _PROGRAM, changed + _PROGRAM, changed + _PROGRAM):
         done = subprocess.run(
