@@ -3,19 +3,24 @@
 One server in this process, with rows of 4 values under Adagrad: 48 bytes of a record, 57 with key
 and mark, and 16 to 64 of the index while that grows; 30 million rows take about 4 GB, and a cut of
 them 1.5 GB in `--folder`. The rows are made and updated 30,000 at a time. Then a cut of all of them
-is written while updates go on, and one before which half of the rows are evicted. Prints a Markdown
-table of milliseconds, and for how long nobody was served because rows were evicted: no batch is on
-its way then.
+is written while updates go on, one before which half of the rows are evicted, and one whose disk
+stalls, so that updates wait for it and give it up where rows are many. Prints a Markdown table of
+milliseconds, and for how long nobody was served because rows were evicted: no batch is on its way
+then.
 
     python benchmarks/ps_pauses.py [--rows 1000000 3000000 10000000 30000000] [--folder runs]
 """
 
 import argparse
+import itertools
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from machine import describe_machine, print_machine, print_table, write_results
@@ -44,11 +49,13 @@ from ctr_pipeline.distributed.rpc.packed import (
     Status,
 )
 from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.row_log import RowLogWriter
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 
 NUM_KEYS, WIDTH = 30_000, 4
 OLD_STEP, NEW_STEP = 1, 100
 NUM_REPEATS = 30
+STALL_SECONDS = 2.0
 
 
 @dataclass
@@ -103,20 +110,20 @@ class Server:
         held = self.core.take_longest_lock() * 1e3
         self.longest_ms[what] = max(self.longest_ms.get(what, 0.0), held)
 
-    def cut(self, request: SnapshotRequest, keys: np.ndarray) -> SnapshotReply:
-        """Takes a cut while updates of rows go on."""
+    def cut(self, request: SnapshotRequest, chunks: Sequence[np.ndarray]) -> SnapshotReply:
+        """Takes a cut while updates of rows go on, of these by turns."""
         replies: list[SnapshotReply] = []
         thread = threading.Thread(target=lambda: replies.append(self.core.snapshot(request)))
         thread.start()
-        while thread.is_alive():
+        for keys in itertools.cycle(chunks):
+            if not thread.is_alive():
+                break
             started = time.perf_counter()
             served = self.push(keys, NEW_STEP)
             if not served:
                 time.sleep(0.005)
                 self.unserved_seconds += time.perf_counter() - started
         thread.join()
-        if replies[0].refused:
-            raise RuntimeError(replies[0].refused)
         return replies[0]
 
 
@@ -147,18 +154,42 @@ def measure(num_rows: int, folder: Path) -> dict[str, float]:
         server.pull(keys)
         server.note("pull")
     # Of a step that stays.
-    keys = chunks[min(1, len(chunks) - 1)]
-    base = server.cut(SnapshotRequest(0, 1, 0, True), keys)
+    chunk = [chunks[min(1, len(chunks) - 1)]]
+    base = require_done(server.cut(SnapshotRequest(0, 1, 0, True), chunk))
     server.note("cut of all rows, pushes beside it")
     server.unserved_seconds = 0.0
-    server.cut(SnapshotRequest(0, 2, 1, False, oldest_step=NEW_STEP), keys)
+    delta = SnapshotRequest(0, 2, 1, False, oldest_step=NEW_STEP)
+    require_done(server.cut(delta, chunk))
     server.note("cut after eviction")
+    with stalling_disk():
+        server.cut(SnapshotRequest(0, 3, 0, True), chunks[1::2] or chunks)
+    server.note("cut, disk stalls")
     remove(folder, base.files)
     return {
         **server.longest_ms,
         "evicted": server.core.num_evicted,
         "unserved, s": server.unserved_seconds,
     }
+
+
+def require_done(reply: SnapshotReply) -> SnapshotReply:
+    """The reply, unless there was no cut."""
+    if reply.refused:
+        raise RuntimeError(reply.refused)
+    return reply
+
+
+@contextmanager
+def stalling_disk() -> Iterator[None]:
+    """The disk takes nothing for a while once a cut has begun."""
+    original, stalls = RowLogWriter.flush, itertools.chain([STALL_SECONDS], itertools.repeat(0.0))
+
+    def flush(writer: RowLogWriter) -> None:
+        time.sleep(next(stalls))
+        original(writer)
+
+    with mock.patch.object(RowLogWriter, "flush", flush):
+        yield
 
 
 def remove(folder: Path, files: tuple[LoggedFile, ...]) -> None:

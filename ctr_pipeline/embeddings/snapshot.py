@@ -52,7 +52,8 @@ class RowSnapshot:
     the buffers of `RowLogWriter`, 32 MiB; not a copy of the store.
 
     An update that waits for a buffer gives up the store's lock meanwhile. Whoever needs several
-    updates and `begin` to exclude each other holds a lock of its own around them.
+    updates and `begin` to exclude each other holds a lock of its own around them, and waits in
+    `await_room` before it takes that.
 
     Args:
         store: Whose rows.
@@ -132,6 +133,25 @@ class RowSnapshot:
                 self.dense = dense.values.copy(), dense.slots.copy()
             self._note_pause(started)
 
+    def has_room(self, num_rows: int) -> bool:
+        """Whether an update of so many rows would find empty buffers; needs no lock.
+
+        The writer may take the one that is being filled at any time, so that one does not count. Of
+        more rows than the others hold: whether all others are empty.
+        """
+        if self._rows.observer is not self or self._first_unwritten == self._num_rows:
+            return True
+        capacity = len(self._filling.keys_S)
+        return len(self._free) * capacity >= min(num_rows, (_NUM_BUFFERS - 1) * capacity)
+
+    def await_room(self, num_rows: int) -> None:
+        """Waits until `has_room`; gives the snapshot up once the disk has stalled for too long."""
+        with self._rows.lock:
+            started = time.perf_counter()
+            while not self.has_room(num_rows):
+                self._await_buffer()
+            self._note_pause(started)
+
     def before_change(self, rows_U: Int32Array) -> None:
         """Saves records that are still to be written, then marks the rows as changed."""
         rows = self._rows
@@ -142,14 +162,17 @@ class RowSnapshot:
                 return
             started = time.perf_counter()
             while rows.observer is self and not self._free:
-                # The disk has written nothing meanwhile; training does not stand still for it.
-                if not self._room.wait(self._patience_seconds):
-                    self.abandon(f"the disk has stalled for {self._patience_seconds:g} s")
+                self._await_buffer()
             self._note_pause(started)
             if rows.observer is self and self._filling.size == len(self._filling.keys_S):
                 self._filled.append(self._filling)
                 self._filling = self._free.pop()
         log_kernels.mark_rows(rows_U[place:], rows.marks_N, rows.era)
+
+    def _await_buffer(self) -> None:
+        # Where the disk writes nothing meanwhile, training does not stand still for it.
+        if not self._room.wait(self._patience_seconds):
+            self.abandon(f"the disk has stalled for {self._patience_seconds:g} s")
 
     def _save(self, rows_U: Int32Array, begin: int) -> int:
         """Saves and marks rows from a place on; where to go on once there is room."""

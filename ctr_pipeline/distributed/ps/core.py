@@ -7,7 +7,8 @@ version and a push is one step; what a message alone tells is found out before i
 of synchronous mode is answered when its round is complete, a pull of a worker that is too far ahead
 when the others have come closer; neither holds a thread until then. A cut begins between two
 updates, copies what is small and notes the instant for the rows; they are written while updates go
-on. Before the first restore, and while one runs, nothing is served.
+on, and an update for whose old rows there is no room waits before it takes the lock. Before the
+first restore, and while one runs, nothing is served.
 """
 
 import logging
@@ -277,7 +278,7 @@ class PsCore:
         """Closes a round that nobody else can come to and ends what has waited for too long."""
         if not self._waiting and not self._held:
             return
-        with self._lock:
+        with self._lock_with_room():
             now = self._clock()
             for batch, waiting in list(self._waiting.items()):
                 if waiting.until <= now:
@@ -370,7 +371,7 @@ class PsCore:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
         rows = without_repeats(RowGradients(keys, request.num_occurrences.copy(), request.sums))
         fresh_keys, fresh_partitions = self._divided(request.fresh_keys)
-        with self._lock:
+        with self._lock_with_room(len(keys)):
             status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
                 self._require_owned(keys, partitions_U)
@@ -877,6 +878,24 @@ class PsCore:
     def _answer(self, waiting: _WaitingPush, status: Status) -> None:
         for request, later in waiting.calls:
             later.resume(partial(self._end_of_round, request, status))
+
+    @contextmanager
+    def _lock_with_room(self, num_rows: int = 0) -> Iterator[None]:
+        """Holds the lock, once no update of what has come would wait for a cut's disk meanwhile.
+
+        Args:
+            num_rows: Of a push, beside those of the open round.
+        """
+        while True:
+            with self._lock:
+                needed = num_rows + sum(
+                    len(waiting.gradients.rows.keys) for waiting in self._waiting.values()
+                )
+                snapshot = self._snapshot
+                if snapshot is None or snapshot.has_room(needed):
+                    yield
+                    return
+            snapshot.await_room(needed)
 
     @contextmanager
     def _all_or_end(self, *harmless: type[Exception]) -> Iterator[None]:

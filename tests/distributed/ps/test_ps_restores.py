@@ -533,6 +533,62 @@ def test_an_update_does_not_wait_for_a_stalled_disk(
     assert reply.marks == (TaskMarks(0, 0, 1, None),)
 
 
+def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
+    make_spec, make_core, make_optimizer, monkeypatch
+):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    keys = owned_keys(spec, 0)
+    caller.pull(keys)
+    monkeypatch.setattr(
+        holdings_module,
+        "RowSnapshot",
+        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=10.0),
+    )
+    stalls, disk_goes_on = threading.Event(), threading.Event()
+    write = RowLogWriter.flush
+
+    def stall(self):
+        stalls.set()
+        assert disk_goes_on.wait(20)
+        write(self)
+
+    monkeypatch.setattr(RowLogWriter, "flush", stall)
+    waits = threading.Event()
+    await_room = RowSnapshot.await_room
+
+    def note_wait(self, num_rows):
+        waits.set()
+        await_room(self, num_rows)
+
+    monkeypatch.setattr(RowSnapshot, "await_room", note_wait)
+    cuts, pushed = [], []
+    threads = [threading.Thread(target=lambda: cuts.extend(take_cut([core], 0, 1)))]
+    threads[0].start()
+    wait_until(stalls.is_set)
+    try:
+        # A buffer holds one record: there is room for these, not for those.
+        assert caller.push(keys[:5], batch(0)).status is Status.DONE
+        assert len(keys) > 10
+        threads.append(
+            threading.Thread(target=lambda: pushed.append(caller.push(keys[-5:], batch(1))))
+        )
+        threads[1].start()
+        assert waits.wait(20)
+        assert caller.values(keys)[0] == [1.0] * 5 + [0.0] * (len(keys) - 5)
+        assert not pushed
+    finally:
+        disk_goes_on.set()
+        for thread in threads:
+            thread.join(20)
+    assert pushed[0].status is Status.DONE
+    # The cut is of the instant before both.
+    assert not cuts[0].refused
+    assert cuts[0].marks == ()
+
+
 def test_nobody_is_served_while_rows_are_removed_and_nobody_waits(
     make_spec, make_core, make_optimizer, monkeypatch
 ):
