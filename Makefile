@@ -35,6 +35,7 @@ ifeq ($(DATA),data/sample/train.txt)
 		$(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
 endif
 	$(BIN)/ctrpipe run configs/criteo_deepfm.yaml --overwrite --set data.train=$(DATA) --set output=$(DEMO)
+	@echo "Next: source $(BIN)/activate, then ctrpipe init YOUR_ROWS.csv"
 
 .PHONY: demo-elastic
 demo-elastic: $(STAMP) ## Train on two PS and two workers, kill one of each, lose nothing

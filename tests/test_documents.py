@@ -1,84 +1,230 @@
-"""What the papers name has to exist."""
+"""What the papers name has to exist, and what they show has to be valid."""
 
 import re
 import subprocess
-import sys
-from pathlib import Path
+import typing
 
 import pytest
+import typer
 import yaml
+from typer.exceptions import TyperException
 
+from ctr_pipeline.cli.main import app
+from ctr_pipeline.cli.session import Session
 from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.config.models import Config, OptimizerConfig
+from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.models.registry import MODELS, check_model
+from tests.paper_snippets import ROOT, blocks, commands, inline_code, papers, text_of
 
-ROOT = Path(__file__).parent.parent
-PAPERS = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "RUNBOOK.md",
-    "benchmarks/README.md",
-    "docs/layers-and-transforms.md",
-]
-TEXTS = {paper: (ROOT / paper).read_text(encoding="utf-8") for paper in PAPERS}
+PAPERS = papers()
+PROGRAM = typer.main.get_command(app)
+LONGEST = {"README.md": 150, "CHANGELOG.md": 40}
 
 # Paths of the repository as the papers write them; run folders and the user's own files are not.
 PATH = re.compile(r"\b(?:ctr_pipeline|configs|benchmarks|tests|tools|docs|\.ci)/[\w./-]*\w")
-MODULE = re.compile(r"`((?:\w+/)+\w+\.py)`")
+MODULE = re.compile(r"(?:\w+/)*\w+\.py")
+SECTIONS = "data|features|model|train|evaluation|export|report|runtime|analysis|tune"
+KEY = re.compile(rf"((?:{SECTIONS})(?:\.[a-z_0-9]+)+)(?:: (.+))?")
+ENDINGS = (".csv", ".txt", ".tsv", ".parquet", ".html", ".py", ".yaml", ".json", ".j2")
+OPTION = re.compile(r"--[a-z][a-z-]+")
+ROWS = {"data": {"train": "rows.csv"}}
+
+
+def anchors(text):
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
+
+
+def options_of(command):
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def all_commands(command=PROGRAM):
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from all_commands(inner)
+
+
+OPTIONS = set().union(*map(options_of, all_commands())) | {"--help"}
+
+
+def parse(arguments):
+    """Parses a command line as the program does, and performs nothing."""
+    command, context, rest = PROGRAM, None, list(arguments)
+    while True:
+        context = command.make_context(
+            command.name or "ctrpipe", rest, parent=context, obj=Session()
+        )
+        if not hasattr(command, "resolve_command"):
+            return
+        _, command, rest = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+
+
+def schema_of(key):
+    """The JSON Schemas of a key such as `train.epochs`; empty if there is no such key."""
+    schema = Config.model_json_schema()
+
+    def alternatives(one):
+        if "$ref" in one:
+            yield from alternatives(schema["$defs"][one["$ref"].rsplit("/", 1)[1]])
+        for inner in (*one.get("anyOf", ()), *one.get("oneOf", ()), *one.get("allOf", ())):
+            yield from alternatives(inner)
+        yield one
+
+    found = [schema]
+    for name in key.split("."):
+        nested = [inner for one in found for inner in alternatives(one)]
+        found = [one["properties"][name] for one in nested if name in one.get("properties", {})]
+        found += [
+            inner for one in nested if isinstance(inner := one.get("additionalProperties"), dict)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("paper", sorted(LONGEST))
+def test_papers_are_short(paper):
+    assert len(text_of(paper).splitlines()) <= LONGEST[paper]
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_named_paths_exist(paper):
-    named = set(PATH.findall(TEXTS[paper]))
-    missing = [path for path in named if not (ROOT / path).exists()]
+    missing = [path for path in set(PATH.findall(text_of(paper))) if not (ROOT / path).exists()]
     assert missing == []
 
 
-@pytest.mark.parametrize("paper", ["ARCHITECTURE.md"])
-def test_modules_named_within_the_package_exist(paper):
-    named = set(MODULE.findall(TEXTS[paper]))
-    assert len(named) > 5
-    missing = [
-        path
-        for path in named
-        if not any((ROOT / base / path).exists() for base in (".", "ctr_pipeline"))
-    ]
+@pytest.mark.parametrize(
+    ("paper", "places"),
+    [
+        ("ARCHITECTURE.md", (".", "ctr_pipeline", "benchmarks")),
+        ("README.md", ("benchmarks",)),
+        ("benchmarks/README.md", (".", "benchmarks", "configs")),
+        *[
+            (paper, (".", "ctr_pipeline", "benchmarks"))
+            for paper in PAPERS
+            if "decisions/" in paper
+        ],
+    ],
+)
+def test_named_modules_exist(paper, places):
+    named = {code.split()[0] for code in inline_code(paper)}
+    modules = {name for name in named if MODULE.fullmatch(name) and name != "my_model.py"}
+    if paper == "ARCHITECTURE.md":
+        modules = {name for name in modules if "/" in name}
+    missing = [name for name in modules if not any((ROOT / at / name).exists() for at in places)]
     assert missing == []
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_linked_files_exist(paper):
-    for target in re.findall(r"\]\(([^)#:]+)\)", TEXTS[paper]):
-        assert ((ROOT / paper).parent / target).exists(), target
+def test_linked_files_and_headings_exist(paper):
+    for target in re.findall(r"\]\(([^)\s:]+)\)", text_of(paper)):
+        path, _, anchor = target.partition("#")
+        linked = (ROOT / paper).parent / path if path else ROOT / paper
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), target
 
 
-def test_make_targets_exist():
+def test_every_page_is_linked_from_the_readme():
+    pages = {page for page in PAPERS if re.fullmatch(r"docs/[\w-]+\.md", page)}
+    assert pages - set(re.findall(r"\]\(([^)#]+)", text_of("README.md"))) == set()
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_make_targets_exist(paper):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([\w-]+):.*##", makefile, re.MULTILINE))
-    for paper in PAPERS:
-        # In code only: "make" is a word of English, too.
-        named = set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", TEXTS[paper], re.MULTILINE))
-        assert named <= targets, paper
+    # In code only: "make" is a word of English, too.
+    named = set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", text_of(paper), re.MULTILINE))
+    assert named <= targets
 
 
-def test_commands_exist():
-    output = subprocess.run(
-        [sys.executable, "-m", "ctr_pipeline", "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    for paper in PAPERS:
-        for command in re.findall(r"\bctrpipe ([a-z]+)\b", TEXTS[paper]):
-            assert re.search(rf"\b{command}\b", output), (paper, command)
+@pytest.mark.parametrize("paper", PAPERS)
+def test_commands_in_blocks_are_parsed_by_the_program(paper):
+    for block in blocks(paper, "", "bash"):
+        for arguments in commands(block):
+            try:
+                parse(arguments)
+            except TyperException as error:
+                pytest.fail(f"{block.place}: ctrpipe {' '.join(arguments)}: {error.message}")
 
 
-def test_the_config_of_the_readme_is_valid():
-    blocks = re.findall(r"```yaml\n(.*?)```", TEXTS["README.md"], re.DOTALL)
-    assert blocks
-    for block in blocks:
-        assert len(block.strip().splitlines()) <= 25
-        config_from_mapping(yaml.safe_load(block))
+@pytest.mark.parametrize("paper", PAPERS)
+def test_commands_and_options_in_the_text_exist(paper):
+    for code in inline_code(paper):
+        command = PROGRAM
+        if code.startswith("ctrpipe "):
+            for word in code.split()[1:]:
+                if word not in getattr(command, "commands", {}):
+                    break
+                command = command.commands[word]
+            assert command is not PROGRAM or code.split()[1].startswith("--"), code
+        if paper != "benchmarks/README.md":
+            known = OPTIONS if command is PROGRAM else options_of(command) | {"--help"}
+            assert set(OPTION.findall(code)) <= known, code
+
+
+def test_options_of_benchmarks_exist():
+    scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    declared = set(re.findall(r'"(--[a-z-]+)"', scripts)) | OPTIONS
+    named = {name for code in inline_code("benchmarks/README.md") for name in OPTION.findall(code)}
+    assert named - declared == set()
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_config_keys_in_the_text_exist(paper):
+    for code in inline_code(paper):
+        found = KEY.fullmatch(code)
+        if found is None or found[1].endswith(ENDINGS) or set(found[2] or "") & set("…|"):
+            continue
+        assert schema_of(found[1]), code
+
+
+@pytest.mark.parametrize(
+    "block", [block for paper in PAPERS for block in blocks(paper, "yaml")], ids=lambda b: b.place
+)
+def test_yaml_is_a_valid_config_or_part_of_one(block):
+    content = yaml.safe_load(block.text)
+    if "table" not in content:
+        content = {**ROWS, **content}
+    config_from_mapping(content, check_model=check_model)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_yaml_in_the_text_is_a_valid_part_of_a_config(paper):
+    for code in inline_code(paper):
+        if not re.match(rf"(?:{SECTIONS}): \{{", code) or "…" in code:
+            continue
+        content = yaml.safe_load(code)
+        if "data" in content:
+            content["data"].setdefault("train", "rows.csv")
+        config_from_mapping({**ROWS, **content}, check_model=check_model)
+
+
+def test_the_page_of_models_has_all_models_and_their_keys():
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.*)\|$", text_of("docs/models.md"), re.MULTILINE)
+    common = {"name", "embedding_dim", "hidden_units", "dropout"}
+    written = {name: set(re.findall(r"`(\w+)`", keys)) - common for name, keys in rows}
+    assert written == {name: set(kind.keys) - common for name, kind in MODELS.items()}
+
+
+def test_the_page_of_training_has_all_optimizers():
+    names = typing.get_args(OptimizerConfig.model_fields["name"].annotation)
+    (listed,) = re.findall(
+        r"^Optimizers, [^:]+: (.+?)\.$", text_of("docs/training.md"), re.M | re.S
+    )
+    assert re.findall(r"`(\w+)`", listed) == list(names)
+
+
+def test_the_page_of_features_has_all_transforms():
+    rows = re.findall(r"^\| (?:number|text) \| \w+ \| (.+) \|$", text_of("docs/features.md"), re.M)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(TRANSFORMS)
 
 
 def test_every_benchmark_is_in_the_benchmarks_readme():
-    documented = TEXTS["benchmarks/README.md"]
+    documented = text_of("benchmarks/README.md")
     for script in (ROOT / "benchmarks").glob("*.py"):
         if "__main__" in script.read_text(encoding="utf-8"):
             assert script.name in documented, script.name
