@@ -1,4 +1,4 @@
-"""What happens to a job, and what is to be done about it: the words of `coordination.job`.
+"""What happens to a job, and what is to be done about it: what `coordination.job` is told and says.
 
 The executor turns the outside into events, hands them to `Job`, and performs the actions in their
 order, before it answers the call that caused them: a `Persist` with `durable` is on disk before

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import ProcessState
@@ -13,6 +14,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     Role,
     TaskKind,
 )
+from ctr_pipeline.distributed.coordination.recorded import Recorded
 from ctr_pipeline.distributed.coordination.relaunch import start_again_seconds
 from ctr_pipeline.distributed.coordination.timeouts import MovingAverage
 
@@ -21,7 +23,7 @@ _ASK_AGAIN_SECONDS = 5.0
 
 
 @dataclass
-class MemberState:
+class MemberState(Recorded):
     """One place of a job and the process that fills it.
 
     Attributes:
@@ -54,6 +56,22 @@ class MemberState:
         behind_since: When it fell behind the others, on the job's clock; None: it keeps up.
         is_slow: It was announced as a straggler.
     """
+
+    durable: ClassVar[frozenset[str]] = frozenset({"incarnation"})
+    lazy: ClassVar[frozenset[str]] = frozenset(
+        {
+            "secret_hash",
+            "address",
+            "metrics_address",
+            "host",
+            "pid",
+            "given_up",
+            "restarts",
+            "last_end",
+            "ends_in_row",
+            "is_active",
+        }
+    )
 
     role: Role
     index: int
@@ -202,24 +220,13 @@ class MemberState:
 
     def to_json(self) -> dict[str, object]:
         """Everything that has to outlive the master."""
-        return {
-            "incarnation": self.incarnation,
-            "secret_hash": self.secret_hash,
-            "address": self.address,
-            "metrics_address": self.metrics_address,
-            "host": self.host,
-            "pid": self.pid,
-            "given_up": list(self.given_up),
-            "restarts": self.restarts,
-            "last_end": self.last_end,
-            "ends_in_row": self.ends_in_row,
-            "is_active": self.is_active,
-        }
+        return {name: getattr(self, name) for name in sorted(self.durable | self.lazy)}
 
     def load_json(self, record: Json) -> None:
         """Becomes what `to_json` described."""
         for name, value in record.items():
-            setattr(self, name, list(value) if isinstance(value, list) else value)
+            setattr(self, name, value)
+        self.take_change()
 
 
 def _hash_of(secret: str) -> str:

@@ -415,6 +415,7 @@ class TaskBoard:
         self._unfinished: set[int] = set()
         """Some of their batches are counted."""
         self._losses_of_done = ExactSum()
+        self._changed: dict[TaskKey, tuple[Task, bool]] = {}
 
     @classmethod
     def of_epoch(cls, plan: EpochPlan) -> "TaskBoard":
@@ -509,6 +510,7 @@ class TaskBoard:
         task.leased_at = task.progress_at = now
         task.mask_at_lease, task.seconds_seen = task.done_mask, 0.0
         self._held.setdefault(incarnation, {})[key] = None
+        self._note(key, task, is_urgent=True)
 
     def _let_go(self, key: TaskKey, task: Task) -> bool:
         """Nobody holds a task any more; whether somebody did."""
@@ -523,8 +525,22 @@ class TaskBoard:
 
     def release(self, key: TaskKey) -> None:
         """A held task becomes todo; what of it is done stays done."""
-        self._let_go(key, self.task(key))
+        task = self.task(key)
+        self._let_go(key, task)
         heapq.heappush(self._returned, self._number_of(key))
+        self._note(key, task, is_urgent=False)
+
+    def fail(self, key: TaskKey) -> int:
+        """A held task has failed once more; how often it has by now."""
+        task = self.task(key)
+        task.failures += 1
+        self._note(key, task, is_urgent=True)
+        return task.failures
+
+    def drop(self, key: TaskKey, why: str) -> None:
+        """A task is given up; what of it is done stays done."""
+        self.task(key).dropped = why
+        self.settle(key)
 
     def settle(self, key: TaskKey) -> None:
         """Takes a task that has just become done or dropped from those to be worked on.
@@ -539,6 +555,7 @@ class TaskBoard:
             self._dropped.add(number)
         else:
             self._end(number, task)
+        self._note(key, task, is_urgent=True)
 
     def _end(self, number: int, task: Task) -> None:
         self._done.add(number)
@@ -552,6 +569,27 @@ class TaskBoard:
         if number not in self._done:
             task = self._known[number] = self.task(key)
             task.failures = failures
+            self._note(key, task, is_urgent=False)
+
+    def forget_failures(self) -> None:
+        """Whatever failed before is given another chance."""
+        for key, task in self.touched():
+            if task.failures:
+                task.failures = 0
+                self._note(key, task, is_urgent=False)
+
+    def _note(self, key: TaskKey, task: Task, *, is_urgent: bool) -> None:
+        _, was_urgent = self._changed.get(key, (task, False))
+        self._changed[key] = task, is_urgent or was_urgent
+
+    def take_changed(self) -> dict[TaskKey, tuple[Task, bool]]:
+        """Tasks that were leased, given back, failed or ended since the last call.
+
+        Each with whether its change must be on disk before anybody acts on it. Batches that are
+        counted are no such change: the worker that holds the task tells a new master of them.
+        """
+        changed, self._changed = self._changed, {}
+        return changed
 
     def forget_repeated(self) -> None:
         """What was repeated until now is counted elsewhere."""

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked
-from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.scaling import (
     ScalingRules,
     SpeedLog,
     WorkerBounds,
     decide_workers,
 )
+from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 
 
 @dataclass(frozen=True)

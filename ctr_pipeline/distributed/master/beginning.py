@@ -11,7 +11,8 @@ from typing import TypeVar
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.models import EtcdLedger as EtcdLedgerConfig
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.distributed.coordination.job import Job, JobSettings
+from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.coordination.storage import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job

@@ -44,7 +44,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
-from ctr_pipeline.distributed.coordination.job import Job, JobStatus
+from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     Launcher,
@@ -58,6 +58,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterRequest,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement
+from ctr_pipeline.distributed.coordination.status import JobStatus
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD, FENCE_RECORD
 from ctr_pipeline.distributed.master.cuts import CutKeeper

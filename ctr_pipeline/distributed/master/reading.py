@@ -6,7 +6,7 @@ from pathlib import Path
 from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.coordination.events import Phase
 from ctr_pipeline.distributed.coordination.job import Job
-from ctr_pipeline.distributed.coordination.records import JobHead
+from ctr_pipeline.distributed.coordination.job.head import JobHead
 from ctr_pipeline.distributed.master.beginning import (
     find_newest_cut,
     read_events,

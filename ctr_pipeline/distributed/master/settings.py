@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
 from ctr_pipeline.dataset.order import EpochOrder
-from ctr_pipeline.distributed.coordination.job import JobSettings
 from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
+from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
 from ctr_pipeline.errors import TrainingError

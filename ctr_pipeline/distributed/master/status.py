@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import SplitTotals
-from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
+from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.training.history import EpochRecord
 

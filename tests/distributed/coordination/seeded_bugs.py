@@ -9,12 +9,20 @@ from dataclasses import replace
 
 from job_world import Server, World
 
-from ctr_pipeline.distributed.coordination import job as job_module
 from ctr_pipeline.distributed.coordination.events import AnswerLease
-from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.job import (
+    Job,
+    cuts,
+    epochs,
+    leases,
+    members,
+    reports,
+    restores,
+    standstill,
+)
+from ctr_pipeline.distributed.coordination.job.head import JobHead
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import LeaseReply
-from ctr_pipeline.distributed.coordination.records import JobHead
 from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard
 
 Patch = Callable[..., None]
@@ -22,28 +30,28 @@ Patch = Callable[..., None]
 
 
 def reports_of_old_attempts_count(patch: Patch) -> None:
-    original = Job._take_in_report
+    original = reports.take_in
 
-    def take_in(self, member, report, generation):
-        board = self._board_of(report.key)
+    def take_in(state, member, report, generation):
+        board = state.board_of(report.key)
         if board is not None:
             report = replace(report, attempt=board.task(report.key).attempt)
-        original(self, member, report, generation)
+        original(state, member, report, generation)
 
-    patch(Job, "_take_in_report", take_in)
+    patch(reports, "take_in", take_in)
 
 
 def reports_of_old_generations_count(patch: Patch) -> None:
-    original = Job._take_in_report
+    original = reports.take_in
 
-    def take_in(self, member, report, generation):
-        original(self, member, report, self.generation)
+    def take_in(state, member, report, generation):
+        original(state, member, report, state.head.generation)
 
-    patch(Job, "_take_in_report", take_in)
+    patch(reports, "take_in", take_in)
 
 
 def servers_rolled_back_without_ledger(patch: Patch) -> None:
-    patch(Job, "_roll_ledger_back", lambda self, frozen: None)
+    patch(restores, "roll_ledger_back", lambda state, frozen: None)
 
 
 def ledger_rolled_back_without_servers(patch: Patch) -> None:
@@ -82,7 +90,7 @@ def generation_stays_at_rollback(patch: Patch) -> None:
     def stuck(self, value):
         self.__dict__["stuck"] = min(value, 1)
 
-    number = property(lambda self: self.__dict__["stuck"], stuck)
+    number = property(lambda self: self.__dict__.get("stuck", 0), stuck)
     patch(JobHead, "generation", number)
 
 
@@ -120,38 +128,38 @@ def done_tasks_leased_again(patch: Patch) -> None:
 
 
 def lost_leases_forgotten(patch: Patch) -> None:
-    patch(job_module, "lost_leases", lambda queue, known: [])
-    patch(Job, "_check_tasks", lambda self: None)
+    patch(leases, "lost_leases", lambda queue, known: [])
+    patch(standstill, "check_tasks", lambda state: None)
 
 
 def standstill_never_seen(patch: Patch) -> None:
-    patch(Job, "_check_tasks", lambda self: None)
+    patch(standstill, "check_tasks", lambda state: None)
 
 
 def silence_never_heard(patch: Patch) -> None:
-    patch(Job, "_check_members", lambda self: None)
+    patch(members, "check", lambda state: None)
 
 
 def leases_of_the_dead_kept(patch: Patch) -> None:
     original = TaskBoard.held_by
-    patch(Job, "_check_tasks", lambda self: None)
+    patch(standstill, "check_tasks", lambda state: None)
 
-    def lose(self, member, why):
+    def lose(state, member, why):
         held_by = TaskBoard.held_by
         if member.role == "worker":
             TaskBoard.held_by = lambda self, incarnation: []  # type: ignore[method-assign]
         try:
-            lose_original(self, member, why)
+            lose_original(state, member, why)
         finally:
             TaskBoard.held_by = held_by  # type: ignore[method-assign]
 
-    lose_original = Job._lose
+    lose_original = members.lose
     patch(TaskBoard, "held_by", original)
-    patch(Job, "_lose", lose)
+    patch(members, "lose", lose)
 
 
 def waiting_workers_never_answered(patch: Patch) -> None:
-    patch(Job, "_answer_waiting", lambda self: None)
+    patch(leases, "answer_waiting", lambda state: None)
 
 
 def waiting_workers_given_what_is_not_written(patch: Patch) -> None:
@@ -165,15 +173,15 @@ def waiting_workers_given_what_is_not_written(patch: Patch) -> None:
 
 
 def deaths_count_as_failures(patch: Patch) -> None:
-    original = Job._lose
+    original = members.lose
 
-    def lose(self, member, why):
-        for board in self._boards():
-            for _, task in board.held_by(member.incarnation):
-                task.failures += 1
-        original(self, member, why)
+    def lose(state, member, why):
+        for board in state.boards():
+            for key, _ in board.held_by(member.incarnation):
+                board.fail(key)
+        original(state, member, why)
 
-    patch(Job, "_lose", lose)
+    patch(members, "lose", lose)
 
 
 def unknown_workers_told_the_end(patch: Patch) -> None:
@@ -194,26 +202,26 @@ def attempts_forgotten_by_a_new_master(patch: Patch) -> None:
 
 
 def leases_not_durable(patch: Patch) -> None:
-    original = Job._lease
+    original = TaskBoard._hold
 
-    def lease(self, board, member, stolen):
-        durable = self._records._is_durable
-        key = original(self, board, member, stolen)
-        self._records._is_durable = durable
-        return key
+    def hold(self, key, incarnation, attempt, now):
+        original(self, key, incarnation, attempt, now)
+        self._changed[key] = self.task(key), False
 
-    patch(Job, "_lease", lease)
+    patch(TaskBoard, "_hold", hold)
+    patch(JobHead, "durable", JobHead.durable - {"attempt"})
+    patch(JobHead, "lazy", JobHead.lazy | {"attempt"})
 
 
 def ends_of_tasks_not_durable(patch: Patch) -> None:
-    original = Job._finish_task
+    original = TaskBoard.settle
 
-    def finish(self, member, board, report):
-        durable = self._records._is_durable
-        original(self, member, board, report)
-        self._records._is_durable = durable
+    def settle(self, key):
+        task = self.task(key)
+        original(self, key)
+        self._changed[key] = task, False
 
-    patch(Job, "_finish_task", finish)
+    patch(TaskBoard, "settle", settle)
 
 
 def numbers_of_cuts_forgotten(patch: Patch) -> None:
@@ -222,42 +230,42 @@ def numbers_of_cuts_forgotten(patch: Patch) -> None:
 
 
 def deltas_after_a_failed_cut(patch: Patch) -> None:
-    original = job_module.decide_full
+    original = cuts.decide_full
 
     def decide(parent, *, chain_intact, full_every):
         return original(parent, chain_intact=True, full_every=full_every)
 
-    patch(job_module, "decide_full", decide)
+    patch(cuts, "decide_full", decide)
 
 
 def any_cut_ends_the_epoch(patch: Patch) -> None:
-    original = Job._take_in_cut
+    original = cuts.take_in
 
-    def take_in(self, event):
-        if self.phase == "cutting":
-            self._pending_ends_epoch = True
-        original(self, event)
+    def take_in(state, event):
+        if state.head.phase == "cutting":
+            state.pending_ends_epoch = True
+        original(state, event)
 
-    patch(Job, "_take_in_cut", take_in)
+    patch(cuts, "take_in", take_in)
 
 
 def best_cut_not_pinned(patch: Patch) -> None:
-    original = job_module.cuts_to_keep
+    original = cuts.cuts_to_keep
     patch(
-        job_module,
+        cuts,
         "cuts_to_keep",
-        lambda cuts, keep, pinned: tuple(original(cuts, keep, set()))[-1:],
+        lambda known, keep, pinned: tuple(original(known, keep, set()))[-1:],
     )
 
 
 def last_epoch_scored_as_the_best(patch: Patch) -> None:
-    original = Job._end_training
+    original = epochs._end_training
 
-    def end(self, reason):
-        self._ledger.epoch_cuts[0] = max(self._cuts)
-        original(self, reason)
+    def end(state, reason):
+        state.ledger.epoch_cuts[0] = state.newest_cut
+        original(state, reason)
 
-    patch(Job, "_end_training", end)
+    patch(epochs, "_end_training", end)
 
 
 def epochs_overlap(patch: Patch) -> None:
@@ -284,25 +292,25 @@ def repeats_counted_with_every_report(patch: Patch) -> None:
 
 
 def rounds_wait_for_workers_without_work(patch: Patch) -> None:
-    def everyone(self):
+    def everyone(state):
         return tuple(
             f"{member.role}-{member.index}-{number}"
-            for member in self._workers()
+            for member in state.workers()
             for number in range(9)
         )
 
-    patch(Job, "_active_workers", everyone)
+    patch(leases, "active_workers", everyone)
 
 
 def decisions_count_after_a_stop(patch: Patch) -> None:
-    original = Job._take_in_decision
+    original = epochs.take_in_decision
 
-    def take_in(self, event):
-        if self._is_deciding:
-            self._head.phase = "validating"
-        original(self, event)
+    def take_in(state, event):
+        if state.is_deciding:
+            state.head.phase = "validating"
+        original(state, event)
 
-    patch(Job, "_take_in_decision", take_in)
+    patch(epochs, "take_in_decision", take_in)
 
 
 SEEDED_BUGS: tuple[Callable[[Patch], None], ...] = (

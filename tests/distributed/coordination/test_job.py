@@ -276,7 +276,7 @@ def waiting():
 
 
 def held_by(bench, name):
-    board = bench.job._open_board()
+    board = bench.job._state.open_board()
     return tuple(HeldLease(key, task.attempt) for key, task in board.held_by(name))
 
 
@@ -724,9 +724,9 @@ def stall(bench, seconds):
     for _ in range(int(seconds)):
         bench.heartbeat("ps", 0, "p")
         for index in range(2):
-            if not bench.job._member("worker", index).incarnation:
+            if not bench.job._state.member("worker", index).incarnation:
                 bench.register("worker", index, f"w{index}-{bench.now}")
-            name = bench.job._member("worker", index).incarnation
+            name = bench.job._state.member("worker", index).incarnation
             bench.heartbeat("worker", index, name)
             bench.lease(index, name, most=1)
         bench.tell(Tick(), after=1.0)

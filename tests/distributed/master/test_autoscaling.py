@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.coordination.scaling import ScalingRules, WorkerBounds
+from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 
 RULES = ScalingRules(settle_seconds=2.0, least_samples=3, most_samples=6)

@@ -6,8 +6,8 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ctr_pipeline.distributed.coordination.events import EpochTotals, SplitTotals
-from ctr_pipeline.distributed.coordination.job import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats, ScoreSummary
+from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.master.status import (
     NO_CUT,
     JobEvent,
