@@ -175,6 +175,7 @@ def test_partitions_move_while_training_goes_on_and_nothing_is_lost(tmp_path, up
         assert view.records.trained == view.records.total
         assert view.records.repeated == view.records.dropped == 0
         assert view.generation == 1
+        assert not [event for event in view.events if "the master had an error" in event.what]
         check_weights(run, update)
 
 

@@ -531,7 +531,9 @@ class JobExecutor:
             self.announce(
                 f"{what} moved from parameter server {planned.source} to {planned.target}: "
                 f"{planned.reason}",
-                f"updates of them were held for {held_seconds:.3f} s at most",
+                ""
+                if held_seconds is None
+                else f"updates of them were held for {held_seconds:.3f} s at most",
             )
 
     def _all_ps_addresses(self) -> tuple[str, ...]:

@@ -83,13 +83,19 @@ class Mover:
 
     def place(
         self, action: PlacePartitions, addresses: Sequence[str], *, abandoned: Callable[[], bool]
-    ) -> float:
+    ) -> float | None:
         """Tells all servers who holds what; whom it does not reach hears it with a heartbeat.
 
+        Args:
+            action: Who holds what, and since which move.
+            addresses: Of all servers, by number; without the source if it leaves after the move.
+            abandoned: Whether the job went back to a cut meanwhile.
+
         Returns:
-            For how long the source held updates up, at most, since it started.
+            For how long the source held updates up, at most, since it started; None if it does
+            not say.
         """
-        planned, held_seconds = action.planned, 0.0
+        planned, held_seconds = action.planned, None
         request = PlaceRequest(action.generation, action.placement, 0)
         try:
             # The target before the others: where workers hear of it, it is served. The source
@@ -107,12 +113,15 @@ class Mover:
                 abandoned=abandoned,
                 keep=addresses,
             )
-            held_seconds = replies[planned.source].held_seconds
+            if planned.source < len(replies):
+                held_seconds = replies[planned.source].held_seconds
         except CallAbandonedError:
             return held_seconds
         except (PeerUnavailable, ServerRefusedError) as error:
             _LOGGER.warning("not all parameter servers were told of a move: %s", error)
         for server in (planned.source, planned.target):
+            if server >= len(addresses):
+                continue
             # A cut or another move would do it too, if this does not.
             try:
                 self._ask(

@@ -51,6 +51,19 @@ def test_a_server_that_is_still_to_come_holds_nobody_up():
 @pytest.mark.parametrize("silent", ["a", "b", "c"])
 def test_whoever_is_not_reached_hears_it_with_a_heartbeat(silent):
     calls = Calls(silent)
-    assert Mover(calls).place(ACTION, ("a", "b", "c"), abandoned=lambda: False) == 0.0
+    assert Mover(calls).place(ACTION, ("a", "b", "c"), abandoned=lambda: False) is None
     assert calls.calls[0] == ("Place", ("c",))
     assert calls.calls[-1] == ("DropForeignRows", ("c",))
+
+
+def test_a_source_that_leaves_is_not_told():
+    leaving = PlannedMove(source=2, target=0, partitions=(2,), takes_dense=False)
+    before = place_evenly(6, 10, 3, is_divided=True)
+    action = PlacePartitions(1, leaving.applied_to(before, 1), leaving, is_done=True)
+    calls = Calls()
+    assert Mover(calls).place(action, ("a", "b"), abandoned=lambda: False) is None
+    assert calls.calls == [
+        ("Place", ("a",)),
+        ("Place", ("a", "b")),
+        ("DropForeignRows", ("a",)),
+    ]
