@@ -180,6 +180,8 @@ def test_config_keys_in_the_text_exist(paper):
         if found is None or found[1].endswith(ENDINGS) or set(found[2] or "") & set("…|"):
             continue
         assert schema_of(found[1]), code
+        if found[2]:
+            config_from_mapping(ROWS, [f"{found[1]}={found[2]}"], check_model=check_model)
 
 
 @pytest.mark.parametrize(
