@@ -120,7 +120,7 @@ def apply_chain(
         if transform.kind.takes_text:
             continue
         known = moments.get(expression_key(column, chain[:position]))
-        values = _apply_step(values, transform, _step_numbers(column, transform, known))
+        values = apply_step(values, transform, _step_numbers(column, transform, known))
     return values
 
 
@@ -154,9 +154,16 @@ def _scaling_numbers(transform: Standardize | Normalize, moments: Moments) -> di
     return numbers
 
 
-def _apply_step(
+def apply_step(
     values: np.ndarray, transform: Transform, numbers: Mapping[str, float]
 ) -> np.ndarray:
+    """Values after one transform.
+
+    Args:
+        values: float64 [N], NaN where missing.
+        transform: The transform, of numbers.
+        numbers: Those of the transform, by the ends of their placeholders' names.
+    """
     if isinstance(transform, Log):
         return np.log1p(np.where(values < 0, 0.0, values))
     if isinstance(transform, Fill):

@@ -14,12 +14,8 @@ from fractions import Fraction
 from typing import Any
 
 from ctr_pipeline.analysis.aggregates import Chain, WeightPlan
-from ctr_pipeline.analysis.sql import (
-    FIXED_POINT_BITS,
-    Query,
-    central_query,
-    mean_query,
-)
+from ctr_pipeline.analysis.small_counts import FIXED_POINT_BITS
+from ctr_pipeline.analysis.sql import Query, central_query, mean_query
 from ctr_pipeline.statistics import Moments
 
 RowsOf = Callable[[Query, dict[str, float]], list[tuple[Any, ...]]]

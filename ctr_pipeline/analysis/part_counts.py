@@ -33,6 +33,7 @@ class PartCounts:
         self._lock = threading.Lock()
         self._places: dict[str, list[tuple[int, int]]] = {}
         self._schemas: dict[str, pa.Schema] = {}
+        self._num_values: dict[str, int] = {}
         self._end = 0
         with os_errors_explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -58,11 +59,16 @@ class PartCounts:
             self._end += content.size
             self._places.setdefault(column, []).append((place, content.size))
             self._schemas[column] = batch.schema
+            self._num_values[column] = self.num_values(column) + batch.num_rows
         rest = memoryview(content)
         with os_errors_explained(self._file):
             while rest:
                 num_bytes = os.pwrite(self._descriptor, rest, place)
                 rest, place = rest[num_bytes:], place + num_bytes
+
+    def num_values(self, column: str) -> int:
+        """Values of a column, one that several parts have as often as that."""
+        return self._num_values.get(column, 0)
 
     def read(self, column: str) -> pa.RecordBatchReader:
         """The counts of a column: value, num_rows, num_clicks, a value once for each part.

@@ -15,6 +15,7 @@ from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
 from ctr_pipeline.analysis.part_counts import PartCounts, read_samples
+from ctr_pipeline.analysis.small_counts import MOST_ROWS, MOST_VALUES, SmallCounts, add_up
 from ctr_pipeline.analysis.sql import (
     OTHER_COUNTS,
     PART_COUNTS,
@@ -27,6 +28,7 @@ from ctr_pipeline.dataset.weights import weight_units
 from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
+_COUNTS = pa.schema([("value", pa.string()), ("num_rows", pa.int64()), ("num_clicks", pa.int64())])
 
 
 class PartEngine:
@@ -51,6 +53,7 @@ class PartEngine:
     ) -> None:
         self._files = files
         self._weighted = False
+        self._most_rows = 0
         self._others = dict(others or {})
         self._counts = PartCounts(spill_folder / "part_counts.arrow")
         self._other_counts = {
@@ -65,10 +68,14 @@ class PartEngine:
         """Reads the parts, all columns of one at once, and those of other rows."""
         self._require_columns(plan)
         for name, files in self._others.items():
-            if not self._count(plan, files, self._other_counts[name]).num_rows:
+            num_rows = self._count(plan, files, self._other_counts[name]).num_rows
+            if not num_rows:
                 raise ValueError(f"there are no {name} rows")
+            self._most_rows = max(self._most_rows, num_rows)
         self._weighted = plan.weight is not None
-        return self._count(plan, self._files, self._counts, weight=plan.weight)
+        labels = self._count(plan, self._files, self._counts, weight=plan.weight)
+        self._most_rows = max(self._most_rows, labels.num_rows)
+        return labels
 
     def _count(
         self,
@@ -106,7 +113,11 @@ class PartEngine:
 
         def work_on_counts(session: DuckDbSession, column: ColumnPlan) -> _Result:
             session_of_parts = _PartSession(
-                session, self._counts, self._other_counts, weighted=self._weighted
+                session,
+                self._counts,
+                self._other_counts,
+                weighted=self._weighted,
+                has_few_rows=self._most_rows <= MOST_ROWS,
             )
             return work(session_of_parts, column)
 
@@ -138,6 +149,8 @@ class PartEngine:
 
 
 class _PartSession:
+    """Asks the database, and where a column is small and `small_counts` has the answer, nobody."""
+
     def __init__(
         self,
         session: DuckDbSession,
@@ -145,31 +158,70 @@ class _PartSession:
         other_counts: Mapping[str, PartCounts],
         *,
         weighted: bool,
+        has_few_rows: bool,
     ) -> None:
         self._weighted = weighted
         self._session = session
         self._counts = counts
         self._other_counts = other_counts
+        self._has_few_rows = has_few_rows
+        self._small: SmallCounts | None = None
+        self._missing_table: str | None = None
 
     @contextmanager
     def value_counts(self, column: ColumnPlan) -> Iterator[None]:
-        self._session.offer(PART_COUNTS, self._counts.read(column.column))
-        self._session.execute(value_counts_query(weighted=self._weighted))
+        self._small = self._read_small(column)
+        self._missing_table = column.column
         yield
-        self._session.execute(drop_query())
+        if self._missing_table is None:
+            self._session.execute(drop_query())
+        self._small = self._missing_table = None
 
     def rows(
-        self, query: Query, parameters: Mapping[str, float] | None = None
+        self, query: Query, parameters: Mapping[str, float | str] | None = None
     ) -> list[tuple[Any, ...]]:
+        if self._small is not None and query.answer is not None:
+            return query.answer(self._small, parameters or {})
+        self._make_table()
         return self._session.rows(query, parameters)
 
     def batches(self, query: Query) -> Iterator[pa.RecordBatch]:
-        return self._session.batches(query)
+        if self._small is not None and query.answer is not None:
+            rows = query.answer(self._small, {})
+            if rows:
+                arrays = map(pa.array, zip(*rows, strict=True), _COUNTS.types)
+                yield pa.record_batch(list(arrays), schema=_COUNTS)
+            return
+        self._make_table()
+        yield from self._session.batches(query)
 
     def compare(self, measured: MeasuredColumn) -> Mapping[str, ColumnDrift]:
         if not self._other_counts:
             return {}
         samples = list(self._other_counts.values())
-        self._session.offer(OTHER_COUNTS, read_samples(samples, measured.statistics.column))
-        found = compare_column(self._session.rows, measured, len(samples))
+        if self._small is None:
+            rows = read_samples(samples, measured.statistics.column)
+            self._session.offer(OTHER_COUNTS, rows)
+        found = compare_column(self.rows, measured, len(samples))
         return dict(zip(self._other_counts, found, strict=True))
+
+    def _read_small(self, column: ColumnPlan) -> SmallCounts | None:
+        """The counts of a column of few values, all of which are whole; None of any other."""
+        all_counts = (self._counts, *self._other_counts.values())
+        num_values = sum(counts.num_values(column.column) for counts in all_counts)
+        is_list = column.sequence is not None or column.vector is not None
+        if self._weighted or is_list or not self._has_few_rows or num_values > MOST_VALUES:
+            return None
+        first, *others = (counts.read(column.column) for counts in all_counts)
+        return add_up(
+            column.column_type,
+            first,
+            tuple(add_up(column.column_type, other) for other in others),
+        )
+
+    def _make_table(self) -> None:
+        """The table of value counts, once it is asked for."""
+        if self._missing_table is not None:
+            self._session.offer(PART_COUNTS, self._counts.read(self._missing_table))
+            self._session.execute(value_counts_query(weighted=self._weighted))
+            self._missing_table = None

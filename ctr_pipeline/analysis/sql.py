@@ -11,8 +11,10 @@ from functools import cache
 
 from sqlglot import exp, parse_one
 
+from ctr_pipeline.analysis import small_counts
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step, placeholder_prefix
+from ctr_pipeline.analysis.small_counts import FIXED_POINT_BITS
 from ctr_pipeline.features import (
     ColumnType,
     CountEncode,
@@ -26,15 +28,19 @@ PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"
 TABLE = "value_counts"
 Chains = tuple[Chain, ...]
-FIXED_POINT_BITS = 62
-"""A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
 
 
 class Query:
-    """A syntax tree that remembers what it looks like in each dialect."""
+    """A syntax tree that remembers what it looks like in each dialect.
 
-    def __init__(self, tree: exp.Expr) -> None:
+    Args:
+        tree: The tree.
+        answer: Gives the same rows of a small column without a database; None if nothing does.
+    """
+
+    def __init__(self, tree: exp.Expr, answer: small_counts.Answer | None = None) -> None:
         self.tree = tree
+        self.answer = answer
         self._rendered: dict[str, str] = {}
 
     def render(self, dialect: str = "duckdb") -> str:
@@ -252,7 +258,10 @@ def summary_query(column_type: ColumnType, chains: Chains = (), *, weighted: boo
             _as(_sum_if("num_rows", infinite), "num_infinite"),
             _as(exp.Count(this=_value()), "num_distinct"),
             *_ranges(len(chains), weighted=weighted),
-        ).from_(rows)
+        ).from_(rows),
+        small_counts.summarize(chains)
+        if column_type is ColumnType.NUMBER and _is_of_numbers(chains, weighted=weighted)
+        else None,
     )
 
 
@@ -260,7 +269,15 @@ def summary_query(column_type: ColumnType, chains: Chains = (), *, weighted: boo
 def range_query(chains: Chains, *, weighted: bool = False) -> Query:
     """Finite rows after each chain, smallest and largest value; with weights, what they weigh."""
     ranges = _ranges(len(chains), weighted=weighted)
-    return Query(exp.select(*ranges).from_(_finite(chains, weighted=weighted)))
+    return Query(
+        exp.select(*ranges).from_(_finite(chains, weighted=weighted)),
+        small_counts.find_ranges(chains) if _is_of_numbers(chains, weighted=weighted) else None,
+    )
+
+
+def _is_of_numbers(chains: Chains, *, weighted: bool) -> bool:
+    """Whether `small_counts` has an answer: it knows neither weights nor transforms of texts."""
+    return not weighted and not any(step.kind.takes_text for chain in chains for step in chain)
 
 
 def _ranges(num_chains: int, *, weighted: bool) -> list[exp.Expr]:
@@ -289,7 +306,10 @@ def mean_query(chains: Chains, *, weighted: bool = False) -> Query:
         value = exp.column(f"value{place}")
         term = exp.Mul(this=value, expression=_number(f"shrink{place}"))
         totals.append(_as(_fixed_point_sum(term, _size(weighted)), f"total{place}"))
-    return Query(exp.select(*totals).from_(_finite(chains, weighted=weighted)))
+    return Query(
+        exp.select(*totals).from_(_finite(chains, weighted=weighted)),
+        small_counts.add_values(chains) if _is_of_numbers(chains, weighted=weighted) else None,
+    )
 
 
 @cache
@@ -314,7 +334,10 @@ def central_query(chains: Chains, *, weighted: bool = False) -> Query:
             sums.append(_as(_fixed_point_sum(power, size), f"power{degree}_{place}"))
             power = exp.Mul(this=power.copy(), expression=exp.column(f"y{place}"))
     rows = exp.select(*terms, exp.column(size)).from_(_finite(chains, weighted=weighted))
-    return Query(exp.select(*sums).from_(rows.subquery("terms")))
+    return Query(
+        exp.select(*sums).from_(rows.subquery("terms")),
+        small_counts.add_powers(chains) if _is_of_numbers(chains, weighted=weighted) else None,
+    )
 
 
 @cache
@@ -370,7 +393,10 @@ def quantile_query(chain: Chain, num_sets: int = 1) -> Query:
         exp.select(_value(), exp.column("source"), *(exp.column(one.alias) for one in reached))
         .from_(rows.subquery("reached"))
         .where(exp.or_(*reaches))
-        .order_by(_value())
+        .order_by(_value()),
+        small_counts.find_quantiles(chain, num_sets)
+        if _is_of_numbers((chain,), weighted=False)
+        else None,
     )
 
 
@@ -398,7 +424,10 @@ def bins_query(num_cuts: int, num_inner_edges: int) -> Query:
         exp.column("num_rows"),
         exp.column("num_clicks"),
     ).from_(_cleaned(ColumnType.NUMBER))
-    return Query(_sum_by(["place", "bin"], rows, ["num_rows", "num_clicks"]))
+    return Query(
+        _sum_by(["place", "bin"], rows, ["num_rows", "num_clicks"]),
+        small_counts.count_bins(num_cuts, num_inner_edges),
+    )
 
 
 @cache
@@ -407,7 +436,10 @@ def other_intervals_query(num_edges: int) -> Query:
     rows = exp.select(
         exp.column("sample"), _as(_interval(num_edges, "edge"), "place"), exp.column("num_rows")
     ).from_(_cleaned(ColumnType.NUMBER, OTHER_COUNTS))
-    return Query(_sum_by(["sample", "place"], rows, ["num_rows"]))
+    return Query(
+        _sum_by(["sample", "place"], rows, ["num_rows"]),
+        small_counts.count_other_intervals(num_edges),
+    )
 
 
 @cache
@@ -442,7 +474,10 @@ def other_values_query() -> Query:
         .from_(_cleaned(ColumnType.TEXT, OTHER_COUNTS))
         .join(known, on=same_value, join_type="left")
     )
-    return Query(_sum_by(["sample", "is_known", "value"], rows, ["num_rows"]))
+    return Query(
+        _sum_by(["sample", "is_known", "value"], rows, ["num_rows"]),
+        small_counts.count_other_values,
+    )
 
 
 @cache
@@ -461,7 +496,8 @@ def group_sizes_query() -> Query:
         exp.select(*keys, _as(exp.Count(this=exp.Star()), "num_values"))
         .from_(rows.subquery("groups"))
         .group_by(*keys)
-        .order_by(*keys)
+        .order_by(*keys),
+        small_counts.count_group_sizes,
     )
 
 
@@ -479,7 +515,10 @@ def frequent_values_query(
         )
         .order_by(*_most_frequent_first())
     )
-    return Query(query if max_size is None else query.limit(max_size))
+    return Query(
+        query if max_size is None else query.limit(max_size),
+        None if weighted else small_counts.find_frequent_values(column_type, min_count, max_size),
+    )
 
 
 @cache
