@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 _LONGEST = 2000
 """Characters of a part of a message: names of columns may have a million."""
+_MOST_SHOWN = 30
+"""Problems of a config in a message: one mistake may be repeated in thousands of entries."""
 
 
 def printable(text: str) -> str:
@@ -117,8 +119,11 @@ class ConfigError(CtrPipelineError):
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
-        title = "1 problem in the config" if count == 1 else f"{count} problems in the config"
-        super().__init__("\n".join([f"{title}:", *(f"  {problem}" for problem in self.problems)]))
+        title = "1 problem in the config" if count == 1 else f"{count:,} problems in the config"
+        lines = [f"{title}:", *(f"  {problem}" for problem in self.problems[:_MOST_SHOWN])]
+        if count > _MOST_SHOWN:
+            lines.append(f"  and {count - _MOST_SHOWN:,} more")
+        super().__init__("\n".join(lines))
 
     def _render(self) -> str:
         # Lines of their own, each of which is printable.

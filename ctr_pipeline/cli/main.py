@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,7 +42,7 @@ from ctr_pipeline.cli.stop import stop
 from ctr_pipeline.cli.train import train
 from ctr_pipeline.cli.tune import tune
 from ctr_pipeline.cli.worker import worker
-from ctr_pipeline.errors import Interrupted
+from ctr_pipeline.errors import CtrPipelineError, Interrupted
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -119,6 +120,13 @@ def _before_the_command(
     ctrpipe run config.yaml
     """
     session_of(context, verbose, quiet, as_json)
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise CtrPipelineError(
+            "the folder that this command runs in was deleted",
+            remedy="Change to a folder that exists",
+        ) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ def run_process() -> NoReturn:
     Threads are waited for, what was registered with `atexit` runs, and the standard streams are
     flushed, as ever; then the process is over.
     """
+    _replace_closed_streams()
     codes: list[int] = []
     # Functions run in the reverse order of their registration: this one is to be the last.
     atexit.register(_end, codes)
@@ -24,6 +25,17 @@ def run_process() -> NoReturn:
 
     codes.append(main())
     sys.exit(codes[0])
+
+
+def _replace_closed_streams() -> None:
+    """Leads standard streams nowhere that were closed when the process began, as by `2>&-`.
+
+    Python has None in their place, and the next file that is opened takes the number of one.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, "r" if number == 0 else "w", encoding="utf-8"))
 
 
 def _end(codes: list[int]) -> None:

@@ -44,6 +44,19 @@ def _texts(value: Any) -> list[str]:
     return [item for item in items if isinstance(item, str)]
 
 
+def _check_carried(values: dict[str, Any], label: Any, source: Source) -> None:
+    """Columns that stand beside predictions may not be called as those are."""
+    taken = {"probability", "label"} - {label}
+    for path in (("data", "key_columns"), ("data", "weight"), ("evaluation", "gauc_column")):
+        for name in _texts(value_at(values, path)):
+            if name in taken:
+                message = (
+                    f"'{name}' is what predictions call a column of their own, and this one stands "
+                    "beside it; give the column of the data another name"
+                )
+                source.add(path, message)
+
+
 def _check_columns(values: dict[str, Any], source: Source) -> None:
     label = value_at(values, ("data", "label")) or "label"
     weight = value_at(values, ("data", "weight"))
@@ -52,6 +65,7 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
         source.add(("data", "split", "column"), f"'{label}' is the label, which tells no time")
     if weight == label:
         source.add(("data", "weight"), f"'{label}' is the label; rows of label 0 would not count")
+    _check_carried(values, label, source)
     for index, entry in enumerate(_entries(values)):
         for key in ("columns", "cross"):
             mentioned = _texts(value_at(entry, (key,)))

@@ -45,25 +45,65 @@ _EXPECTED: Mapping[str, str] = {
 
 _ELSEWHERE: Mapping[str, str] = {
     "lr": "train.optimizer.learning_rate",
-    "layers": "model.hidden_units",
-    "dnn_hidden_units": "model.hidden_units",
-    "hidden_layers": "model.hidden_units",
-    "mlp_hidden_units": "model.hidden_units",
-    "emb_dim": "model.embedding_dim",
-    "embedding_size": "model.embedding_dim",
+    "lr_schedule": "train.learning_rate_schedule",
+    "lr_scheduler": "train.learning_rate_schedule",
+    "weight_decay": "train.optimizer.l2",
+    "l2_reg": "train.embeddings.vector.l2.strength",
+    "embedding_regularizer": "train.embeddings.vector.l2.strength",
     "bs": "train.batch_size",
     "num_epochs": "train.epochs",
     "n_epochs": "train.epochs",
-    "min_freq": "vocabulary: {min_count: …} of a feature's id",
-    "min_frequency": "vocabulary: {min_count: …} of a feature's id",
-    "max_features": "vocabulary: {max_size: …} of a feature's id",
+    "max_epochs": "train.epochs",
+    "monitor": "train.early_stopping.metric",
+    "early_stop_patience": "train.early_stopping.patience",
+    "patience_epochs": "train.early_stopping.patience",
+    "type": "model.name",
+    "layers": "model.hidden_units",
+    "hidden_layers": "model.hidden_units",
+    "dnn_hidden_units": "model.hidden_units",
+    "mlp_hidden_units": "model.hidden_units",
+    "emb_dim": "model.embedding_dim",
+    "embedding_size": "model.embedding_dim",
+    "net_dropout": "model.dropout",
+    "dnn_dropout": "model.dropout",
+    "num_cross_layers": "model.cross_layers",
     "sep": "data.delimiter",
+    "separator": "data.delimiter",
     "na_values": "data.missing_values",
     "target": "data.label",
+    "label_column": "data.label",
+    "label_col": "data.label",
+    "train_data": "data.train",
+    "valid_data": "data.valid",
+    "test_data": "data.test",
+    "validation_split": "data.split.valid",
+    "test_size": "data.split.test",
     "negative_sampling": "data.sample.negatives",
-    "patience_epochs": "train.early_stopping.patience",
+    "numeric_features": "features",
+    "categorical_features": "features",
+    "dense_features": "features",
+    "sparse_features": "features",
+    "n_jobs": "runtime.threads",
+    "num_threads": "runtime.threads",
+    "num_workers": "runtime.workers",
+    "output_dir": "output",
+    **dict.fromkeys(("min_freq", "min_frequency"), "vocabulary: {min_count: …} of a feature's id"),
+    **dict.fromkeys(("max_features", "max_tokens"), "vocabulary: {max_size: …} of a feature's id"),
 }
 """Keys that other tools of the field have, and where their meaning stands here."""
+
+_OPTIONS_ELSEWHERE: Mapping[str, str] = {
+    "min_freq": "min_count",
+    "min_frequency": "min_count",
+    "max_features": "max_size",
+    "max_tokens": "max_size",
+    "num_oov_indices": "oov_buckets",
+    "hash_bucket_size": "buckets",
+    "num_bins": "quantiles",
+    "n_bins": "quantiles",
+    "bins": "quantiles",
+}
+"""The same for the options of transforms."""
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
@@ -177,10 +217,14 @@ def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
             "ODPS_ACCESS_KEY in the environment",
             None,
         )
+    if _OPTIONS_ELSEWHERE.get(key) in known:
+        return "unknown key", _OPTIONS_ELSEWHERE[key]
     if key in elsewhere:
         return "unknown key here", elsewhere[key]
-    if key in _ELSEWHERE:
+    if key in _ELSEWHERE and not is_transform:
         return "unknown key", _ELSEWHERE[key]
+    if key in {"gpu", "device", "cuda"}:
+        return "unknown key; training runs on processors, so remove it", None
     if suggestion := nearest(key, known):
         return "unknown key", suggestion
     if match := nearest(key, elsewhere, likeness=0.8):

@@ -116,6 +116,8 @@ def _finish(
     text: str,
     path: Path | None,
 ) -> LoadedConfig:
+    # Where anchors of one's own stand; what is meant by them stands where their aliases do.
+    source.values = {key: one for key, one in source.values.items() if not key.startswith("x-")}
     expand_short_form(source)
     for override in overrides:
         _apply_override(override, source)

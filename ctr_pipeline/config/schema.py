@@ -30,6 +30,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "ctrpipe config",
         **{key: value for key, value in schema.items() if key not in {"title", "$defs"}},
+        "patternProperties": {"^x-": {"description": "Of your own: a place for YAML anchors."}},
         "$defs": definitions,
     }
 

@@ -20,6 +20,7 @@ Partition = tuple[tuple[str, str | None], ...]
 """Name and value of each folder, the outermost first; None is missing."""
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
+_STREAMS = (Path("/dev"), Path("/dev/fd"))
 _ENDINGS = (".parquet", ".pq")
 
 
@@ -77,8 +78,11 @@ def find_partitioned_files(folder: Path, key: str) -> list[Path]:
 
 
 def check_regular(path: Path, key: str) -> None:
-    """Raises DataError if something that exists is no file, such as a pipe: reading it may wait."""
-    if path.exists() and not path.is_file():
+    """Raises DataError if something that exists is no file, such as a pipe: reading it may wait.
+
+    Nor is a stream of this process, whatever it is led to: the next command has another one.
+    """
+    if path.exists() and (not path.is_file() or path.parent in _STREAMS):
         raise DataError(
             f"'{path}' is a pipe, a socket or a device, and rows are read several times",
             place=key,

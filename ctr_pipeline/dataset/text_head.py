@@ -12,6 +12,7 @@ from ctr_pipeline.errors import DataError
 
 _LONGEST_FIRST_RECORD_BYTES = 16 << 20
 _CONTROL = re.compile(rb"[\x00\x04-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")
 _DELIMITERS = ("\t", ",", ";", "|")
 _DELIMITER_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", " ": "blanks"}
 
@@ -65,6 +66,13 @@ def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | N
         if not head.strip(b"\r\n"):
             raise DataError("is empty", place=str(path), remedy="Leave it out, or write it again")
         check_text(head, path)
+        if data.columns is None and _JSON.match(head):
+            raise DataError(
+                "holds JSON, which is no format of rows here",
+                place=str(path),
+                remedy="Convert it, for example with pandas: "
+                "pd.read_json(FILE, lines=True).to_parquet('rows.parquet')",
+            )
         start = len(head) - len(head.lstrip(b"\r\n"))
         head = head[start:]
         dialect = Dialect(delimiter or choose_delimiter(path, head, data), data.quote)

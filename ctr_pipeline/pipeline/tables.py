@@ -38,6 +38,8 @@ from ctr_pipeline.tracebacks import conceal_values
 
 _OPTIONS = (
     (", and the other in data.negative", ""),
+    (", and check data.delimiter", ""),
+    ("Check data.columns and data.delimiter", "Check --columns"),
     ("data.positive", "--positive"),
     ("data.columns", "--columns"),
     ("data.label", "--label"),
@@ -403,12 +405,11 @@ def named_by_options() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        remedy = error.remedy or ""
+        parts = [error.message, error.place or "", error.remedy or ""]
         for key, option in _OPTIONS:
-            remedy = remedy.replace(key, option)
-        if remedy == (error.remedy or ""):
-            raise
-        raise DataError(error.message, place=error.place, remedy=remedy) from error
+            parts = [part.replace(key, option) for part in parts]
+        message, place, remedy = parts
+        raise DataError(message, place=place or None, remedy=remedy or None) from error
 
 
 def with_label_values(data: DataConfig, values: LabelValues | None) -> DataConfig:

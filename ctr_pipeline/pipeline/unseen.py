@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.paths import paths_of
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
@@ -159,7 +160,13 @@ def predict_file(
             place=str(output),
             remedy="Give --output a name that ends in .parquet or .csv",
         )
-    require_output(output, overwrite=overwrite, reads=[data])
+    trained_on = (loaded.config.data.train, loaded.config.data.valid, loaded.config.data.test)
+    require_output(
+        output,
+        overwrite=overwrite,
+        reads=[data],
+        spares=[path for paths in trained_on if paths is not None for path in paths_of(paths)],
+    )
     ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
     _check_kept(keep)
     keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))

@@ -3,6 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import ctr_pipeline
+
 PROGRAM = """
 import atexit, sys, threading, time, types
 from ctr_pipeline.cli.process import run_process
@@ -88,3 +92,34 @@ def test_the_module_is_such_a_process():
     )
     assert done.returncode == 1
     assert "--no-such-option" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_were_closed_before_it_began_change_nothing(tmp_path, closed):
+    command = f'"$0" -m ctr_pipeline sample criteo --rows 100 -o rows.tsv {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(ctr_pipeline.__file__).parents[1])},
+        check=False,
+    )
+    assert done.returncode == 0
+    assert len((tmp_path / "rows.tsv").read_text().splitlines()) == 100
+
+
+@pytest.mark.parametrize("command", ["check ../c.yaml", "init ../c.csv", "runs"])
+def test_a_deleted_working_folder_is_one_clear_sentence(tmp_path, command):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f'rmdir ../gone && exec "$0" -m ctr_pipeline {command}', sys.executable],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(ctr_pipeline.__file__).parents[1])},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the folder that this command runs in was deleted. Change to a folder that exists\n"
+    )

@@ -477,3 +477,29 @@ def test_a_config_of_that_name_elsewhere_keeps_its_output(tmp_path):
     resolved = tmp_path / "config.resolved.yaml"
     resolved.write_text("data: {train: rows.csv}\noutput: runs/original\n")
     assert load_config(resolved).config.output == "runs/original"
+
+
+def test_keys_that_begin_with_x_are_a_place_for_anchors(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "x-fast: &fast {name: adam, learning_rate: 0.01}\n"
+        "data: {train: a.csv}\noutput: run\n"
+        "train: {optimizer: *fast}\n"
+    )
+    loaded = load_config(path)
+    assert loaded.config.train.optimizer.learning_rate == 0.01
+    assert "x-fast" not in loaded.resolved_yaml()
+    with pytest.raises(ConfigError, match="x-other"):
+        load_config(path, ["train.x-other=1"])
+
+
+def test_of_thousands_of_problems_some_are_shown_and_the_rest_is_counted():
+    entries = [{"columns": f"c{index}", "foo": 1} for index in range(3000)]
+    with pytest.raises(ConfigError) as caught:
+        config_from_mapping({"data": {"train": "a.csv"}, "output": "run", "features": entries})
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "3,000 problems in the config:"
+    assert len(lines) == 32
+    assert "features[29].foo" in lines[30]
+    assert lines[31] == "  and 2,970 more"
+    assert len(caught.value.problems) == 3000

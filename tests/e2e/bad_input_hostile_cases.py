@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bad_input_cases import Case, entry, setting
+from bad_input_cases import Case, entry, file, nothing, setting
 from bad_input_world import HEADER, World, lines
 
 SQL = "'; DROP TABLE value_counts; --"
@@ -88,5 +88,70 @@ HOSTILE_CASES = (
         "sequence_with_a_number_beside_auto",
         setting(features=["auto", {"columns": "city", "sequence": {}, "number": "count_encode"}]),
         ("features[1]", "a sequence has columns and an id alone"),
+    ),
+    Case(
+        "keys_of_other_tools",
+        setting(
+            train__lr=0.1,
+            model__layers=[8],
+            data__sep=",",
+            data__negative_sampling=0.1,
+            batch_size=9,
+            features=[
+                {"columns": "city", "id": {"vocabulary": {"min_freq": 3}}},
+                {"columns": "price", "id": {"bucketize": {"bins": 3}}},
+                {"columns": "user", "id": "vocabulary", "min_freq": 3},
+            ],
+        ),
+        (
+            "train.lr: unknown key (did you mean 'train.optimizer.learning_rate'?)",
+            "model.layers: unknown key (did you mean 'model.hidden_units'?)",
+            "data.sep: unknown key (did you mean 'data.delimiter'?)",
+            "data.negative_sampling: unknown key (did you mean 'data.sample.negatives'?)",
+            "batch_size: unknown key here (did you mean 'train.batch_size'?)",
+            "vocabulary.min_freq: unknown key (did you mean 'min_count'?)",
+            "bucketize.bins: unknown key (did you mean 'quantiles'?)",
+            "features[2].min_freq: unknown key (did you mean 'vocabulary: {min_count: …} of a",
+        ),
+    ),
+    Case(
+        "key_column_called_as_a_prediction",
+        setting(data__key_columns=["probability", "label"]),
+        ("data.key_columns", "'probability' is what predictions call", "'label' is what"),
+    ),
+    Case(
+        "predictions_over_the_training_rows",
+        lambda world: world.rows(lines(), "other.csv"),
+        ("rows.csv", "is a file that the model was trained with"),
+        ("predict", "run", "--data", "other.csv", "--output", "rows.csv", "--overwrite"),
+        trained=True,
+    ),
+    Case(
+        "json_lines",
+        file("rows.csv", '{"click": 1, "city": "a"}\n' * 9),
+        ("rows.csv", "holds JSON", "to_parquet"),
+    ),
+    Case(
+        "json_array",
+        file("rows.csv", '[\n  {"click": 1, "city": "a"}\n]\n'),
+        ("rows.csv", "holds JSON", "to_parquet"),
+    ),
+    Case(
+        "init_from_a_stream",
+        nothing,
+        ("'/dev/stdin' is a pipe, a socket or a device",),
+        ("init", "/dev/stdin", "-o", "new.yaml"),
+    ),
+    Case(
+        "init_to_an_object_store",
+        nothing,
+        ("s3://bucket/new.yaml", "is an address"),
+        ("init", "rows.csv", "-o", "s3://bucket/new.yaml"),
+    ),
+    Case(
+        "init_with_too_few_columns",
+        nothing,
+        ("--columns names 2", "List all columns of the file in --columns"),
+        ("init", "rows.csv", "--columns", "click,city"),
     ),
 )

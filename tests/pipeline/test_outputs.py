@@ -50,3 +50,21 @@ def test_a_folder_is_no_output(tmp_path):
         require_output(absent, overwrite=True)
     require_output(absent, overwrite=False, makes_folder=True)
     assert not Path(absent).exists()
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/c.yaml", "gs://bucket/p.csv", "hdfs://n/p.html"])
+def test_an_address_is_no_output_and_makes_no_folder(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFolderError, match=f"{address}: is an address"):
+        require_output(Path(address), overwrite=True, makes_folder=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_model_was_trained_with_is_never_overwritten_and_may_be_gone(tmp_path):
+    rows, output = tmp_path / "rows.csv", tmp_path / "p.csv"
+    rows.touch()
+    output.touch()
+    spares = [str(rows), str(tmp_path / "gone.csv"), "s3://bucket/rows.csv"]
+    with pytest.raises(RunFolderError, match="the model was trained with"):
+        require_output(rows, overwrite=True, spares=spares)
+    require_output(output, overwrite=True, spares=spares)
