@@ -1,4 +1,4 @@
-"""What this process may use of the machine: its cores, how libraries share them, its instructions.
+"""What this process may use of the machine: its cores, how libraries share them, its memory.
 
 What the machine has is not what a process may use: its affinity may leave cores out, and its
 control group, or any of that group's parents, may bound the processor time of all its threads
@@ -113,6 +113,25 @@ def cgroup_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> float | No
         if (quota := _quota_of(folder)) is not None
     ]
     return min(quotas, default=None)
+
+
+def memory_bytes() -> int:
+    """Memory that this process may ever use: the machine's, or the limit of its container."""
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    limit = cgroup_memory_limit()
+    return total if limit is None else min(total, limit)
+
+
+def cgroup_memory_limit(root: Path = CGROUP_ROOT) -> int | None:
+    """The memory limit of this container in bytes; None if there is none."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(root / name).strip()
+        # Version 1 says "no limit" as a number near 2**63.
+        if text.isdigit() and int(text) < 2**60:
+            return int(text)
+    return None
 
 
 def processor_flags(path: Path = PROCESSOR) -> frozenset[str]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.machine import (
     affinity_cores,
     available_cores,
+    cgroup_memory_limit,
     cgroup_quota,
     decide_cores,
     decide_threads,
@@ -145,3 +146,15 @@ def test_abilities_of_a_processor(tmp_path, text, flags, bfloat16):
 
 def test_a_system_that_tells_nothing_has_no_flags(tmp_path):
     assert processor_flags(tmp_path / "absent") == frozenset()
+
+
+def test_container_limits_of_both_versions(tmp_path):
+    assert cgroup_memory_limit(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert cgroup_memory_limit(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert cgroup_memory_limit(tmp_path) == 1_000_000
+    old = tmp_path / "old"
+    (old / "memory").mkdir(parents=True)
+    (old / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+    assert cgroup_memory_limit(old) is None

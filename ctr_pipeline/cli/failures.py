@@ -54,10 +54,11 @@ def exit_code_of(action: Callable[[], int | None], session: Session) -> int:
         # Whoever read our output has left, as `head` does; nobody is there to be told.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_USER
-    except MemoryError:
-        remedy = "Lower train.batch_size or runtime.memory_limit_gb, or free memory"
-        return _fail(session, CtrPipelineError("out of memory", remedy=remedy), EXIT_USER)
     except Exception as error:  # noqa: BLE001  the last line of defence: everything else is a bug
+        # TensorFlow has a class of its own for it, which also says that a disk is full.
+        if isinstance(error, MemoryError) or "OOM when allocating" in str(error):
+            remedy = "Lower train.batch_size, the sizes of the model or runtime.memory_limit_gb"
+            return _fail(session, CtrPipelineError("out of memory", remedy=remedy), EXIT_USER)
         if isinstance(error, OSError) and error.errno in _MENDABLE:
             message = (error.strerror or "a system error").lower()
             place = str(error.filename) if error.filename else None

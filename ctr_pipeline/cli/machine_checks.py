@@ -19,6 +19,7 @@ from pathlib import Path
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.machine import (
     affinity_cores,
+    cgroup_memory_limit,
     cgroup_quota,
     decide_cores,
     multiplies_bfloat16,
@@ -60,7 +61,7 @@ class Finding:
 def check_machine(progress: Progress) -> list[Finding]:
     """Looks at everything a run needs; nothing is changed but small files in caches."""
     folder = Path.cwd()
-    limit = cgroup_limit(Path("/sys/fs/cgroup"))
+    limit = cgroup_memory_limit()
     findings = [
         judge_python(sys.version_info[:2], platform.python_version()),
         judge_packages(_probe_packages()),
@@ -166,24 +167,6 @@ def judge_processor(flags: frozenset[str]) -> Finding:
     if multiplies_bfloat16(flags):
         found += "; train.precision: bfloat16 trains faster here"
     return Finding("processor", Verdict.WORKS, f"{model}: {found}")
-
-
-def cgroup_limit(root: Path) -> int | None:
-    """The memory limit of this container in bytes; None if there is none."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _read(root / name)
-        # Version 1 says "no limit" as a number near 2**63.
-        if text.isdigit() and int(text) < 2**60:
-            return int(text)
-    return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        # Absent on this kind of system, which is an answer too.
-        return ""
 
 
 def _probe_packages() -> dict[str, str | None]:

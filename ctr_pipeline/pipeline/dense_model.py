@@ -7,6 +7,7 @@ from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.precision import precision_of
+from ctr_pipeline.pipeline.resources import find_huge_layers
 from ctr_pipeline.pipeline.rows import field_dims
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
@@ -29,10 +30,15 @@ def compile_model(
             float32 in any case, so whoever only scores needs no processor for another one.
 
     Raises:
-        ModelError: The model needs a target and sequences that the features do not give, or the
-            user's own file is at fault.
+        ModelError: The model cannot fit into the machine's memory, needs a target and sequences
+            that the features do not give, or the user's own file is at fault.
     """
     configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
+    num_inputs = len(plan.fields) * config.model.embedding_dim + len(plan.numbers)
+    huge = find_huge_layers(config.model, num_inputs=num_inputs) if trains else None
+    if huge is not None:
+        key, problem = huge
+        raise ModelError(problem, place=f"model.{key}")
     kind = MODELS[config.model.name]
     apart = kind.looks_into_sequences
     signature = ModelSignature(

@@ -35,7 +35,7 @@ from ctr_pipeline.pipeline.columns import FeatureColumns, complete_features
 from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
-from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.resources import num_threads, refuse_huge_layers
 from ctr_pipeline.pipeline.results import CheckResult
 from ctr_pipeline.pipeline.rows import memory_bound_of, row_layout
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -74,9 +74,12 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     of the head of the data.
     """
     config = loaded.config
+    refuse_huge_layers(loaded)
     progress.say("Looking at the head of the data")
     preview = preview_features(loaded)
     features, plan, exact = preview.features, preview.plan, False
+    num_inputs = len(plan.fields) * config.model.embedding_dim + len(plan.numbers)
+    refuse_huge_layers(loaded, num_inputs=num_inputs)
     run = RunFolder(config.run_folder)
     if run.preprocessing.exists() and run.features.exists():
         analyzed = load_features(run.features)

@@ -1,15 +1,24 @@
-"""Threads that a run may use."""
+"""Threads and memory that a run may use."""
 
 import logging
 
-from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import ModelConfig, RuntimeConfig
+from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.machine import (
     ThreadShares,
     affinity_cores,
     available_cores,
     cgroup_quota,
     decide_threads,
+    memory_bytes,
 )
+from ctr_pipeline.models.registry import MODELS
+
+_BYTES_A_PARAMETER = 8
+"""Its value and its gradient, both float32; optimizers keep more."""
+_WIDTHS = ("hidden_units", "second_hidden_units", "bottom_units", "cin_layers")
+"""Keys of `model` that are widths of layers, each connected with all units of the one before."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -45,3 +54,44 @@ def bound_libraries(runtime: RuntimeConfig) -> None:
         shares.tensorflow,
         shares.rows,
     )
+
+
+def find_huge_layers(
+    model: ModelConfig, *, num_inputs: int = 0, available_bytes: int | None = None
+) -> tuple[str, str] | None:
+    """The key whose layers alone need more memory than there is, and what is wrong with it.
+
+    Args:
+        model: The section of the config.
+        num_inputs: Of the first layer, at least; 0 leaves that layer out.
+        available_bytes: Of memory; None: what this process may use of the machine.
+
+    Returns:
+        None if training may fit; the rest of a model and its rows are not looked at.
+    """
+    available = memory_bytes() if available_bytes is None else available_bytes
+    used = MODELS[model.name].keys if model.name in MODELS else frozenset()
+    for key in _WIDTHS:
+        widths = getattr(model, key) if key in used else None
+        if not widths:
+            continue
+        # Layers of numbers alone have inputs of their own.
+        first = num_inputs if key in {"hidden_units", "second_hidden_units"} else 0
+        parameters = sum(wide * deep for wide, deep in zip((first, *widths), widths, strict=False))
+        needed = parameters * _BYTES_A_PARAMETER
+        if needed > available:
+            message = (
+                f"layers of these widths have {parameters:,} parameters, and training them takes "
+                f"at least {needed / 1e9:,.1f} GB of memory; this machine has "
+                f"{available / 1e9:,.1f} GB: make them narrower"
+            )
+            return key, message
+    return None
+
+
+def refuse_huge_layers(loaded: LoadedConfig, *, num_inputs: int = 0) -> None:
+    """Raises ConfigError for what `find_huge_layers` finds."""
+    huge = find_huge_layers(loaded.config.model, num_inputs=num_inputs)
+    if huge is not None:
+        key, message = huge
+        raise ConfigError([loaded.problem_at(f"model.{key}", message)])

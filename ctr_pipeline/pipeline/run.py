@@ -23,7 +23,7 @@ from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.planted import planted_figures
 from ctr_pipeline.pipeline.precision import check_precision
-from ctr_pipeline.pipeline.resources import bound_libraries
+from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.pipeline.resumption import same_rows_as_before
 from ctr_pipeline.pipeline.sessions import (
@@ -353,6 +353,7 @@ def _prepared(
     times.reach("command and config")
     _check_profile(loaded, profile=profile)
     _check_splits(loaded)
+    refuse_huge_layers(loaded)
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), logged(run), interruption.handle_signals():
         run.claim(loaded, resume=resume, overwrite=overwrite)

@@ -7,7 +7,6 @@ from ctr_pipeline.cli import machine_checks
 from ctr_pipeline.cli.machine_checks import (
     Finding,
     Verdict,
-    cgroup_limit,
     judge_cores,
     judge_disk,
     judge_folder,
@@ -56,18 +55,6 @@ def test_folder_and_disk(tmp_path):
     assert judge_folder("folder", tmp_path).verdict is Verdict.WORKS
     assert judge_folder("folder", tmp_path / "absent").verdict is Verdict.FAILS
     assert judge_disk(tmp_path, 10**6).verdict is Verdict.SLOW
-
-
-def test_container_limits_of_both_versions(tmp_path):
-    assert cgroup_limit(tmp_path) is None
-    (tmp_path / "memory.max").write_text("max\n")
-    assert cgroup_limit(tmp_path) is None
-    (tmp_path / "memory.max").write_text("1000000\n")
-    assert cgroup_limit(tmp_path) == 1_000_000
-    old = tmp_path / "old"
-    (old / "memory").mkdir(parents=True)
-    (old / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
-    assert cgroup_limit(old) is None
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("works", 0), ("slow", 0), ("fails", 1)])

@@ -255,6 +255,10 @@ class TestErrors:
             (OSError(28, "No space left on device", "/x/y"), "/x/y: no space left on device. Free"),
             (PermissionError(13, "Permission denied", "/x/y"), "/x/y: permission denied. Check"),
             (MemoryError(), "out of memory. Lower train.batch_size"),
+            (
+                RuntimeError("{} OOM when allocating tensor"),
+                "out of memory. Lower train.batch_size",
+            ),
         ],
     )
     def test_what_the_machine_lacks_is_the_users_to_mend(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bad_input_cases import Case, entry, file, nothing, setting
+from bad_input_cases import CHECK, RUN, Case, entry, file, nothing, setting
 from bad_input_world import HEADER, World, lines
 
 SQL = "'; DROP TABLE value_counts; --"
@@ -153,5 +153,14 @@ HOSTILE_CASES = (
         nothing,
         ("--columns names 2", "List all columns of the file in --columns"),
         ("init", "rows.csv", "--columns", "click,city"),
+    ),
+    *(
+        Case(
+            f"layers_beyond_the_memory_{call[0]}",
+            setting(model__hidden_units=[1_000_000, 1_000_000]),
+            ("c.yaml:", "model.hidden_units", "at least 8,000.0 GB of memory; this machine has"),
+            call,
+        )
+        for call in (RUN, CHECK)
     ),
 )
