@@ -5,7 +5,8 @@ stops early on the same validation rows, and is told what each column is. It is 
 in two ways: as categorical columns, and as how many training rows have the value beside their click
 rate, to which of a training row the other four folds of five contribute. Of a list it gets the
 length, the last element and which of the hundred most frequent ones it holds; of a time the hour,
-the weekday and the seconds.
+the weekday and the seconds. Where LightGBM cannot be installed, `--stand-in` takes scikit-learn's
+`HistGradientBoostingClassifier`, made after it, with the same counts, rates and settings.
 
 Each seed draws a table anew (`auto_tables.py`), or takes another window of Criteo's rows; the
 figures are means over the seeds. How far ours is ahead is over the test rows, by a bootstrap that
@@ -21,6 +22,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +41,27 @@ from ctr_pipeline.machine import available_cores
 
 Floats = NDArray[np.float64]
 OURS = "ctrpipe"
-ENCODINGS = {"ids": "LightGBM, categories", "rates": "LightGBM, counts and rates"}
 SETTINGS = {"learning_rate": 0.05, "num_leaves": 31, "rounds": 2000, "patience": 50}
 SIZES = Sizes(train=30_000, valid=4_000, test=10_000)
 QUICK_SIZES = Sizes(train=4_000, valid=1_000, test=2_000)
 FOLDS = 5
 SMOOTHING = 20.0
 FREQUENT_ELEMENTS = 100
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The opponent.
+
+    Attributes:
+        side: Of `peer_quality.py`.
+        python: Of its environment.
+        encodings: What categories are to be, and how that side is called.
+    """
+
+    side: str
+    python: Path
+    encodings: Mapping[str, str]
 
 
 class Encoder:
@@ -140,13 +157,13 @@ class Encoder:
         return np.bincount(known, minlength=size).astype(np.float64), found
 
 
-def train_trees(parts: Parts, encoding: str, python: Path, folder: Path, seed: int) -> Prediction:
-    """Of the test rows, by LightGBM in its own environment."""
+def train_trees(parts: Parts, encoding: str, trees: Trees, folder: Path, seed: int) -> Prediction:
+    """Of the test rows, in the environment of the opponent."""
     inputs, output = folder / "inputs.npz", folder / "trees.npz"
     if not inputs.exists():
         Encoder(parts, seed=seed).write(inputs)
-    command = [str(python), str(Path(__file__).with_name("peer_quality.py")), "lightgbm", "trees"]
-    command += [str(inputs), str(output), "--seed", str(seed)]
+    command = [str(trees.python), str(Path(__file__).with_name("peer_quality.py")), trees.side]
+    command += ["trees", str(inputs), str(output), "--seed", str(seed)]
     command += ["--settings", json.dumps({**SETTINGS, "categories": encoding})]
     command += ["--threads", str(available_cores())]
     # Beside other work, threads that spin while they wait take what the others need.
@@ -175,7 +192,7 @@ def train_ours(parts: Parts, folder: Path, seed: int) -> Prediction:
 
 
 def run_table(
-    name: str, parts: Parts, seed: int, python: Path, kept: Path | None
+    name: str, parts: Parts, seed: int, trees: Trees, kept: Path | None
 ) -> dict[str, Prediction]:
     """Predictions of each side."""
     with tempfile.TemporaryDirectory(prefix="auto-quality-") as temporary:
@@ -184,20 +201,23 @@ def run_table(
             (kept or folder / "kept") / name.replace(" ", "_"), {seed: parts.labels("test")}
         )
         sides = {OURS: lambda: train_ours(parts, folder, seed)} | {
-            encoding: lambda encoding=encoding: train_trees(parts, encoding, python, folder, seed)
-            for encoding in ENCODINGS
+            encoding: lambda encoding=encoding: train_trees(parts, encoding, trees, folder, seed)
+            for encoding in trees.encodings
         }
         found = {}
         for side, train in sides.items():
-            known = predictions.load(side, seed=seed, origin=seed)
+            file = side if side == OURS else f"{trees.side}_{side}"
+            known = predictions.load(file, seed=seed, origin=seed)
             if known is None:
                 known = train()
-                predictions.save(side, known, seed=seed, origin=seed)
+                predictions.save(file, known, seed=seed, origin=seed)
             found[side] = known
     return found
 
 
-def summarize(parts: list[Parts], found: list[dict[str, Prediction]]) -> dict[str, Any]:
+def summarize(
+    parts: list[Parts], found: list[dict[str, Prediction]], encodings: Collection[str]
+) -> dict[str, Any]:
     """Figures of one table, an entry of the lists a seed."""
     labels = [one.labels("test") for one in parts]
     scored = {
@@ -205,7 +225,7 @@ def summarize(parts: list[Parts], found: list[dict[str, Prediction]]) -> dict[st
             Scored.of(clicks, predictions[side].probabilities)
             for clicks, predictions in zip(labels, found, strict=True)
         ]
-        for side in (OURS, *ENCODINGS)
+        for side in (OURS, *encodings)
     }
     figures: dict[str, Any] = {
         side: {
@@ -215,7 +235,7 @@ def summarize(parts: list[Parts], found: list[dict[str, Prediction]]) -> dict[st
         }
         for side, seeds in scored.items()
     }
-    for encoding in ENCODINGS:
+    for encoding in encodings:
         ahead = compare_pairs(scored[OURS], scored[encoding])
         figures[encoding] |= {"auc_behind": ahead.auc, "logloss_behind": ahead.logloss}
     truths = [
@@ -255,12 +275,18 @@ def main() -> None:
     parser.add_argument(
         "--environments", type=Path, default=KEPT_IN, help="Where LightGBM is installed, once."
     )
+    parser.add_argument("--stand-in", action="store_true", help="scikit-learn for LightGBM.")
     parser.add_argument("--quick", action="store_true", help="One seed, 4,000 training rows.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
     sizes, seeds = (QUICK_SIZES, 1) if arguments.quick else (SIZES, arguments.seeds)
     machine = describe_machine()
-    python = make_lightgbm(arguments.environments)
+    if arguments.stand_in:
+        encodings = {"rates": "scikit-learn, counts and rates"}
+        trees = Trees("scikit_learn", Path(sys.executable), encodings)
+    else:
+        encodings = {"ids": "LightGBM, categories", "rates": "LightGBM, counts and rates"}
+        trees = Trees("lightgbm", make_lightgbm(arguments.environments), encodings)
     makers = {
         table.name: lambda seed, table=table: table.parts(sizes, seed)
         for table in TABLES
@@ -274,28 +300,28 @@ def main() -> None:
         for seed in range(seeds):
             parts.append(make(seed))
             try:
-                found.append(run_table(name, parts[-1], seed, python, arguments.keep))
+                found.append(run_table(name, parts[-1], seed, trees, arguments.keep))
             except OtherRowsError as error:
                 parser.error(f"--keep: {error}")
             print(f"  {name}, seed {seed}", file=sys.stderr, flush=True)
-        figures[name] = summarize(parts, found)
+        figures[name] = summarize(parts, found, trees.encodings)
     print(f"\n{sizes.train:,} training rows, {sizes.test:,} test rows, {seeds} seeds\n")
     print_machine(machine)
     print_table(
-        ["table", "true AUC", "auto", *ENCODINGS.values()],
+        ["table", "true AUC", "auto", *trees.encodings.values()],
         [
             [
                 name,
                 row["true_auc"].show() if row["true_auc"] else "",
                 *(
                     f"{row[side]['auc'].show()}, {row[side]['logloss'].show()}"
-                    for side in (OURS, *ENCODINGS)
+                    for side in (OURS, *trees.encodings)
                 ),
             ]
             for name, row in figures.items()
         ],
     )
-    for encoding, title in ENCODINGS.items():
+    for encoding, title in trees.encodings.items():
         print_table(
             ["table", f"AUC ahead of {title}", "", "logloss ahead", ""],
             [
