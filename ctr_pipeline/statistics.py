@@ -351,7 +351,7 @@ class Statistics(_Frozen):
         columns: By column name.
         derived_moments: Moments of transformed columns, by `expression_key(column, chain)`.
         boundaries: Cut points of `bucketize: {quantiles: n}`: by expression key of the chain before
-            it, then by n as text; unique and ascending, so at most n - 1 of them.
+            it, then by n as text; unique, ascending and above the smallest value.
         vocabularies: By column name.
         value_tables: By column name, values with their counts for encodings by count or click rate;
             with weights, the files say what the rows of each value weigh as well.

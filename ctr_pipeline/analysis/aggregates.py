@@ -38,11 +38,12 @@ class _Frozen(BaseModel):
 
 
 class BoundaryPlan(_Frozen):
-    """The n-quantiles of a column after a chain of transforms.
+    """The ends of n equally full intervals of a column after a chain of transforms.
 
     Attributes:
         chain: Transforms before `bucketize`.
-        num_quantiles: n; at most n - 1 cut points.
+        num_quantiles: n. Values that fill an interval have it for themselves, and the n-quantiles
+            are those of the other rows.
     """
 
     chain: Chain

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.analysis.aggregates import BoundaryPlan, Chain, ColumnPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, WeightPlan
 from ctr_pipeline.analysis.chains import apply_chain, chain_parameters, is_measurable
 from ctr_pipeline.analysis.histogram import MAX_BINS, plan_edges
 from ctr_pipeline.analysis.information import Groups, label_information
-from ctr_pipeline.analysis.moments import RowsOf, collect_moments, read_ranges
+from ctr_pipeline.analysis.moments import RowsOf, ValueRange, collect_moments, read_ranges
 from ctr_pipeline.analysis.sql import (
     Query,
     bins_query,
@@ -20,6 +20,7 @@ from ctr_pipeline.analysis.sql import (
     element_counts_query,
     frequent_values_query,
     group_sizes_query,
+    largest_counts_query,
     lengths_query,
     number_counts_query,
     other_intervals_query,
@@ -55,6 +56,37 @@ _SUMMARY_COLUMNS = 4
 
 RowsOfSamples = Callable[[Query, Mapping[str, float | str]], list[tuple[Any, ...]]]
 """As `RowsOf`, for queries that may have a text among their parameters."""
+
+
+@dataclass(frozen=True)
+class _Share:
+    """How the rows of a column are divided into equal shares.
+
+    Attributes:
+        num_quantiles: Shares of the rows that are left when heavy values are taken out.
+        total: Those rows.
+        heavy: Values of at least so many rows are heavy.
+    """
+
+    num_quantiles: int
+    total: int
+    heavy: int = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class _Quantiles:
+    """The quantiles of a column after a chain.
+
+    Attributes:
+        share: Of which rows they are.
+        minimum: The smallest value; None without values.
+        rows: As `quantile_query` gives them: value, value before the chain, first and last quantile
+            that it is, and whether it is the start of a heavy value's interval or its end.
+    """
+
+    share: _Share
+    minimum: float | None
+    rows: Sequence[tuple[float, float | None, int, int, int]]
 
 
 @dataclass(frozen=True)
@@ -119,8 +151,8 @@ def measure_column(
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     for wanted in plan.boundaries:
         key = expression_key(plan.column, wanted.chain)
-        rows = quantiles[wanted.chain, wanted.num_quantiles]
-        cuts = _boundaries(rows, plan.column, wanted, moments)
+        found = quantiles[wanted.chain, wanted.num_quantiles]
+        cuts = _boundaries(found, plan.column, wanted.chain, moments)
         boundaries.setdefault(key, {})[str(wanted.num_quantiles)] = cuts
     groups = _group_values(rows_of, num_rows) if plan.profile and is_plain_text else None
     if groups is not None:
@@ -144,7 +176,7 @@ def measure_column(
         # Elements are no rows: neither their clicks nor their shares are compared as such.
         statistics = statistics.model_copy(update={"top_values": top})
         return MeasuredColumn(statistics, moments, boundaries)
-    of_parts = quantiles[(), _PROFILE_PARTS]
+    of_parts = quantiles[(), None].rows
     statistics, of_rows = _profile_number(
         rows_of, statistics.model_copy(update={"top_values": top}), moments[plan.column], of_parts
     )
@@ -198,34 +230,66 @@ def _text_start(chain: Chain) -> Chain:
 
 def _measure_quantiles(
     rows_of: RowsOf, plan: ColumnPlan, moments: Mapping[str, Moments]
-) -> dict[tuple[Chain, int], list[tuple[float, float | None, int, int]]]:
-    """By chain and n: value, value before the chain, first and last quantile that it is."""
-    wanted: dict[Chain, dict[int, None]] = {}
+) -> dict[tuple[Chain, int | None], _Quantiles]:
+    """By chain and n; those of the profile, which take no heavy value out, by None."""
+    wanted: dict[Chain, dict[int | None, None]] = {}
     for one in plan.boundaries:
         wanted.setdefault(one.chain, {})[one.num_quantiles] = None
     if plan.profile and plan.value_type is ColumnType.NUMBER:
-        wanted.setdefault((), {})[_PROFILE_PARTS] = None
-    found: dict[tuple[Chain, int], list[tuple[float, float | None, int, int]]] = {}
+        wanted.setdefault((), {})[None] = None
+    found: dict[tuple[Chain, int | None], _Quantiles] = {}
     for chain, sets in wanted.items():
         parameters = chain_parameters(plan.column, (chain,), moments)
-        known = moments.get(expression_key(plan.column, chain))
+        known: Moments | ValueRange | None = moments.get(expression_key(plan.column, chain))
         if known is None:
             (row,) = rows_of(range_query((chain,)), parameters)
-            count = read_ranges(row, 1)[0].count
-        else:
-            count = known.count
+            known = read_ranges(row, 1)[0]
+        most = max((n for n in sets if n is not None), default=0)
+        counts: list[int] = []
+        if known.count and most:
+            largest = rows_of(largest_counts_query(chain, most), parameters)
+            counts = [count for (count,) in largest]
+        shares = {
+            n: _Share(_PROFILE_PARTS, known.count)
+            if n is None
+            else take_heavy_out(counts, n, known.count)
+            for n in sets
+        }
         rows = []
-        if count:
-            numbers = {f"num_quantiles{place}": n for place, n in enumerate(sets)}
-            query = quantile_query(chain, len(sets))
-            rows = rows_of(query, parameters | numbers | {"total": count})
-        for place, n in enumerate(sets):
-            found[chain, n] = [
-                (value, source, *ends[2 * place : 2 * place + 2])
-                for value, source, *ends in rows
-                if ends[2 * place] <= ends[2 * place + 1]
-            ]
+        if known.count:
+            numbers = {
+                f"{name}{place}": value
+                for place, share in enumerate(shares.values())
+                for name, value in asdict(share).items()
+            }
+            rows = rows_of(quantile_query(chain, len(sets)), parameters | numbers)
+        for place, (n, share) in enumerate(shares.items()):
+            found[chain, n] = _Quantiles(
+                share,
+                known.minimum,
+                [
+                    (value, source, *of_set[3 * place : 3 * place + 3])
+                    for value, source, *of_set in rows
+                ],
+            )
     return found
+
+
+def take_heavy_out(counts: Sequence[int], num_quantiles: int, total: int) -> _Share:
+    """Takes out what fills an equal share of the rows that are left, one value after the other.
+
+    Args:
+        counts: Rows of the `num_quantiles` most frequent values, descending.
+        num_quantiles: Shares of all rows.
+        total: All rows.
+    """
+    heavy = _Share(num_quantiles, total).heavy
+    for count in counts[:num_quantiles]:
+        if count * num_quantiles < total:
+            break
+        num_quantiles, total, heavy = num_quantiles - 1, total - count, count
+    # No row may be left, and there is nothing to divide then.
+    return _Share(max(num_quantiles, 1), max(total, 1), heavy)
 
 
 def _use_elements(rows_of: RowsOf, sequence: SequenceSpec, *, weighted: bool) -> dict[str, Any]:
@@ -276,13 +340,15 @@ def _profile_number(
     rows_of: RowsOf,
     statistics: ColumnStatistics,
     moments: Moments,
-    parts: Sequence[tuple[float, float | None, int, int]],
+    parts: Sequence[tuple[float, float | None, int, int, int]],
 ) -> tuple[ColumnStatistics, ColumnGroups]:
     quantiles: dict[str, float] = {}
     cuts: list[float] = []
     if moments.count:
         by_part = {
-            part: value + 0.0 for value, _, first, last in parts for part in range(first, last + 1)
+            part: value + 0.0
+            for value, _, first, last, _ in parts
+            for part in range(first, last + 1)
         }
         # The last one is the maximum, above which there is nothing.
         cuts = sorted({value for part, value in by_part.items() if part < _PROFILE_PARTS})
@@ -305,15 +371,18 @@ def _profile_number(
 
 
 def _boundaries(
-    rows: Sequence[tuple[float, float | None, int, int]],
-    column: str,
-    wanted: BoundaryPlan,
-    moments: Mapping[str, Moments],
+    quantiles: _Quantiles, column: str, chain: Chain, moments: Mapping[str, Moments]
 ) -> tuple[float, ...]:
-    # The value that only the last quantile reaches is the maximum, not a cut point.
-    sources = [source for _, source, first, _ in rows if first < wanted.num_quantiles]
+    # Only the last quantile reaches the largest value, which then is no cut point; neither is the
+    # smallest one, below which there is nothing.
+    sources = [
+        source
+        for value, source, first, last, is_edge in quantiles.rows
+        if value != quantiles.minimum
+        and (is_edge or first <= min(last, quantiles.share.num_quantiles - 1))
+    ]
     values = np.array([math.nan if source is None else source for source in sources], np.float64)
-    return tuple((np.unique(apply_chain(values, column, wanted.chain, moments)) + 0.0).tolist())
+    return tuple((np.unique(apply_chain(values, column, chain, moments)) + 0.0).tolist())
 
 
 def _top_values(rows: Sequence[tuple[Any, ...]]) -> tuple[ValueCount, ...]:

@@ -143,33 +143,67 @@ def add_powers(chains: Sequence[Chain]) -> Answer:
     return answer
 
 
+def find_largest(chain: Chain, num_values: int) -> Answer:
+    """As `sql.largest_counts_query`."""
+
+    def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
+        num_rows = np.sort(_group(counts, chain, parameters).num_rows)
+        return [(count,) for count in num_rows[::-1][:num_values].tolist()]
+
+    return answer
+
+
 def find_quantiles(chain: Chain, num_sets: int) -> Answer:
     """As `sql.quantile_query`."""
 
     def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
-        (after,) = _after_chains(counts, (chain,), parameters)
-        is_finite = ~np.isnan(after)
-        values, inverse = np.unique(after[is_finite] + 0.0, return_inverse=True)
-        num_rows = _sums(inverse, counts.num_rows[is_finite])
-        sources = np.full(len(values), math.nan)
-        np.fmin.at(sources, inverse, counts.numbers[is_finite])
-        upto = np.cumsum(num_rows)
+        groups = _group(counts, chain, parameters)
         columns: list[list[Any]] = [
-            values.tolist(),
-            [None if math.isnan(source) else source for source in sources.tolist()],
+            groups.values.tolist(),
+            [None if math.isnan(source) else source for source in groups.sources.tolist()],
         ]
-        is_reached = np.zeros(len(values), np.bool_)
-        total = int(parameters["total"])
+        is_wanted = np.zeros(len(groups.values), np.bool_)
         for place in range(num_sets):
-            num_quantiles = int(parameters[f"num_quantiles{place}"])
-            first = (upto - num_rows) * num_quantiles // total + 1
+            num_quantiles, total, heavy = (
+                int(parameters[f"{name}{place}"]) for name in ("num_quantiles", "total", "heavy")
+            )
+            is_heavy = groups.num_rows >= heavy
+            light = np.where(is_heavy, 0, groups.num_rows)
+            upto = np.cumsum(light)
+            first = (upto - light) * num_quantiles // total + 1
             last = upto * num_quantiles // total
-            is_reached |= first <= last
-            columns += [first.tolist(), last.tolist()]
+            edge = is_heavy.astype(np.int64)
+            edge[1:] += is_heavy[:-1]
+            is_wanted |= (first <= last) | (edge > 0)
+            columns += [first.tolist(), last.tolist(), edge.tolist()]
         rows = zip(*columns, strict=True)
-        return [row for row, is_kept in zip(rows, is_reached.tolist(), strict=True) if is_kept]
+        return [row for row, is_kept in zip(rows, is_wanted.tolist(), strict=True) if is_kept]
 
     return answer
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Finite values after a chain, ascending, each once.
+
+    Attributes:
+        values: float64.
+        sources: float64, the smallest value of the column that becomes it; NaN if none does.
+        num_rows: int64.
+    """
+
+    values: NDArray[np.float64]
+    sources: NDArray[np.float64]
+    num_rows: NDArray[np.int64]
+
+
+def _group(counts: SmallCounts, chain: Chain, parameters: Parameters) -> _Groups:
+    (after,) = _after_chains(counts, (chain,), parameters)
+    is_finite = ~np.isnan(after)
+    values, inverse = np.unique(after[is_finite] + 0.0, return_inverse=True)
+    sources = np.full(len(values), math.nan)
+    np.fmin.at(sources, inverse, counts.numbers[is_finite])
+    return _Groups(values, sources, _sums(inverse, counts.num_rows[is_finite]))
 
 
 def count_bins(num_cuts: int, num_inner_edges: int) -> Answer:

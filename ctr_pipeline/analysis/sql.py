@@ -341,63 +341,85 @@ def central_query(chains: Chains, *, weighted: bool = False) -> Query:
 
 
 @cache
+def largest_counts_query(chain: Chain, num_values: int) -> Query:
+    """Rows of the most frequent finite values after a chain, descending."""
+    counts = exp.select(exp.column("num_rows")).from_(_grouped(chain))
+    most_first = exp.Ordered(this=exp.column("num_rows"), desc=True)
+    return Query(
+        counts.order_by(most_first).limit(num_values),
+        small_counts.find_largest(chain, num_values)
+        if _is_of_numbers((chain,), weighted=False)
+        else None,
+    )
+
+
+@cache
 def quantile_query(chain: Chain, num_sets: int = 1) -> Query:
     """Values where the cumulative count reaches i/$num_quantiles of $total, for any i.
 
     Quantile i of n over N values is the smallest value whose cumulative count c has n c >= i N
     (definition 1 of Hyndman and Fan, The American Statistician 50 (1996); `inverted_cdf` in numpy),
-    here in whole numbers. A row says that the quantiles `first_quantile` to
-    `last_quantile` are its value, none if the first is above the last;
+    here in whole numbers. Values of at least $heavy rows are heavy and count as none. A row says
+    that the quantiles `first_quantile` to `last_quantile` are its value, none if the first is
+    above the last; `is_edge` is not 0 for a heavy value and for the value that follows one;
     `source` is a value of the column before the chain.
 
     Args:
         chain: Transforms before.
-        num_sets: For how many n; $num_quantiles0 and so on, `first_quantile0` and so on.
+        num_sets: For how many n; $num_quantiles0, $total0 and $heavy0 are those of the first, whose
+            columns are `first_quantile0` and so on.
     """
-    running = exp.Window(
-        this=exp.Sum(this=exp.column("num_rows")),
-        order=exp.Order(expressions=[exp.Ordered(this=_value())]),
-        spec=exp.WindowSpec(
-            kind="ROWS", start="UNBOUNDED", start_side="PRECEDING", end="CURRENT ROW"
-        ),
-    )
-    cumulative = exp.select(
-        _value(),
-        exp.column("source"),
-        exp.column("num_rows"),
-        _as(exp.cast(running, "bigint"), "upto"),
-    ).from_(_grouped(chain))
-
-    def quantiles_reached(count: exp.Expr, place: int) -> exp.Expr:
-        scaled = exp.Mul(this=count, expression=_whole(f"num_quantiles{place}"))
-        return exp.IntDiv(this=exp.Paren(this=scaled), expression=_whole("total"))
-
-    before = exp.Sub(this=exp.column("upto"), expression=exp.column("num_rows"))
-    reached, reaches = [], []
+    names = ["value", "source"]
+    weighed, running, reached, wanted = [], [], [], []
     for place in range(num_sets):
-        first = exp.Add(
-            this=quantiles_reached(exp.Paren(this=before.copy()), place), expression=_integer(1)
-        )
-        reached.append(_as(first, f"first_quantile{place}"))
-        reached.append(_as(quantiles_reached(exp.column("upto"), place), f"last_quantile{place}"))
-        reaches.append(
-            exp.LTE(
-                this=exp.column(f"first_quantile{place}"),
-                expression=exp.column(f"last_quantile{place}"),
-            )
-        )
-    rows = exp.select(_value(), exp.column("source"), *reached).from_(
-        cumulative.subquery("cumulative")
-    )
+        is_heavy = exp.GTE(this=exp.column("num_rows"), expression=_whole(f"heavy{place}"))
+        light = exp.Case().when(is_heavy, _integer(0)).else_(exp.column("num_rows"))
+        heavy = exp.Case().when(is_heavy.copy(), _integer(1)).else_(_integer(0))
+        weighed += [_as(light, f"light{place}"), _as(heavy, f"heavy{place}")]
+        upto = _sum_over_rows(f"light{place}", "UNBOUNDED")
+        edge = _sum_over_rows(f"heavy{place}", _integer(1))
+        running += [exp.column(f"light{place}"), _as(upto, f"upto{place}")]
+        running.append(_as(edge, f"is_edge{place}"))
+        count = exp.column(f"upto{place}")
+        before = exp.Paren(this=exp.Sub(this=count, expression=exp.column(f"light{place}")))
+        first = exp.Add(this=_quantiles_reached(before, place), expression=_integer(1))
+        last = _quantiles_reached(count.copy(), place)
+        ends = [exp.column(f"{end}_quantile{place}") for end in ("first", "last")]
+        is_edge = exp.column(f"is_edge{place}")
+        reached += [_as(first, ends[0].name), _as(last, ends[1].name), is_edge]
+        names += [*(end.name for end in ends), is_edge.name]
+        wanted += [
+            exp.LTE(this=ends[0], expression=ends[1]),
+            exp.GT(this=is_edge.copy(), expression=_integer(0)),
+        ]
+    kept = [_value(), exp.column("source")]
+    rows = exp.select(*kept, *weighed).from_(_grouped(chain)).subquery("weighed")
+    rows = exp.select(*kept, *running).from_(rows).subquery("cumulative")
+    rows = exp.select(*kept, *reached).from_(rows).subquery("reached")
+    columns = [exp.column(name) for name in names]
     return Query(
-        exp.select(_value(), exp.column("source"), *(exp.column(one.alias) for one in reached))
-        .from_(rows.subquery("reached"))
-        .where(exp.or_(*reaches))
-        .order_by(_value()),
+        exp.select(*columns).from_(rows).where(exp.or_(*wanted)).order_by(_value()),
         small_counts.find_quantiles(chain, num_sets)
         if _is_of_numbers((chain,), weighted=False)
         else None,
     )
+
+
+def _sum_over_rows(column: str, num_before: str | exp.Expr) -> exp.Expr:
+    """The sum over so many rows of smaller values and the row itself."""
+    over = exp.Window(
+        this=exp.Sum(this=exp.column(column)),
+        order=exp.Order(expressions=[exp.Ordered(this=_value())]),
+        spec=exp.WindowSpec(
+            kind="ROWS", start=num_before, start_side="PRECEDING", end="CURRENT ROW"
+        ),
+    )
+    return exp.cast(over, "bigint")
+
+
+def _quantiles_reached(count: exp.Expr, place: int) -> exp.Expr:
+    scaled = exp.Mul(this=count, expression=_whole(f"num_quantiles{place}"))
+    return exp.IntDiv(this=exp.Paren(this=scaled), expression=_whole(f"total{place}"))
 
 
 @cache

@@ -156,8 +156,10 @@ def ids_without_statistics(step: Transform) -> int | None:
     if isinstance(step, Bucketize):
         if step.boundaries is not None:
             return len(step.boundaries) + 2
-        intervals = step.equal_width or step.quantiles
-        return None if intervals is None else intervals + 1
+        if step.quantiles is not None:
+            # Each value with an interval of its own may divide another interval.
+            return 2 * step.quantiles
+        return None if step.equal_width is None else step.equal_width + 1
     if isinstance(step, Vocabulary) and step.max_size is not None:
         return step.max_size + step.oov_buckets + 1
     return None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interval_oracle import interval_cuts, inverted_cdf
 
 from ctr_pipeline.analysis import part_engine
 from ctr_pipeline.analysis.engine import DuckDbSession
@@ -34,15 +35,6 @@ FEW_NUMBERS = st.one_of(
 FEW_TEXTS = st.one_of(
     st.none(), st.sampled_from(["", "a", "A", "é", "zz", "\U0001f600", "'\"\n\0"])
 )
-
-
-def inverted_cdf(values: np.ndarray, i: int, n: int) -> float:
-    """Quantile i/n: the smallest value that at least i N / n of the values do not exceed."""
-    return float(np.sort(values)[-(-i * len(values) // n) - 1])
-
-
-def unique_quantiles(values: np.ndarray, n: int) -> tuple[float, ...]:
-    return tuple(sorted({inverted_cdf(values, i, n) for i in range(1, n)}))
 
 
 def bucketized(n: int, chain: tuple = ()) -> FeatureSpec:
@@ -78,7 +70,7 @@ def test_number_column_equals_counting(collect, values, n):
         assert column.quantiles == {
             str(i / 20): inverted_cdf(finite, i, 20) for i in (1, 5, 10, 15, 19)
         }
-        assert statistics.boundaries["x"][str(n)] == unique_quantiles(finite, n)
+        assert statistics.boundaries["x"][str(n)] == interval_cuts(finite, n)
     else:
         assert column.quantiles == {}
         assert statistics.boundaries["x"][str(n)] == ()
@@ -144,8 +136,9 @@ def test_a_column_takes_few_queries(collect, monkeypatch, kind):
             id=(Bucketize(quantiles=7),),
         )
         collect({"x": [float(number % 50) for number in range(200)]}, specs=[spec])
-        # Counts, summary and ranges, means, powers, quantiles, top values, bins, and the end.
-        assert len(asked) == 8
+        # Counts, summary and ranges, means, powers, largest counts, quantiles, top values, bins,
+        # and the end.
+        assert len(asked) == 9
         return
     spec = FeatureSpec(column="x", column_type=ColumnType.TEXT, id=(Vocabulary(min_count=2),))
     num_values = 50 if "long" in kind else 5
@@ -170,11 +163,35 @@ def test_top_values_are_the_same_beside_any_vocabulary(collect, wanted, num_valu
 
 @pytest.mark.parametrize("n", [2, 3, 7, 30, 1000, 10_000])
 def test_boundaries_equal_numpy_on_many_rows(collect, n):
-    x = np.round(np.random.default_rng(n).lognormal(2, 1.5, 20_011), 1)
+    x = np.random.default_rng(n).lognormal(2, 1.5, 20_011)
     found = collect({"x": x.tolist()}, specs=[bucketized(n)]).boundaries["x"][str(n)]
     # 20,011 is prime: no i N / n is whole, so that numpy's rounding of it does no harm.
     expected = np.unique(np.quantile(x, np.arange(1, n) / n, method="inverted_cdf"))
     assert found == tuple(expected.tolist())
+
+
+@pytest.mark.parametrize("heavy", [[0.0], [-7.0, 3.0], [0.0, 1e9]])
+def test_heavy_values_have_intervals_of_their_own_and_leave_the_others_to_numpy(collect, heavy):
+    random = np.random.default_rng(len(heavy))
+    light = random.lognormal(2, 1.5, 1_009)
+    x = random.permutation(np.concatenate([light, *(np.full(6_000, one) for one in heavy)]))
+    cuts = np.array(collect({"x": x.tolist()}, specs=[bucketized(30)]).boundaries["x"]["30"])
+    of_light = np.arange(1, 30 - len(heavy)) / (30 - len(heavy))
+    quantiles = np.quantile(light, of_light, method="inverted_cdf")
+    assert set(quantiles.tolist()) <= set(cuts.tolist())
+    intervals = np.searchsorted(cuts, x, side="right")
+    for one in heavy:
+        assert set(x[intervals == intervals[x == one][0]]) == {one}
+    assert np.unique(intervals).size == len(cuts) + 1 <= 30 + len(heavy)
+
+
+@pytest.mark.parametrize("n", [120, 121, 1000])
+def test_each_value_has_an_interval_of_its_own_where_there_are_no_more_than_intervals(collect, n):
+    random = np.random.default_rng(n)
+    present = np.sort(random.choice(20_000, 120, replace=False)).astype(float)
+    x = np.concatenate([present, random.choice(present, 3_000, p=random.dirichlet(np.ones(120)))])
+    cuts = collect({"x": x.tolist()}, specs=[bucketized(n)]).boundaries["x"][str(n)]
+    assert cuts == tuple(present[1:].tolist())
 
 
 def test_boundaries_after_a_chain_are_those_of_the_transformed_column(collect):
@@ -185,7 +202,7 @@ def test_boundaries_after_a_chain_are_those_of_the_transformed_column(collect):
     transformed = np.log1p(np.minimum(np.where(np.isnan(x), 2.0, x), 20.0))
     moments = statistics.derived_moments[expression_key("x", chain[:3])]
     scaled = (transformed - moments.mean) / moments.standard_deviation
-    expected = unique_quantiles(np.clip(scaled, -2, 2), 9)
+    expected = interval_cuts(np.clip(scaled, -2, 2), 9)
     # Bit for bit: rows that lie on a cut point must be on the right side of it.
     assert statistics.boundaries[expression_key("x", chain)]["9"] == expected
 
@@ -193,7 +210,7 @@ def test_boundaries_after_a_chain_are_those_of_the_transformed_column(collect):
 def test_boundaries_of_two_features_of_one_column_are_all_there(collect):
     specs = [bucketized(4), bucketized(2), bucketized(2, (Log(),))]
     boundaries = collect({"x": [1.0, 2.0, 3.0, 4.0]}, specs=specs).boundaries
-    assert boundaries["x"] == {"4": (1.0, 2.0, 3.0), "2": (2.0,)}
+    assert boundaries["x"] == {"4": (2.0, 3.0, 4.0), "2": (2.0,)}
     assert boundaries[expression_key("x", (Log(),))] == {"2": (float(np.log1p(2.0)),)}
 
 

@@ -35,6 +35,7 @@ from ctr_pipeline.analysis.sql import (
     central_query,
     frequent_values_query,
     group_sizes_query,
+    largest_counts_query,
     mean_query,
     other_intervals_query,
     other_values_query,
@@ -87,6 +88,7 @@ QUERIES = [
         for weighted in (False, True)
     ),
     *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),
+    *(largest_counts_query(chain, 30) for chain in ((), CHAIN, *ENCODED)),
 ]
 TABLES = {TABLE: exp.to_table("counts_7"), OTHER_COUNTS: exp.to_table("others_7")}
 

@@ -10,6 +10,7 @@ from ctr_pipeline.analysis.sql import (
     drop_query,
     frequent_values_query,
     group_sizes_query,
+    largest_counts_query,
     mean_query,
     other_intervals_query,
     other_values_query,
@@ -109,21 +110,23 @@ def test_chains_that_begin_otherwise_are_no_one_query():
 
 
 def test_quantiles():
-    assert quantile_query((), 2).render() == (
-        "SELECT value, source, first_quantile0, last_quantile0, first_quantile1, last_quantile1 "
-        "FROM (SELECT value, source, "
-        "((upto - num_rows) * CAST($num_quantiles0 AS BIGINT)) // CAST($total AS BIGINT) + 1 "
+    assert quantile_query(()).render() == (
+        "SELECT value, source, first_quantile0, last_quantile0, is_edge0 FROM "
+        "(SELECT value, source, "
+        "((upto0 - light0) * CAST($num_quantiles0 AS BIGINT)) // CAST($total0 AS BIGINT) + 1 "
         "AS first_quantile0, "
-        "(upto * CAST($num_quantiles0 AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile0, "
-        "((upto - num_rows) * CAST($num_quantiles1 AS BIGINT)) // CAST($total AS BIGINT) + 1 "
-        "AS first_quantile1, "
-        "(upto * CAST($num_quantiles1 AS BIGINT)) // CAST($total AS BIGINT) AS last_quantile1 "
-        "FROM (SELECT value, source, num_rows, CAST(SUM(num_rows) OVER (ORDER BY value "
-        "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS upto "
+        "(upto0 * CAST($num_quantiles0 AS BIGINT)) // CAST($total0 AS BIGINT) AS last_quantile0, "
+        "is_edge0 FROM "
+        "(SELECT value, source, light0, CAST(SUM(light0) OVER (ORDER BY value "
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS BIGINT) AS upto0, "
+        "CAST(SUM(heavy0) OVER (ORDER BY value ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) "
+        "AS BIGINT) AS is_edge0 FROM "
+        "(SELECT value, source, "
+        "CASE WHEN num_rows >= CAST($heavy0 AS BIGINT) THEN 0 ELSE num_rows END AS light0, "
+        "CASE WHEN num_rows >= CAST($heavy0 AS BIGINT) THEN 1 ELSE 0 END AS heavy0 "
         "FROM (SELECT value0 AS value, value AS source, num_rows "
-        f"FROM {FINITE} WHERE NOT value0 IS NULL) AS present) AS cumulative) "
-        "AS reached WHERE first_quantile0 <= last_quantile0 OR first_quantile1 <= last_quantile1 "
-        "ORDER BY value"
+        f"FROM {FINITE} WHERE NOT value0 IS NULL) AS present) AS weighed) AS cumulative) "
+        "AS reached WHERE first_quantile0 <= last_quantile0 OR is_edge0 > 0 ORDER BY value"
     )
 
 
@@ -148,6 +151,7 @@ ALL_QUERIES = [
         for chains in (((),), ((), CHAIN, CHAIN[:2]))
     ),
     *(quantile_query(chain, num_sets) for chain in ((), CHAIN) for num_sets in (1, 3)),
+    *(largest_counts_query(chain, 30) for chain in ((), CHAIN)),
 ]
 
 

@@ -10,6 +10,7 @@ from ctr_pipeline.analysis.sql import (
     central_query,
     frequent_values_query,
     group_sizes_query,
+    largest_counts_query,
     mean_query,
     quantile_query,
     range_query,
@@ -41,6 +42,7 @@ QUERIES = [
     ),
     summary_query(ColumnType.NUMBER, ((), CHAIN)),
     *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),
+    *(largest_counts_query(chain, 30) for chain in ((), CHAIN, *ENCODED)),
 ]
 
 

@@ -53,7 +53,7 @@ def test_statistics_that_a_feature_needs(chains, expected):
     [
         ({"hash": {"buckets": 9}}, 10),
         ({"bucketize": {"boundaries": (1.0, 2.0)}}, 4),
-        ({"bucketize": {"quantiles": 7}}, 8),
+        ({"bucketize": {"quantiles": 7}}, 14),
         ("vocabulary", None),
         ({"vocabulary": {"max_size": 10, "oov_buckets": 2}}, 13),
         ({"round_identity": {"num_buckets": 5}}, 6),
