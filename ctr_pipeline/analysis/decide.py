@@ -5,7 +5,7 @@ since a column may be sensitive.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -66,7 +66,6 @@ def decide_features(
     statistics: Statistics,
     *,
     label: str,
-    exclude: Collection[str],
     lists: Mapping[str, ListSpec] = _NO_LISTS,
     times: Mapping[str, str] = _NO_TIMES,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
@@ -76,7 +75,6 @@ def decide_features(
         columns: How each column is read, in the order of the data.
         statistics: Of the training rows, with the profile of every column.
         label: Name of the label column, about which there is nothing to decide.
-        exclude: Columns that are not to be used, such as keys.
         lists: Text columns whose values are lists, and how they are cut.
         times: Columns whose values are points in time in a format that is not told from texts.
 
@@ -95,7 +93,6 @@ def decide_features(
             column,
             column_type,
             statistics,
-            exclude,
             cut=lists.get(column),
             format=times.get(column),
         )
@@ -109,13 +106,10 @@ def _decide_column(
     column: str,
     column_type: ColumnType,
     statistics: Statistics,
-    exclude: Collection[str],
     *,
     cut: ListSpec | None,
     format: str | None,
 ) -> tuple[FeatureSpec | None, str]:
-    if column in exclude:
-        return None, "it is kept out by the config"
     known = statistics.column(column)
     if known.column_type is not column_type:
         raise ValueError(

@@ -17,6 +17,13 @@ def evaluate(
         str | None,
         typer.Option(metavar="ROWS", help="A file or glob of labelled rows; else the test rows."),
     ] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Measure the rows of each value of these columns, too, with commas between.",
+        ),
+    ] = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -32,11 +39,14 @@ def evaluate(
 
     ctrpipe evaluate config.yaml --data data/next_week.tsv
 
+    ctrpipe evaluate runs/criteo --by country,device
+
     """
     session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_metrics
     from ctr_pipeline.pipeline import evaluate as evaluate_model
 
-    metrics = evaluate_model(loaded, data=data, progress=session.progress)
+    columns = [name for names in by or () for name in names.split(",")]
+    metrics = evaluate_model(loaded, data=data, by=columns, progress=session.progress)
     session.show(metrics, lambda: print_metrics(metrics))

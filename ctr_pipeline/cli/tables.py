@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+from ctr_pipeline.reporting.formats import shorten
 
 if TYPE_CHECKING:
     from ctr_pipeline.cli.machine_checks import Finding
@@ -29,6 +30,9 @@ _METRICS = (
     ("calibration", "calibration (predicted ÷ observed)", "{:.3f}"),
     ("gauc", "GAUC", "{:.4f}"),
 )
+
+_GROUPS_SHOWN = 5
+"""Values of a column at the end of a run; the report has them all."""
 
 _TAGS = {"look": ("check", "yellow"), "good": ("good", "green"), "note": ("note", "default")}
 """How findings are told apart, by their tone; the word and its colour."""
@@ -63,6 +67,38 @@ def _add_metrics(table: Table, prefix: str, metrics: Mapping[str, Any]) -> None:
             table.add_row(f"{prefix}{name}", form.format(value))
 
 
+def _print_groups(console: Console, metrics: Mapping[str, Any], *, most: int | None = None) -> None:
+    """A table for each column that metrics are measured by, a line a value, `most` at most."""
+    for column, found in (metrics.get("by_column") or {}).items():
+        table = Table(title=f"By {escape(column)}", title_justify="left")
+        table.add_column("value", style="cyan", overflow="fold")
+        for name in ("rows", "click rate", "AUC", "logloss", "calibration"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        shown = found["groups"][:most]
+        for group in shown:
+            name = "missing" if group["value"] is None else escape(shorten(group["value"], 40))
+            table.add_row(name, *_group_cells(group))
+        num_more = found["num_values"] - len(shown)
+        if found["others"] is not None and len(shown) == len(found["groups"]):
+            table.add_row(f"{num_more:,} others", *_group_cells(found["others"]))
+            num_more = 0
+        console.print(table)
+        if num_more:
+            console.print(f"and {num_more:,} more values: see the report, or metrics.json")
+
+
+def _group_cells(group: Mapping[str, Any]) -> tuple[str, ...]:
+    figures = (
+        ("label_rate", "{:.2%}"),
+        ("auc", "{:.4f}"),
+        ("logloss", "{:.4f}"),
+        ("calibration", "{:.3f}"),
+    )
+    cells = ("–" if group[key] is None else form.format(group[key]) for key, form in figures)
+    return f"{group['num_rows']:,}", *cells, group["hint"]
+
+
 def run_payload(result: "RunResult") -> dict[str, Any]:
     """A run as JSON."""
     return {
@@ -87,6 +123,8 @@ def print_run(result: "RunResult") -> None:
     _add_metrics(table, "test ", result.metrics.get("test") or {})
     _add_planted(table, result.metrics.get("planted") or {})
     console.print(table)
+    measured = result.metrics.get("test") or result.metrics.get("valid") or {}
+    _print_groups(console, measured, most=_GROUPS_SHOWN)
     _print_verdicts(console, result.metrics.get("findings") or ())
     print_paths(console, result.paths)
 
@@ -124,6 +162,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     _add_metrics(table, "", metrics)
     console = make_console()
     console.print(table)
+    _print_groups(console, metrics)
     _print_verdicts(console, metrics.get("findings") or ())
     if "folder" in metrics:
         print_paths(console, {"kept in": Path(metrics["folder"])})

@@ -18,7 +18,9 @@ _COLUMN_KEYS: tuple[KeyPath, ...] = (
     ("data", "label"),
     ("data", "weight"),
     ("data", "split", "column"),
+    ("data", "key_columns"),
     ("evaluation", "gauc_column"),
+    ("evaluation", "group_by"),
 )
 
 
@@ -98,8 +100,6 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
             "no column is called 'label', the default of data.label; name the label in data.label",
         )
     named = [(path, name) for path in _COLUMN_KEYS for name in _texts(value_at(values, path))]
-    key_columns: KeyPath = ("data", "key_columns")
-    named += [(key_columns, name) for name in _texts(value_at(values, key_columns))]
     for index, entry in enumerate(_entries(values)):
         for key in ("columns", "cross"):
             path: KeyPath = ("features", index, key)

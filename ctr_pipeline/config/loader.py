@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,17 @@ class LoadedConfig:
     def problem_at(self, key: str, message: str, suggestion: str | None = None) -> ConfigProblem:
         """A problem of `key` that was found later, with the place of the key."""
         return ConfigProblem(self.place_of(key), key, message, suggestion)
+
+    def with_option(self, option: str, key: str, value: Any) -> "LoadedConfig":
+        """The config with a key of a section as an option of the command line gives it.
+
+        Problems of the key that are found later name the option.
+        """
+        section, name = key.split(".")
+        changed = getattr(self.config, section).model_copy(update={name: value})
+        config = self.config.model_copy(update={section: changed})
+        places = self._source.places | {(section, name): Place(option, 10**9)}
+        return replace(self, config=config, _source=replace(self._source, places=places))
 
     def resolved_yaml(self) -> str:
         """The config with every default written out; loading it gives an equal config."""

@@ -788,9 +788,20 @@ class EvaluationConfig(Section):
     gauc_column: str | None = Field(
         default=None, description="Column whose values group rows for GAUC, such as user_id."
     )
+    group_by: tuple[str, ...] = Field(
+        default=(),
+        description="Columns, such as country, by whose values AUC, logloss and calibration are "
+        "measured as well: of the 20 most frequent values, and of all others together.",
+    )
     calibration_bins: int = Field(
         default=20, ge=2, le=1000, description="Bins of equal row count in the calibration table."
     )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that are needed to measure, features or not; each once."""
+        gauc = [] if self.gauc_column is None else [self.gauc_column]
+        return tuple(dict.fromkeys([*gauc, *self.group_by]))
 
 
 class ReportConfig(Section):

@@ -32,6 +32,7 @@ from ctr_pipeline.dataset.ingested import (
 from ctr_pipeline.dataset.parts import (
     Part,
     PartsWriter,
+    column_names,
     divide_parts,
     plain_batch,
     read_batches,
@@ -73,14 +74,15 @@ def ingest(
     progress: Progress,
     sensitive: Collection[str] = (),
     lists: Mapping[str, ListSpec] | None = None,
+    extra_columns: Sequence[str] = (),
     block_bytes: int = BLOCK_BYTES,
 ) -> IngestedRows:
     """Reads all rows once and writes `folder/{train,valid,test}/part-00000.arrow` and so on.
 
     A part has the label (int8), the weight (float64) if rows have one, the columns of
-    `column_types` (float64 or string, missing values NULL) and the key columns, as text unless they
-    have a type already. An ingestion of the same files, config and types that is there already is
-    taken as it is.
+    `column_types` (float64 or string, missing values NULL), the key columns and the extra ones, as
+    text unless they have a type already. An ingestion of the same files, config and types that is
+    there already is taken as it is, if it has these columns.
 
     Args:
         data: How the files are read and divided.
@@ -92,6 +94,7 @@ def ingest(
         progress: Is told the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
         lists: Text columns that are lists, and how they are cut.
+        extra_columns: Carried along for metrics.
         block_bytes: Size of the blocks of text that are parsed at once; no result depends on it.
 
     Raises:
@@ -102,21 +105,22 @@ def ingest(
     started = time.monotonic()
     source.require([name for name in column_types if name != data.label], "features")
 
-    def fingerprint_now() -> str:
+    def origin_now() -> str:
         return fingerprint_of(
             data, source, column_types, seed=seed, sensitive=sensitive, lists=lists
         )
 
-    fingerprint = fingerprint_now()
+    origin = origin_now()
+    carried = list(dict.fromkeys([*data.key_columns, *extra_columns]))
     present = load_ingested(folder)
-    if present is not None and present.fingerprint == fingerprint:
+    if present is not None and present.origin == origin and _has_columns(present, carried):
         return present
     divided_by = [data.split.column] if data.split.column is not None else []
     plan = plan_columns(
         data,
         column_types,
         label_required=True,
-        carried=[*data.key_columns, *divided_by],
+        carried=[*carried, *divided_by],
         sensitive=sensitive,
         lists=lists,
         time=find_time_column(data, source.head, column_types)
@@ -136,13 +140,13 @@ def ingest(
                 data, source, plan, temporary, ledger, pool, task, seed, threads, block_bytes
             )
             weight = [data.weight] if data.weight is not None else []
-            parts, times = ingestion.run(kept=[*column_types, *data.key_columns, *weight])
+            parts, times = ingestion.run(kept=[*column_types, *carried, *weight])
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         bad_rows = ledger.close()
         _check_splits(parts, ledger)
-        if fingerprint_now() != fingerprint:
+        if origin_now() != origin:
             raise DataError(
                 "a data file changed while it was read",
                 place="data",
@@ -160,11 +164,15 @@ def ingest(
                 for split in parts
             },
             bad_rows=bad_rows,
-            fingerprint=fingerprint,
+            origin=origin,
             seconds=time.monotonic() - started,
         )
         save_ingested(temporary, rows)
     return moved(rows, temporary, folder)
+
+
+def _has_columns(rows: IngestedRows, names: Sequence[str]) -> bool:
+    return set(names) <= set(column_names(rows.splits["train"].files))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ class IngestedRows(BaseModel):
         version: Of this format.
         splits: By name; those that get no rows are absent.
         bad_rows: What was left out.
-        fingerprint: Of files, config and column types; equal ones mean equal rows.
+        origin: Names what they were read from and as what; see `fingerprint_of`.
         seconds: What the ingestion took.
     """
 
@@ -78,8 +78,19 @@ class IngestedRows(BaseModel):
     version: int = INGESTED_VERSION
     splits: dict[str, SplitRows]
     bad_rows: BadRows
-    fingerprint: str
+    origin: str
     seconds: float
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal ones mean equal rows, whatever columns are only carried beside those of features.
+
+        A carried column may make a row a bad one, so what was left out is part of it.
+        """
+        left_out = [(bad.row, bad.column, bad.reason) for bad in self.bad_rows.examples]
+        sizes = {name: split.num_rows for name, split in self.splits.items()}
+        facts = [self.origin, sizes, self.bad_rows.by_reason, left_out]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint_of(
@@ -91,8 +102,9 @@ def fingerprint_of(
     sensitive: Collection[str],
     lists: Mapping[str, ListSpec] | None = None,
 ) -> str:
-    """Names everything the ingested rows depend on; the seed only where rows are divided by it.
+    """Names what the ingested rows are read from; the seed only where rows are divided by it.
 
+    Columns that are only carried are no part of it: a run may be asked for more of them later.
     Sensitive columns are part of it because examples of bad rows are kept without their values.
 
     Raises:
@@ -102,7 +114,8 @@ def fingerprint_of(
         "version": INGESTED_VERSION,
         # What is read is not sampled; what is trained on is.
         "data": data.model_dump(
-            mode="json", exclude={"sample"} if data.weight else {"sample", "weight"}
+            mode="json",
+            exclude={"sample", "key_columns"} | (set() if data.weight else {"weight"}),
         ),
         "format": [source.format, source.delimiter],
         "types": list(column_types.items()),

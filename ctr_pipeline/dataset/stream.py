@@ -21,6 +21,7 @@ def stream_rows(
     label_required: bool,
     extra_columns: Sequence[str] = (),
     kept_columns: Sequence[str] = (),
+    kept_by: str = "--keep",
     sensitive: Collection[str] = (),
     lists: Mapping[str, ListSpec] | None = None,
     ledger: BadRowLedger | None = None,
@@ -38,7 +39,8 @@ def stream_rows(
         column_types: The columns to give.
         label_required: Whether the label is read; a row without it is bad then.
         extra_columns: Carried along as text unless typed already.
-        kept_columns: As `extra_columns`, but named by the user beside the files: by --keep.
+        kept_columns: As `extra_columns`, but asked for by the user.
+        kept_by: The option or key that names those.
         sensitive: Columns whose values are kept out of messages.
         lists: Text columns that are lists, and how they are cut.
         ledger: Counts bad rows, for the caller to look at after the last batch.
@@ -62,7 +64,7 @@ def stream_rows(
     )
     if plan.weight is not None:
         source.require([plan.weight], "data.weight")
-    source.require(kept_columns, "--keep")
+    source.require(kept_columns, kept_by)
     source.require(_needed(source, plan), "the model")
     with ThreadPoolExecutor(threads, thread_name_prefix="stream") as pool:
         tables = read_good_rows(source, files, plan, ledger, pool, max_ahead=threads)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-_Z_95 = 1.959963984540054
+Z_95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution."""
 
 
@@ -69,16 +69,16 @@ def calibration_ratio(
     residuals = probabilities - ratio * labels
     relative_error = float(np.sqrt(np.sum(residuals * residuals))) / (observed * ratio)
     # exp overflows beyond 709; an interval that wide says "unknown" just as well.
-    factor = float(np.exp(min(_Z_95 * relative_error, 700.0)))
+    factor = float(np.exp(min(Z_95 * relative_error, 700.0)))
     return ratio, Interval(low=ratio / factor, high=ratio * factor)
 
 
 def wilson_interval(num_positive: float, num_rows: float) -> Interval:
     """Wilson's 95 % interval of a rate (Wilson 1927, "Probable inference", equation 7)."""
     rate = num_positive / num_rows
-    z2 = _Z_95 * _Z_95 / num_rows
+    z2 = Z_95 * Z_95 / num_rows
     centre = (rate + z2 / 2) / (1 + z2)
-    half = _Z_95 * float(np.sqrt(rate * (1 - rate) / num_rows + z2 / (4 * num_rows))) / (1 + z2)
+    half = Z_95 * float(np.sqrt(rate * (1 - rate) / num_rows + z2 / (4 * num_rows))) / (1 + z2)
     # Rounding must not push an end past the rate it belongs to when that is 0 or 1.
     return Interval(low=min(rate, max(0.0, centre - half)), high=max(rate, min(1.0, centre + half)))
 

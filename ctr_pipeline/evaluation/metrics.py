@@ -1,5 +1,6 @@
 """All metrics of one set of predictions, as one frozen result."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ctr_pipeline.evaluation.checks import (
     require_finite_scores,
     require_weights,
 )
+from ctr_pipeline.evaluation.groups import ColumnGroups, measure_groups
 from ctr_pipeline.evaluation.likelihood import (
     constant_logloss,
     logloss_of_logits,
@@ -50,6 +52,7 @@ class EvaluationResult(BaseModel):
         gauc_num_groups: Groups counted in `gauc`.
         gauc_num_groups_total: Groups there are.
         gauc_num_rows: Rows counted in `gauc`.
+        by_column: Metrics by the values of columns, where that was asked for.
         calibration_bins: By ascending prediction.
         roc: From (0, 0) to (1, 1), at most 400 points.
     """
@@ -72,18 +75,21 @@ class EvaluationResult(BaseModel):
     gauc_num_groups: int | None = None
     gauc_num_groups_total: int | None = None
     gauc_num_rows: int | None = None
+    by_column: tuple[ColumnGroups, ...] = ()
     calibration_bins: tuple[CalibrationBin, ...]
     roc: tuple[RocPoint, ...]
 
-    def to_metrics(self) -> dict[str, float | int | list[float] | None]:
-        """The scalars for `metrics.json`, free of NaN and infinity; the curves are left out."""
-        metrics: dict[str, float | int | list[float] | None] = self.model_dump(
-            exclude={"calibration_bins", "roc", "calibration_interval"}
+    def to_metrics(self) -> dict[str, Any]:
+        """What `metrics.json` has, free of NaN and infinity; the curves are left out."""
+        metrics: dict[str, Any] = self.model_dump(
+            exclude={"calibration_bins", "roc", "calibration_interval", "by_column"}
         )
         metrics["calibration_interval"] = [
             self.calibration_interval.low,
             self.calibration_interval.high,
         ]
+        if self.by_column:
+            metrics["by_column"] = {one.column: one.to_metrics() for one in self.by_column}
         return metrics
 
 
@@ -93,6 +99,7 @@ def evaluate_predictions(
     *,
     weights: npt.NDArray[Any] | None = None,
     groups: Groups | None = None,
+    by: Mapping[str, Groups] | None = None,
     bins: int = 20,
     baseline_rate: float | None = None,
     place: str = "predictions",
@@ -104,6 +111,7 @@ def evaluate_predictions(
         logits: [N] float32 or float64, before the sigmoid.
         weights: [N], 0 or more; None: all rows count alike.
         groups: [N] group of each row for GAUC; missing values belong to no group.
+        by: Columns [N] by whose values the rows are measured apart as well.
         bins: Calibration bins asked for.
         baseline_rate: What the constant baseline predicts, best the label rate of the training
             rows; None: the label rate of these rows.
@@ -145,6 +153,10 @@ def evaluate_predictions(
         gauc_num_groups=None if by_group is None else by_group.num_groups_counted,
         gauc_num_groups_total=None if by_group is None else by_group.num_groups,
         gauc_num_rows=None if by_group is None else by_group.num_rows_counted,
+        by_column=tuple(
+            measure_groups(name, values, labels, logits, weights=weights)
+            for name, values in (by or {}).items()
+        ),
         calibration_bins=in_bins,
         roc=roc_points(labels, logits, weights=weights, place=place),
     )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.evaluation.calibration import Z_95, Interval
 from ctr_pipeline.evaluation.checks import (
     require_binary_labels,
     require_finite_scores,
@@ -136,7 +137,7 @@ def group_auc(
     """
     positive = require_binary_labels(labels, place=place)
     require_finite_scores(scores, positive.size, place=place)
-    codes = _group_codes(groups)
+    codes, _ = group_codes(groups)
     if codes.size != positive.size:
         raise ValueError(f"{codes.size} groups for {positive.size} rows")
     if weights is None:
@@ -179,8 +180,38 @@ def group_auc(
     )
 
 
-def _group_codes(groups: Groups) -> npt.NDArray[np.int64]:
-    """One integer per group value, -1 where the value is missing."""
+def auc_interval(
+    auc: float, positive: npt.NDArray[np.bool_], weights: npt.NDArray[np.float64] | None = None
+) -> Interval:
+    """The 95 % interval of an AUC over rows drawn independently.
+
+    Hanley & McNeil 1982, equation 2 with the exponential model of their Table II, which needs the
+    AUC and the number of rows of each class alone. With few rows, or an AUC of 1, it is too narrow.
+
+    Args:
+        auc: Of the rows.
+        positive: [N] which rows have label 1; both classes are there.
+        weights: [N] float64, both classes with some; a class then counts as so many rows as say as
+            much when they are alike (Kish 1965): (sum of w)^2 / sum of w^2.
+    """
+    sizes = []
+    for rows in (positive, ~positive):
+        own = np.ones(np.count_nonzero(rows)) if weights is None else weights[rows]
+        sizes.append(float(np.sum(own) ** 2 / np.sum(own * own)))
+    num_positive, num_negative = sizes
+    # Two of one class against one of the other.
+    two_positive, two_negative = auc / (2 - auc), 2 * auc * auc / (1 + auc)
+    variance = (
+        auc * (1 - auc)
+        + (num_positive - 1) * (two_positive - auc * auc)
+        + (num_negative - 1) * (two_negative - auc * auc)
+    ) / (num_positive * num_negative)
+    half = Z_95 * float(np.sqrt(max(variance, 0.0)))
+    return Interval(low=max(0.0, auc - half), high=min(1.0, auc + half))
+
+
+def group_codes(groups: Groups) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """One integer per row, -1 where the value is missing; and the value of each integer."""
     column = (
         groups
         if isinstance(groups, pa.Array | pa.ChunkedArray)
@@ -195,7 +226,7 @@ def _group_codes(groups: Groups) -> npt.NDArray[np.int64]:
         .to_numpy(zero_copy_only=False)
         .astype(np.int64, copy=False)
     )
-    return codes
+    return codes, column.dictionary
 
 
 def roc_points(

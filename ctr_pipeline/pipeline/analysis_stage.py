@@ -95,9 +95,8 @@ def run_analysis(
             columns, known, left_out = freeze_features(loaded, columns, beginning)
             frozen = known, left_out
     with times.stage("ingest"):
-        data = config.data.model_copy(update={"key_columns": columns.carried})
         ingested = ingest(
-            data,
+            config.data,
             source,
             columns.types,
             run.ingested,
@@ -105,6 +104,7 @@ def run_analysis(
             threads=num_threads(config.runtime),
             sensitive=columns.sensitive,
             lists=columns.lists,
+            extra_columns=config.evaluation.columns,
             progress=progress,
         )
     if accept is not None:

@@ -34,6 +34,8 @@ TAKEN_OUT = "the config gives it neither number nor id"
 UNFIT = "its type fits no feature (a list of lists, …): convert it to a number or a text"
 PASSING = "rows are divided by it, so no later value occurs in training"
 
+GROUP_BY = "evaluation.group_by"
+
 _ROWS_OF_SEQUENCES = 2000
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -49,7 +51,6 @@ class FeatureColumns:
         explicit: Features whose chains the config gives; of those that are automatic as well, one.
         automatic: Columns whose transforms the statistics decide, as far as `explicit` has none.
         sensitive: Columns whose values are never shown.
-        carried: Key columns and the column of GAUC; read as text, not features.
         unfit: Columns that would be automatic, but whose type fits no feature, whose numbers are
             the time that rows are divided by, or that the config takes out.
         times: Automatic columns of points in time that are no texts, and their format.
@@ -63,7 +64,6 @@ class FeatureColumns:
     explicit: dict[str, FeatureSpec]
     automatic: tuple[str, ...]
     sensitive: frozenset[str]
-    carried: tuple[str, ...]
     unfit: tuple[ColumnDecision, ...] = ()
     times: Mapping[str, str] = field(default_factory=dict)
     found_lists: Mapping[str, ListSpec] = field(default_factory=dict)
@@ -126,8 +126,6 @@ def choose_columns(
         ConfigError: With every column that does not exist or whose chains do not fit.
     """
     config, problems = loaded.config, list[ConfigProblem]()
-    named = (*config.data.key_columns, config.evaluation.gauc_column)
-    carried = dict.fromkeys(name for name in named if name is not None)
     _require_named(loaded, names, problems)
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}
@@ -170,6 +168,7 @@ def choose_columns(
     for part in (part for spec in specs.values() for part in spec.parts):
         types.setdefault(part.column, part.column_type)
     problems += [
+        *group_problems(loaded),
         *_shares(loaded, entries, explicit, automatic),
         *_own_embedding_problems(loaded, entries, explicit, automatic),
     ]
@@ -188,7 +187,6 @@ def choose_columns(
         explicit,
         tuple(automatic),
         frozenset(sensitive),
-        tuple(carried),
         tuple(ColumnDecision(name, used=False, reason=reason) for name, reason in unfit.items()),
         {name: format for name, format in times.items() if name in found},
         {name: cut for name, cut in lists.items() if name in found},
@@ -214,7 +212,6 @@ def complete_features(
         types,
         profile,
         label=loaded.config.data.label,
-        exclude=set(columns.carried),
         lists={**sequences_in(loaded, head, types), **columns.found_lists},
         times=columns.times,
     )
@@ -269,12 +266,34 @@ def _combine(
     )
 
 
+def group_problems(loaded: LoadedConfig) -> list[ConfigProblem]:
+    """What is wrong with the columns that metrics are measured by, whatever the data has."""
+    config, problems = loaded.config, list[ConfigProblem]()
+    entries = merge_entries(config.features, config.evaluation.group_by)
+    sensitive = {
+        column
+        for name, merged in entries.items()
+        if merged.entry.sensitive
+        for column in merged.entry.cross or (name,)
+    }
+    for name in config.evaluation.group_by:
+        if name == config.data.label:
+            message = f"'{name}' is the label, and rows of one label have no AUC"
+        elif name in sensitive:
+            message = f"'{name}' is sensitive, and groups would show its values"
+        else:
+            continue
+        problems.append(loaded.problem_at(GROUP_BY, message))
+    return problems
+
+
 def _require_named(
     loaded: LoadedConfig, names: Sequence[str], problems: list[ConfigProblem]
 ) -> None:
     """Adds a problem for each column that a key other than `features` names and the data lacks."""
     config = loaded.config
     _require(loaded, names, "data.key_columns", config.data.key_columns, problems)
+    _require(loaded, names, GROUP_BY, config.evaluation.group_by, problems)
     for key, column in (
         ("data.weight", config.data.weight),
         ("evaluation.gauc_column", config.evaluation.gauc_column),

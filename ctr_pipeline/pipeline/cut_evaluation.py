@@ -146,13 +146,14 @@ def _require_own_rows(loaded: LoadedConfig, run: RunFolder, cut: "TrainedCut") -
         meta = load_meta(run.encoded / split)
         if meta is None or meta.fingerprint != wanted:
             raise _other_rows(run)
-    column = loaded.config.evaluation.gauc_column
-    if column is not None and column not in column_names(ingested.splits["train"].files):
-        raise DataError(
-            f"column '{column}' was not kept when the rows were read",
-            place="evaluation.gauc_column",
-            remedy="Set it to what the run was started with, or wait until the run has ended",
-        )
+    kept = column_names(ingested.splits["train"].files)
+    for column in loaded.config.evaluation.columns:
+        if column not in kept:
+            raise DataError(
+                f"column '{column}' was not kept when the rows were read",
+                place=loaded.place_of("evaluation.group_by"),
+                remedy="Group by columns that the run was started with, or wait until it has ended",
+            )
     return ingested
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import ReportConfig
+from ctr_pipeline.config.models import Config, ReportConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import read_columns
@@ -61,14 +61,10 @@ def run_evaluation(
                 continue
             scored = score(split, folders[split])
             carried = _carried(loaded, ingested.splits[split].files)
-            gauc_column = loaded.config.evaluation.gauc_column
-            weight = loaded.config.data.weight
-            results[split] = evaluate_predictions(
-                scored.labels,
-                scored.logits,
-                weights=None if weight is None else carried.column(weight).to_numpy(),
-                groups=None if gauc_column is None else carried.column(gauc_column),
-                bins=loaded.config.evaluation.calibration_bins,
+            results[split] = measure(
+                loaded.config,
+                scored,
+                carried,
                 baseline_rate=training.label_rate,
                 place=f"{split} rows",
             )
@@ -76,6 +72,36 @@ def run_evaluation(
                 keys = carried.select(list(loaded.config.data.key_columns))
                 save_predictions(predictions, keys, scored)
     return results
+
+
+def measure(
+    config: Config,
+    scored: ScoredRows,
+    carried: pa.Table,
+    *,
+    baseline_rate: float | None = None,
+    place: str,
+) -> EvaluationResult:
+    """All metrics that a config asks for.
+
+    Args:
+        config: Which.
+        scored: Labels and logits.
+        carried: The column of weights, and those that the config measures by, of the same rows.
+        baseline_rate: What the constant baseline predicts; None: the label rate of these rows.
+        place: What the rows are, for error messages.
+    """
+    weight, wanted = config.data.weight, config.evaluation
+    return evaluate_predictions(
+        scored.labels,
+        scored.logits,
+        weights=None if weight is None else carried.column(weight).to_numpy(),
+        groups=None if wanted.gauc_column is None else carried.column(wanted.gauc_column),
+        by={name: carried.column(name) for name in wanted.group_by},
+        bins=wanted.calibration_bins,
+        baseline_rate=baseline_rate,
+        place=place,
+    )
 
 
 def findings_on(result: EvaluationResult, split: str) -> list[dict[str, str]]:
@@ -186,10 +212,8 @@ def split_scorer(model: TrainedModel, progress: Progress) -> SplitScorer:
 
 
 def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
-    """Key columns, weights and the column of GAUC."""
+    """Key columns, weights and the columns that are measured by."""
     config = loaded.config
-    wanted = dict.fromkeys(config.data.key_columns)
-    for column in (config.evaluation.gauc_column, config.data.weight):
-        if column is not None:
-            wanted[column] = None
+    weight = [] if config.data.weight is None else [config.data.weight]
+    wanted = dict.fromkeys([*config.data.key_columns, *config.evaluation.columns, *weight])
     return read_columns(files, list(wanted))

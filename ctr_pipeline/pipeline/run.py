@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from ctr_pipeline.errors import (
     FolderInUseError,
 )
 from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
+from ctr_pipeline.pipeline.columns import GROUP_BY, group_problems
 from ctr_pipeline.pipeline.earlier_run import Beginning, find_beginning
 from ctr_pipeline.pipeline.encoding_stage import Encoding, encoded_fingerprint, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
@@ -220,15 +221,25 @@ def tune(
 
 
 def evaluate(
-    loaded: LoadedConfig, *, data: str | None = None, progress: Progress
+    loaded: LoadedConfig,
+    *,
+    data: str | None = None,
+    by: Sequence[str] = (),
+    progress: Progress,
 ) -> dict[str, Any]:
     """Metrics of the trained model on the test rows, or on the labelled rows of `data`.
+
+    With `by`, also metrics by the values of these columns, in place of `evaluation.group_by`.
 
     While the model still trains in several processes, rows of `data` are scored with the best
     epoch until then, and the test rows with the newest checkpoint; `checkpoint` and `folder`
     among the metrics then tell which it was and where its results are kept.
     """
     progress = LoggedProgress(progress)
+    if by:
+        loaded = loaded.with_option("--by", GROUP_BY, tuple(dict.fromkeys(by)))
+    if problems := group_problems(loaded):
+        raise ConfigError(problems)
     with ExitStack() as stack:
         try:
             opened = opened_trained(loaded, beside_training=data is not None)

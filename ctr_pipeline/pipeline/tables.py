@@ -185,7 +185,6 @@ def profile_table(
         types,
         statistics,
         label=config.label,
-        exclude=(),
         lists=source.lists,
         times=source.times,
     )

@@ -19,7 +19,8 @@ from ctr_pipeline.dataset.paths import paths_of
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
-from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.pipeline.evaluation_stage import measure
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.results import PredictResult
@@ -29,6 +30,7 @@ from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.batches import Prefetcher
+from ctr_pipeline.training.scoring import ScoredRows
 
 _PROBABILITY = "probability"
 
@@ -61,7 +63,8 @@ class FileScorer(Protocol):
 
         Args:
             data: File or glob.
-            label_required: A row without a label is a bad one; else labels are not looked at.
+            label_required: A row without a label is a bad one, and rows have the columns that the
+                config measures by; else labels are not looked at.
             ledger: Is told of bad rows.
             keep: Columns that the rows have beside those of the model and the key columns.
         """
@@ -112,17 +115,17 @@ def stream_file(
     keep: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of files, with the columns that the model and the results need."""
-    config = loaded.config
-    carried = dict.fromkeys(config.data.key_columns)
-    if label_required and config.evaluation.gauc_column is not None:
-        carried[config.evaluation.gauc_column] = None
+    config, kept_by = loaded.config, "--keep"
+    if label_required:
+        keep, kept_by = [*keep, *config.evaluation.columns], "evaluation.group_by (or --by)"
     return stream_rows(
         config.data,
         data,
         plan.inputs,
         label_required=label_required,
-        extra_columns=list(carried),
+        extra_columns=config.data.key_columns,
         kept_columns=keep,
+        kept_by=kept_by,
         lists=plan.list_columns,
         ledger=ledger,
         threads=num_threads(config.runtime),
@@ -219,27 +222,20 @@ def evaluate_file(
     """Exact metrics of a new file that has labels."""
     config = loaded.config
     ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
-    labels, logits, weights, groups = [], [], [], []
+    weight = [] if config.data.weight is None else [config.data.weight]
+    carried, logits = [], []
     batches = scorer.score_file(data, label_required=True, ledger=ledger)
     with progress.task("Evaluating", total=None) as task:
         for scored in batches:
-            labels.append(scored.rows.column(config.data.label).to_numpy(zero_copy_only=False))
+            columns = dict.fromkeys([config.data.label, *weight, *config.evaluation.columns])
+            carried.append(scored.rows.select(list(columns)))
             logits.append(scored.logits)
-            if config.data.weight is not None:
-                weights.append(scored.rows.column(config.data.weight).to_numpy())
-            if config.evaluation.gauc_column is not None:
-                groups.append(scored.rows.column(config.evaluation.gauc_column))
             task.advance(len(scored.logits))
     if not logits:
         raise DataError("holds no good row", place=data)
-    return evaluate_predictions(
-        np.concatenate(labels),
-        np.concatenate(logits),
-        weights=np.concatenate(weights) if weights else None,
-        groups=pa.chunked_array(groups) if groups else None,
-        bins=config.evaluation.calibration_bins,
-        place=data,
-    )
+    rows = pa.Table.from_batches(carried)
+    labels = rows.column(config.data.label).to_numpy().astype(np.float32)
+    return measure(config, ScoredRows(labels, np.concatenate(logits)), rows, place=data)
 
 
 def score_table(rows: pa.Table, run: RunFolder, model: TrainedModel) -> NDArray[np.float32]:

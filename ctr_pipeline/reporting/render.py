@@ -41,6 +41,7 @@ from ctr_pipeline.reporting.formats import (
     value_text,
     visible_text,
 )
+from ctr_pipeline.reporting.group_view import group_tables
 from ctr_pipeline.reporting.headline import (
     headline_cards,
     held_out,
@@ -162,6 +163,7 @@ def _page(data: ReportData) -> dict[str, Any]:
         "cards": headline_cards(data),
         "findings": decide_findings(data),
         "metric_rows": metric_rows(data),
+        "group_tables": group_tables(held_out_result),
         "splits": _split_bars(data),
         "times": _times_of_splits(data),
         "loss_chart": loss_chart(data),

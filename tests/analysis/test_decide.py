@@ -32,12 +32,10 @@ LABELS = [index % 4 == 0 for index in range(ROWS)]
 def decide(collect):
     """Features and reasons by column, for columns given as values."""
 
-    def run(columns, labels=None, exclude=(), **found):
+    def run(columns, labels=None, **found):
         statistics = collect(columns, labels or LABELS)
         types = {name: column.column_type for name, column in statistics.columns.items()}
-        features, decisions = decide_features(
-            types, statistics, label="label", exclude=exclude, **found
-        )
+        features, decisions = decide_features(types, statistics, label="label", **found)
         return (
             {feature.column: feature for feature in features},
             {decision.column: decision for decision in decisions},
@@ -282,13 +280,6 @@ def test_one_value_and_missing_tells_by_being_there(decide):
     assert features["c"].id == (Vocabulary(min_count=2),)
 
 
-def test_excluded_and_label(decide):
-    columns = {"key": [float(index % 9) for index in range(ROWS)]}
-    features, decisions = decide(columns, exclude={"key"})
-    assert not features
-    assert decisions["key"].reason == "it is kept out by the config"
-
-
 def known(column_type: ColumnType, **options: object) -> Statistics:
     column = ColumnStatistics(column="c", column_type=column_type, count=10_000_000, **options)
     return Statistics(fingerprint="", num_rows=10_000_000, label_rate=0.1, columns={"c": column})
@@ -297,7 +288,7 @@ def known(column_type: ColumnType, **options: object) -> Statistics:
 def test_huge_vocabulary_is_bounded():
     statistics = known(ColumnType.TEXT, num_missing=0, num_distinct=3_000_000)
     (feature,), (decision,) = decide_features(
-        {"c": ColumnType.TEXT, "label": ColumnType.NUMBER}, statistics, label="label", exclude=()
+        {"c": ColumnType.TEXT, "label": ColumnType.NUMBER}, statistics, label="label"
     )
     assert feature.id == (Vocabulary(min_count=2, max_size=2_000_000),)
     assert "the 2,000,000 most frequent" in decision.reason
@@ -314,9 +305,7 @@ def test_reasons_hold_no_values():
         quantiles={"0.05": 71.0, "0.25": 72.0, "0.5": 74.0, "0.75": 75.0, "0.95": 76.0},
         top_values=(ValueCount(value="71", count=5, label_rate=0.3),),
     )
-    _, (decision,) = decide_features(
-        {"c": ColumnType.NUMBER}, statistics, label="label", exclude=()
-    )
+    _, (decision,) = decide_features({"c": ColumnType.NUMBER}, statistics, label="label")
     assert "the largest 996 times the median" in decision.reason
     assert not any(text in decision.reason for text in ("71", "72", "74", "73737"))
 
@@ -324,12 +313,12 @@ def test_reasons_hold_no_values():
 def test_refuses_statistics_that_do_not_fit():
     statistics = known(ColumnType.TEXT, num_missing=0, num_distinct=5)
     with pytest.raises(ValueError, match="no statistics for column 'other'"):
-        decide_features({"other": ColumnType.TEXT}, statistics, label="label", exclude=())
+        decide_features({"other": ColumnType.TEXT}, statistics, label="label")
     with pytest.raises(ValueError, match="those of a text column"):
-        decide_features({"c": ColumnType.NUMBER}, statistics, label="label", exclude=())
+        decide_features({"c": ColumnType.NUMBER}, statistics, label="label")
     without_profile = known(ColumnType.NUMBER, num_missing=0, num_distinct=5)
     with pytest.raises(ValueError, match="no profile"):
-        decide_features({"c": ColumnType.NUMBER}, without_profile, label="label", exclude=())
+        decide_features({"c": ColumnType.NUMBER}, without_profile, label="label")
 
 
 def test_whole_numbers_beyond_floats_are_called_so(decide):

@@ -131,6 +131,7 @@ KEYS = {
     "train.ensemble": (4, 0),
     "train.ensemble_models": (["deepfm", "dcnv2"], "deepfm"),
     "evaluation.gauc_column": ("user", 3),
+    "evaluation.group_by": (["user"], "user"),
     "evaluation.calibration_bins": (10, 1),
     "report.importance": (True, "true"),
     "report.importance_rows": (1000, 1),

@@ -337,6 +337,7 @@ DATA = (
     Case("feature_missing", entry(columns="cty", id="vocabulary"), ("'cty'", "city")),
     Case("key_column_missing", setting(data__key_columns=["usr"]), ("'usr'", "user")),
     Case("gauc_column_missing", setting(evaluation__gauc_column="usr"), ("'usr'", "user")),
+    Case("group_by_missing", setting(evaluation__group_by=["usr"]), ("'usr'", "user")),
     Case(
         "split_column_missing",
         setting(data__split={"by": "hash", "column": "usr"}),

@@ -33,7 +33,6 @@ def test_auto_takes_all_but_label_and_keys():
     assert columns.types == {"price": NUMBER, "city": TEXT, "zip": NUMBER}
     assert columns.automatic == ("price", "city", "zip")
     assert columns.explicit == {}
-    assert columns.carried == ("user",)
 
 
 def test_auto_leaves_out_numbers_that_rows_are_divided_by():
@@ -76,11 +75,41 @@ def test_sensitive_columns_are_remembered():
     assert columns.explicit["city"].sensitive
 
 
-def test_carried_columns_are_named_once():
+def test_what_is_measured_by_stays_a_feature():
     columns = choose(
-        "auto", data={"key_columns": ["user", "zip"]}, evaluation={"gauc_column": "user"}
+        "auto",
+        data={"key_columns": ["zip"]},
+        evaluation={"gauc_column": "user", "group_by": ["city"]},
     )
-    assert columns.carried == ("user", "zip")
+    assert "zip" not in columns.names
+    assert {"user", "city"} <= set(columns.automatic)
+
+
+@pytest.mark.parametrize(
+    ("features", "group_by", "message"),
+    [
+        ("auto", ["cty"], "the data has no column 'cty'"),
+        ("auto", ["click"], "'click' is the label, and rows of one label have no AUC"),
+        (
+            ["auto", {"columns": "city", "sensitive": True}],
+            ["city"],
+            "'city' is sensitive, and groups would show its values",
+        ),
+        (
+            [
+                "auto",
+                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}, "sensitive": True},
+            ],
+            ["user"],
+            "'user' is sensitive, and groups would show its values",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_by_is_refused(features, group_by, message):
+    with pytest.raises(ConfigError) as error:
+        choose(features, evaluation={"group_by": group_by})
+    (problem,) = error.value.problems
+    assert (problem.key, problem.message) == ("evaluation.group_by", message)
 
 
 def test_entries_of_a_feature_are_merged_and_later_keys_win():
