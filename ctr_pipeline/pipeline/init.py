@@ -18,12 +18,12 @@ from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.paths import names_table
-from ctr_pipeline.dataset.source import Source, inspect_paths
+from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
 from ctr_pipeline.features import ColumnType, FeatureSpec, Transform
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
-from ctr_pipeline.pipeline.preview import Preview, preview_features
+from ctr_pipeline.pipeline.preview import HeadDecisions, decide_from_head
 from ctr_pipeline.pipeline.tables import named_by_options, table_config
 from ctr_pipeline.progress import Progress
 
@@ -113,8 +113,9 @@ def init_config(
         words, notes = _missing_words(source, label)
         if words:
             section["missing_values"] = words
-        preview = preview_features(load())
-    text = render_config(slug, section, preview)
+            source = inspect_source(load().config.data)
+        decided = decide_from_head(load(), source)
+    text = render_config(slug, section, decided)
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
     durable.write_text(output, text)
@@ -124,10 +125,10 @@ def init_config(
         positive="1" if values is None else values.positive,
         label_rate=label_rate,
         num_columns=len(source.column_names),
-        num_features=len(preview.features),
+        num_features=len(decided.features),
         num_rows_seen=source.head.num_rows,
-        left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
-        notes=(*notes, *preview.warnings),
+        left_out=tuple((decision.column, decision.reason) for decision in decided.left_out),
+        notes=(*notes, *decided.warnings),
     )
 
 
@@ -163,9 +164,9 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
     return words, notes
 
 
-def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
+def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> str:
     """The text of the config."""
-    source = preview.source
+    source = decided.source
     by = "random" if source.format == "table" else "order"
     model, train = ModelConfig(), TrainConfig()
     lines = [
@@ -197,10 +198,10 @@ def render_config(name: str, data: dict[str, Any], preview: Preview) -> str:
         _line(f"  split: {{valid: 0.1, test: 0.1, by: {by}}}", "order | random | hash of a column"),
         "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
     ]
-    lines += [line for feature in preview.features for line in _feature_lines(feature)]
+    lines += [line for feature in decided.features for line in _feature_lines(feature)]
     lines += [
         f"  # left out: {flow_yaml(decision.column)}, because {decision.reason}"
-        for decision in preview.left_out
+        for decision in decided.left_out
     ]
     hidden = flow_yaml(list(model.hidden_units))
     lines += [

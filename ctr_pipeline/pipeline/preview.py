@@ -2,7 +2,8 @@
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,24 +48,33 @@ from ctr_pipeline.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class Preview:
+class HeadDecisions:
     """What the head of the data suggests.
 
     Attributes:
         source: The files.
         features: What would become of each column.
         left_out: Columns without a feature, with the reason.
-        plan: Transforms fitted to the head.
-        open_ages: Columns, and formats of their texts, of which ages are counted to the newest.
         warnings: What a person may want to know about columns.
     """
 
     source: Source
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preview(HeadDecisions):
+    """What the head of the data suggests, and the sizes that would have.
+
+    Attributes:
+        plan: Transforms fitted to the head.
+        open_ages: Columns, and formats of their texts, of which ages are counted to the newest.
+    """
+
     plan: PreprocessingPlan
-    open_ages: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
+    open_ages: tuple[tuple[str, str], ...]
 
 
 def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
@@ -216,34 +226,65 @@ def _spill_warnings(max_spilled_bytes: int, free_bytes: int) -> tuple[str, ...]:
     )
 
 
-def preview_features(loaded: LoadedConfig) -> Preview:
+def decide_from_head(loaded: LoadedConfig, source: Source) -> HeadDecisions:
     """Decides as a run would, from the head of the data alone.
+
+    Args:
+        loaded: The config.
+        source: What it names.
+
+    Raises:
+        ConfigError: Columns or chains that do not fit, all at once.
+        DataError: The head holds no row with a label.
+    """
+    with _part_of_head(loaded, source) as (columns, file):
+        return _decide(loaded, source, columns, file)
+
+
+def preview_features(loaded: LoadedConfig) -> Preview:
+    """Decides as `decide_from_head`, and fits transforms to the head.
 
     Raises:
         ConfigError: Columns or chains that do not fit, all at once.
         DataError: The head holds no row with a label, or files that cannot be read.
     """
     source = inspect_source(loaded.config.data, seed=loaded.config.train.seed)
+    with _part_of_head(loaded, source) as (columns, file):
+        decided = _decide(loaded, source, columns, file)
+        features = with_newest_times(decided.features, [file])
+        statistics = _collect(loaded, features, file, file.parent)
+        return Preview(
+            source=source,
+            features=features,
+            left_out=decided.left_out,
+            warnings=decided.warnings,
+            plan=plan_preprocessing(features, statistics, file.parent),
+            open_ages=tuple(open_ages(decided.features)),
+        )
+
+
+@contextmanager
+def _part_of_head(loaded: LoadedConfig, source: Source) -> Iterator[tuple[FeatureColumns, Path]]:
+    """Which columns are read, and the head's rows as a part, alone in a folder that goes again."""
     label_rate_of(source, loaded.config.data)
     columns = choose_columns_of(loaded, source)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        file = folder / "head.arrow"
-        label = loaded.config.data.label
-        write_part(_head(loaded, source, columns), file, label)
-        profile = None
-        if columns.automatic:
-            plain = [
-                FeatureSpec(column=name, column_type=columns.types[name])
-                for name in columns.automatic
-            ]
-            profile = _collect(loaded, plain, file, folder / "profile")
-        features, left_out = complete_features(loaded, columns, source.head, profile)
-        opened = tuple(open_ages(features))
-        features = with_newest_times(features, [file])
-        statistics = _collect(loaded, features, file, folder)
-        plan = plan_preprocessing(features, statistics, folder)
-        return Preview(source, features, left_out, plan, opened, columns.warnings)
+        file = Path(name) / "head.arrow"
+        write_part(_head(loaded, source, columns), file, loaded.config.data.label)
+        yield columns, file
+
+
+def _decide(
+    loaded: LoadedConfig, source: Source, columns: FeatureColumns, file: Path
+) -> HeadDecisions:
+    profile = None
+    if columns.automatic:
+        plain = [
+            FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
+        ]
+        profile = _collect(loaded, plain, file, file.parent / "profile")
+    features, left_out = complete_features(loaded, columns, source.head, profile)
+    return HeadDecisions(source, features, left_out, columns.warnings)
 
 
 def _collect(

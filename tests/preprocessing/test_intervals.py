@@ -14,6 +14,8 @@ from ctr_pipeline.preprocessing.intervals import (
     LN2_SMALL_IDS,
     LN2_TOP,
     bisect_steps,
+    boundary_level,
+    boundary_steps,
     in_range_ids,
     ln2_level,
     log_round_level,
@@ -92,3 +94,14 @@ def test_ln2_gives_small_integers_ids_of_their_own():
 def test_nan_is_missing_even_without_thresholds():
     ids = interval_ids(np.array([1.0, np.nan]), np.zeros(0), np.array([0]), 1)
     assert ids.tolist() == [0, 1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.floats(allow_nan=False, allow_infinity=False, width=64), max_size=20))
+def test_boundaries_are_the_steps_that_bisection_finds(boundaries):
+    hostile = {-5e-324, 0.0, 5e-324, 2.5e-308, -1e308, 1.7976931348623157e308}
+    cuts = np.array(sorted({*boundaries, *hostile}))
+    found = bisect_steps(boundary_level(cuts), boundary_level(cuts))
+    direct = boundary_steps(cuts)
+    assert direct.thresholds.tolist() == found.thresholds.tolist()
+    assert direct.ids.tolist() == found.ids.tolist()
