@@ -10,7 +10,8 @@ before an array is looked at; what does not fit exactly is refused.
 
 import math
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -124,17 +125,88 @@ class _Arrays:
             )
 
 
-def _encode(header: _Header, *arrays: npt.NDArray[Any]) -> bytes:
-    parts: list[bytes | memoryview] = [_HEADER.pack(*header)]
-    for array in arrays:
-        if array.size:
-            flat = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-            parts.append(flat.reshape(-1).view(np.uint8).data)
-            parts.append(bytes(-flat.nbytes % _ALIGNMENT))
-    return b"".join(parts)
+class Array(NamedTuple):
+    """How an array of a message is sent.
+
+    Attributes:
+        dtype: Of its items.
+        axes: The header's fields that hold its shape; arrays that name the same one agree in it.
+    """
+
+    dtype: type[np.generic]
+    axes: tuple[str, ...]
 
 
-def _decode(data: bytes, kind: Kind) -> _Header:
+@dataclass(frozen=True)
+class PackedMessage:
+    """A message that is sent as the header and its arrays.
+
+    A field goes into the field of the header with its name, or into the one that `SLOTS` names;
+    `batch` into four. A field in `FLAGS` is a bool, or may be None: the flag tells.
+
+    Attributes:
+        KIND: Of the message.
+        ARRAYS: By field, in the order in which they are sent.
+        FLAGS: The flag of a field.
+        SLOTS: The header's field, where it has another name.
+    """
+
+    KIND: ClassVar[Kind]
+    ARRAYS: ClassVar[Mapping[str, Array]] = {}
+    FLAGS: ClassVar[Mapping[str, int]] = {}
+    SLOTS: ClassVar[Mapping[str, str]] = {}
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        header: dict[str, Any] = {"kind": self.KIND, "flags": 0}
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            flag = self.FLAGS.get(name)
+            if flag is not None:
+                header["flags"] |= flag if value is not None and value is not False else 0
+            if value is None or isinstance(value, bool):
+                continue
+            if name in self.ARRAYS:
+                header.update(zip(self.ARRAYS[name].axes, value.shape, strict=True))
+            elif isinstance(value, BatchId):
+                header.update(asdict(value))
+            else:
+                header[self.SLOTS.get(name, name)] = value
+        parts: list[bytes | memoryview] = [_HEADER.pack(*_Header(**header))]
+        for name in self.ARRAYS:
+            array = getattr(self, name)
+            if array is not None and array.size:
+                flat = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+                parts.append(flat.reshape(-1).view(np.uint8).data)
+                parts.append(bytes(-flat.nbytes % _ALIGNMENT))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """From bytes; raises MalformedMessage."""
+        header, arrays = _read_header(data, cls.KIND), _Arrays(data)
+        values: dict[str, Any] = {
+            name: arrays.take(array.dtype, *(getattr(header, axis) for axis in array.axes))
+            for name, array in cls.ARRAYS.items()
+        }
+        arrays.finish()
+        for field in fields(cls):
+            name, flag = field.name, cls.FLAGS.get(field.name)
+            is_set = flag is None or bool(header.flags & flag)
+            if field.type is bool:
+                values[name] = is_set
+            elif not is_set:
+                values[name] = None
+            elif name == "batch":
+                values[name] = _read_batch(header)
+            elif name == "status":
+                values[name] = _read_status(header)
+            elif name not in cls.ARRAYS:
+                values[name] = getattr(header, cls.SLOTS.get(name, name))
+        return cls(**values)
+
+
+def _read_header(data: bytes, kind: Kind) -> _Header:
     if len(data) < _HEADER.size:
         raise MalformedMessage(f"{len(data)} bytes are no message")
     header = _Header(*_HEADER.unpack_from(data))
@@ -147,31 +219,22 @@ def _decode(data: bytes, kind: Kind) -> _Header:
     return header
 
 
-def _status(header: _Header) -> Status:
+def _read_status(header: _Header) -> Status:
     try:
         return Status(header.status)
     except ValueError:
         raise MalformedMessage(f"status {header.status} is unknown") from None
 
 
-def _batch(header: _Header) -> BatchId:
+def _read_batch(header: _Header) -> BatchId:
     place = (header.epoch, header.task, header.attempt, header.batch)
     if min(place) < 0 or header.batch >= BATCHES_PER_TASK:
         raise MalformedMessage(f"there is no batch (epoch, task, attempt, batch) {place}")
     return BatchId(*place)
 
 
-def _batch_fields(batch: BatchId) -> dict[str, Any]:
-    return {
-        "epoch": batch.epoch,
-        "task": batch.task,
-        "attempt": batch.attempt,
-        "batch": batch.batch,
-    }
-
-
 @dataclass(frozen=True)
-class PullRequest:
+class PullRequest(PackedMessage):
     """Asks for values.
 
     Attributes:
@@ -186,6 +249,11 @@ class PullRequest:
     """
 
     KIND: ClassVar = Kind.PULL_REQUEST
+    ARRAYS: ClassVar = {
+        "keys": Array(np.int64, ("num_keys",)),
+    }
+    FLAGS: ClassVar = {"batch": _FLAG_BATCH, "create": _FLAG_CREATE, "dense_version": _FLAG_DENSE}
+
     generation: int
     batch: BatchId | None
     worker: int
@@ -194,42 +262,9 @@ class PullRequest:
     keys: Int64Array
     placement: int = 0
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        flags = _FLAG_CREATE if self.create else 0
-        flags |= _FLAG_BATCH if self.batch is not None else 0
-        flags |= _FLAG_DENSE if self.dense_version is not None else 0
-        header = _Header(
-            kind=self.KIND,
-            flags=flags,
-            generation=self.generation,
-            worker=self.worker,
-            dense_version=self.dense_version or 0,
-            num_keys=len(self.keys),
-            placement=self.placement,
-            **({} if self.batch is None else _batch_fields(self.batch)),
-        )
-        return _encode(header, self.keys)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        keys = arrays.take(np.int64, header.num_keys)
-        arrays.finish()
-        return cls(
-            generation=header.generation,
-            batch=_batch(header) if header.flags & _FLAG_BATCH else None,
-            worker=header.worker,
-            create=bool(header.flags & _FLAG_CREATE),
-            dense_version=header.dense_version if header.flags & _FLAG_DENSE else None,
-            keys=keys,
-            placement=header.placement,
-        )
-
 
 @dataclass(frozen=True)
-class PullReply:
+class PullReply(PackedMessage):
     """Values as of one instant.
 
     Attributes:
@@ -241,45 +276,21 @@ class PullReply:
     """
 
     KIND: ClassVar = Kind.PULL_REPLY
+    ARRAYS: ClassVar = {
+        "values": Array(np.float32, ("num_keys", "width")),
+        "dense": Array(np.float32, ("num_dense",)),
+    }
+    FLAGS: ClassVar = {"dense": _FLAG_DENSE}
+
     status: Status
     generation: int
     version: int
     values: Float32Array
     dense: Float32Array | None
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        dense = np.empty(0, np.float32) if self.dense is None else self.dense
-        header = _Header(
-            kind=self.KIND,
-            status=self.status,
-            flags=0 if self.dense is None else _FLAG_DENSE,
-            generation=self.generation,
-            version=self.version,
-            width=self.values.shape[1],
-            num_keys=len(self.values),
-            num_dense=len(dense),
-        )
-        return _encode(header, self.values, dense)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        values = arrays.take(np.float32, header.num_keys, header.width)
-        dense = arrays.take(np.float32, header.num_dense)
-        arrays.finish()
-        return cls(
-            status=_status(header),
-            generation=header.generation,
-            version=header.version,
-            values=values,
-            dense=dense if header.flags & _FLAG_DENSE else None,
-        )
-
 
 @dataclass(frozen=True)
-class PushRequest:
+class PushRequest(PackedMessage):
     """Gradients of one batch.
 
     Attributes:
@@ -299,6 +310,14 @@ class PushRequest:
     """
 
     KIND: ClassVar = Kind.PUSH_REQUEST
+    ARRAYS: ClassVar = {
+        "keys": Array(np.int64, ("num_keys",)),
+        "num_occurrences": Array(np.int32, ("num_keys",)),
+        "sums": Array(np.float32, ("num_keys", "width")),
+        "dense": Array(np.float32, ("num_dense",)),
+        "fresh_keys": Array(np.int64, ("num_fresh",)),
+    }
+
     generation: int
     batch: BatchId
     worker: int
@@ -313,61 +332,17 @@ class PushRequest:
     fresh_keys: Int64Array
     placement: int = 0
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        header = _Header(
-            kind=self.KIND,
-            generation=self.generation,
-            step=self.step,
-            version=self.version,
-            worker=self.worker,
-            learning_rate_factor=self.learning_rate_factor,
-            num_examples=self.num_examples,
-            width=self.sums.shape[1],
-            num_keys=len(self.keys),
-            num_fresh=len(self.fresh_keys),
-            num_dense=len(self.dense),
-            placement=self.placement,
-            **_batch_fields(self.batch),
-        )
-        return _encode(
-            header, self.keys, self.num_occurrences, self.sums, self.dense, self.fresh_keys
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        factor = header.learning_rate_factor
-        if header.step < 1 or header.num_examples < 1 or not 0 <= factor < math.inf:
+    def __post_init__(self) -> None:
+        """Refuses numbers that no update can be made with."""
+        factor = self.learning_rate_factor
+        if self.step < 1 or self.num_examples < 1 or not 0 <= factor < math.inf:
             raise MalformedMessage(
-                f"step {header.step}, {header.num_examples} examples, learning rate × {factor}"
+                f"step {self.step}, {self.num_examples} examples, learning rate × {factor}"
             )
-        keys = arrays.take(np.int64, header.num_keys)
-        num_occurrences = arrays.take(np.int32, header.num_keys)
-        sums = arrays.take(np.float32, header.num_keys, header.width)
-        dense = arrays.take(np.float32, header.num_dense)
-        fresh_keys = arrays.take(np.int64, header.num_fresh)
-        arrays.finish()
-        return cls(
-            generation=header.generation,
-            batch=_batch(header),
-            worker=header.worker,
-            step=header.step,
-            learning_rate_factor=factor,
-            num_examples=header.num_examples,
-            version=header.version,
-            keys=keys,
-            num_occurrences=num_occurrences,
-            sums=sums,
-            dense=dense,
-            fresh_keys=fresh_keys,
-            placement=header.placement,
-        )
 
 
 @dataclass(frozen=True)
-class PushReply:
+class PushReply(PackedMessage):
     """What became of a push, and values after it.
 
     Attributes:
@@ -379,43 +354,20 @@ class PushReply:
     """
 
     KIND: ClassVar = Kind.PUSH_REPLY
+    ARRAYS: ClassVar = {
+        "fresh": Array(np.float32, ("num_fresh", "width")),
+        "dense": Array(np.float32, ("num_dense",)),
+    }
+
     status: Status
     generation: int
     version: int
     dense: Float32Array
     fresh: Float32Array
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        header = _Header(
-            kind=self.KIND,
-            status=self.status,
-            generation=self.generation,
-            version=self.version,
-            width=self.fresh.shape[1],
-            num_fresh=len(self.fresh),
-            num_dense=len(self.dense),
-        )
-        return _encode(header, self.fresh, self.dense)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        fresh = arrays.take(np.float32, header.num_fresh, header.width)
-        dense = arrays.take(np.float32, header.num_dense)
-        arrays.finish()
-        return cls(
-            status=_status(header),
-            generation=header.generation,
-            version=header.version,
-            dense=dense,
-            fresh=fresh,
-        )
-
 
 @dataclass(frozen=True)
-class DenseRequest:
+class DenseRequest(PackedMessage):
     """Initial dense values.
 
     Attributes:
@@ -426,33 +378,18 @@ class DenseRequest:
     """
 
     KIND: ClassVar = Kind.DENSE_REQUEST
+    ARRAYS: ClassVar = {
+        "values": Array(np.float32, ("num_dense",)),
+    }
+
     generation: int
     first: int
     values: Float32Array
     placement: int = 0
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        header = _Header(
-            kind=self.KIND,
-            generation=self.generation,
-            first=self.first,
-            num_dense=len(self.values),
-            placement=self.placement,
-        )
-        return _encode(header, self.values)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        values = arrays.take(np.float32, header.num_dense)
-        arrays.finish()
-        return cls(header.generation, header.first, values, header.placement)
-
 
 @dataclass(frozen=True)
-class DenseReply:
+class DenseReply(PackedMessage):
     """Whether initial dense values were taken, or others were there before.
 
     Attributes:
@@ -462,31 +399,15 @@ class DenseReply:
     """
 
     KIND: ClassVar = Kind.DENSE_REPLY
+    FLAGS: ClassVar = {"differs": _FLAG_DENSE}
+
     status: Status
     generation: int
     differs: bool = False
 
-    def encode(self) -> bytes:
-        """As bytes."""
-        flags = _FLAG_DENSE if self.differs else 0
-        return _encode(
-            _Header(kind=self.KIND, status=self.status, flags=flags, generation=self.generation)
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        arrays.finish()
-        return cls(
-            status=_status(header),
-            generation=header.generation,
-            differs=bool(header.flags & _FLAG_DENSE),
-        )
-
 
 @dataclass(frozen=True)
-class MovedRows:
+class MovedRows(PackedMessage):
     """Rows on their way from one server to another, as they lie in memory.
 
     Attributes:
@@ -497,27 +418,13 @@ class MovedRows:
     """
 
     KIND: ClassVar = Kind.MOVED_ROWS
+    ARRAYS: ClassVar = {
+        "keys": Array(np.int64, ("num_keys",)),
+        "records": Array(np.float32, ("num_keys", "width")),
+    }
+    SLOTS: ClassVar = {"next_row": "dense_version", "num_left": "step"}
+
     next_row: int
     num_left: int
     keys: Int64Array
     records: Float32Array
-
-    def encode(self) -> bytes:
-        """As bytes."""
-        header = _Header(
-            kind=self.KIND,
-            dense_version=self.next_row,
-            step=self.num_left,
-            width=self.records.shape[1],
-            num_keys=len(self.keys),
-        )
-        return _encode(header, self.keys, self.records)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
-        header, arrays = _decode(data, cls.KIND), _Arrays(data)
-        keys = arrays.take(np.int64, header.num_keys)
-        records = arrays.take(np.float32, header.num_keys, header.width)
-        arrays.finish()
-        return cls(header.dense_version, header.step, keys, records)
