@@ -5,7 +5,7 @@ import logging
 import math
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,9 @@ class Session:
         from ctr_pipeline.config import load_config
         from ctr_pipeline.models.registry import check_model
 
-        loaded = load_config(path, overrides or (), check_model=check_model)
+        loaded = load_config(
+            path, overrides or (), check_model=check_model, find_header=_find_header
+        )
         self.run_folder = loaded.config.run_folder
         conceal_values(loaded.config.has_sensitive_columns)
         return loaded
@@ -123,6 +125,13 @@ class Session:
             handler.setFormatter(LogFormatter(form))
             handler.setLevel(logging.ERROR if self.quiet else level)
         logger.setLevel(level)
+
+
+def _find_header(data: Mapping[str, Any]) -> Sequence[str]:
+    # Arrow, which it needs, is imported only where something is wrong already.
+    from ctr_pipeline.pipeline.header import find_header
+
+    return find_header(data)
 
 
 def session_of(context: typer.Context, verbose: int, quiet: bool, as_json: bool) -> Session:

@@ -99,6 +99,29 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
             ("data", "columns"),
             "no column is called 'label', the default of data.label; name the label in data.label",
         )
+    for path, name in _named_columns(values):
+        if name not in known:
+            source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))
+
+
+def check_header(values: dict[str, Any], header: Sequence[str], source: Source) -> None:
+    """Adds to the problems of `source` each column that `values` name and the data lacks.
+
+    Args:
+        values: Of a config, whatever else may be wrong with it.
+        header: Columns of the data.
+        source: Where the values come from.
+    """
+    known = set(header)
+    for path, name in _named_columns(values):
+        if name not in known:
+            source.add(path, f"the data has no column '{name}'", nearest(name, header))
+    if value_at(values, ("data", "label")) is None and "label" not in known:
+        source.add(("data", "label"), "is not given, and the data has no column 'label'")
+
+
+def _named_columns(values: dict[str, Any]) -> list[tuple[KeyPath, str]]:
+    """Columns of the data that a config names, with where it does."""
     named = [(path, name) for path in _COLUMN_KEYS for name in _texts(value_at(values, path))]
     for index, entry in enumerate(_entries(values)):
         for key in ("columns", "cross"):
@@ -109,9 +132,7 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
                 for name in _texts(value_at(entry, (key,)))
                 if ".." not in name and name != ALL_COLUMNS
             ]
-    for path, name in named:
-        if name not in known:
-            source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))
+    return named
 
 
 def _check_label_values(values: dict[str, Any], source: Source) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ctr_pipeline.config.consistency import check_consistency
+from ctr_pipeline.config.consistency import check_consistency, check_header
 from ctr_pipeline.config.explanations import describe, explain_errors
 from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
 from ctr_pipeline.config.merging import merge_problems
@@ -27,6 +27,9 @@ ModelCheck = Callable[..., Sequence[str]]
 
 It is told the kinds of an ensemble's models as well, where they are given: they may use other keys.
 """
+
+HeaderSearch = Callable[[Mapping[str, Any]], Sequence[str]]
+"""The columns of the data that a `data:` section names; none where they cannot be told."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,24 @@ class LoadedConfig:
         places = self._source.places | {(section, name): Place(option, 10**9)}
         return replace(self, config=config, _source=replace(self._source, places=places))
 
+    def missing_columns(self, header: Sequence[str]) -> list[ConfigProblem]:
+        """A problem for each column that the config names and a header lacks."""
+        values = self._source.values
+        source = Source(self._source.name, values, self._source.places)
+        check_header(values, header, source)
+        return [problem for _, problem in source.problems]
+
     def resolved_yaml(self) -> str:
         """The config with every default written out; loading it gives an equal config."""
         return resolved_yaml(self.config)
 
 
 def load_config(
-    path: Path, overrides: Sequence[str] = (), *, check_model: ModelCheck | None = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    check_model: ModelCheck | None = None,
+    find_header: HeaderSearch | None = None,
 ) -> LoadedConfig:
     """Reads a config file, or the one that a run folder holds.
 
@@ -81,6 +95,8 @@ def load_config(
         path: The YAML file, or a run folder.
         overrides: Texts such as `train.epochs=2`; the value is YAML, later ones win.
         check_model: What else the `model:` section must fulfil.
+        find_header: Asked where something is wrong, so that columns the data lacks are told of in
+            the same round; where nothing is, whoever reads the data tells.
 
     Raises:
         ConfigError: With every problem found.
@@ -101,7 +117,7 @@ def load_config(
     source.values = values
     if path.name == RESOLVED_CONFIG and (path.parent / RUN_LOCK).exists():
         values["output"] = str(path.parent)
-    return _finish(source, overrides, check_model, text=text, path=path)
+    return _finish(source, overrides, check_model, find_header, text=text, path=path)
 
 
 def config_from_mapping(
@@ -116,13 +132,14 @@ def config_from_mapping(
         ConfigError: With every problem found.
     """
     source = Source("config", deepcopy(dict(mapping)))
-    return _finish(source, overrides, check_model, text="", path=None)
+    return _finish(source, overrides, check_model, None, text="", path=None)
 
 
 def _finish(
     source: Source,
     overrides: Sequence[str],
     check_model: ModelCheck | None,
+    find_header: HeaderSearch | None,
     *,
     text: str,
     path: Path | None,
@@ -146,6 +163,11 @@ def _finish(
     if check_model is not None:
         _check_model(values, check_model, source)
     check_search_space(values, source, lambda changed: _messages(changed, check_model))
+    data = value_at(source.values, ("data",))
+    if source.problems and find_header is not None and isinstance(data, dict):
+        header = find_header(data)
+        if header:
+            check_header(values, header, source)
     if source.problems or config is None:
         ordered = sorted(source.problems, key=lambda found: found[0].line)
         raise ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))

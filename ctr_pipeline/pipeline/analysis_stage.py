@@ -20,13 +20,14 @@ from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.parts import read_batches
-from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
 from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
 from ctr_pipeline.pipeline.feature_file import save_features
+from ctr_pipeline.pipeline.header import inspect_named
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.spark_statistics import (
     collect_spark_statistics,
@@ -86,7 +87,7 @@ def run_analysis(
     """
     config = loaded.config
     with times.stage("check"):
-        source = inspect_source(config.data, seed=config.train.seed)
+        source = inspect_named(loaded)
         columns = choose_columns_of(loaded, source)
         for warning in columns.warnings if beginning is None else ():
             progress.say(warning)

@@ -23,7 +23,7 @@ from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
 from ctr_pipeline.dataset.columns import ColumnPlan
 from ctr_pipeline.dataset.parquet import convert_column
 from ctr_pipeline.dataset.parts import write_part
-from ctr_pipeline.dataset.source import Source, inspect_source
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import FeatureSpec
@@ -34,6 +34,7 @@ from ctr_pipeline.pipeline.analysis_stage import (
 )
 from ctr_pipeline.pipeline.columns import FeatureColumns, complete_features
 from ctr_pipeline.pipeline.feature_file import load_features
+from ctr_pipeline.pipeline.header import inspect_named
 from ctr_pipeline.pipeline.labels import label_rate_of
 from ctr_pipeline.pipeline.plan_view import describe_plan
 from ctr_pipeline.pipeline.resources import num_threads, refuse_huge_layers
@@ -248,7 +249,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
         ConfigError: Columns or chains that do not fit, all at once.
         DataError: The head holds no row with a label, or files that cannot be read.
     """
-    source = inspect_source(loaded.config.data, seed=loaded.config.train.seed)
+    source = inspect_named(loaded)
     with _part_of_head(loaded, source) as (columns, file):
         decided = _decide(loaded, source, columns, file)
         features = with_newest_times(decided.features, [file])

@@ -162,7 +162,9 @@ def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch
     monkeypatch.setattr(preview, "_free_bytes", lambda folder: spilled)
     assert check(limited, features=features).warnings == ()
     # Memory is warned of up to the limit alone.
-    monkeypatch.setattr(preview.psutil, "virtual_memory", lambda: SimpleNamespace(available=3e7))
+    monkeypatch.setattr(
+        preview.psutil, "virtual_memory", lambda: SimpleNamespace(available=3e7, total=8e9)
+    )
     assert check(limited, features=features).warnings == ()
     (warning,) = check(settings, features=features).warnings
     assert "train.embeddings.memory_limit_gb" in warning

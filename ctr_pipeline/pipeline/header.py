@@ -1,0 +1,53 @@
+"""The columns that a config names, held against those of the data, all at once."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.object_files import names_object
+from ctr_pipeline.dataset.paths import names_table, paths_of
+from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
+from ctr_pipeline.errors import ConfigError, CtrPipelineError, DataError
+
+_READING = ("train", "format", "record", "columns", "delimiter", "quote")
+"""Keys of `data` that a header depends on."""
+
+
+def find_header(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of the training rows by a `data:` section in which other keys may be wrong.
+
+    None where `columns` lists them, which the config itself is held against; where the rows are
+    not in files of this machine; and where they cannot be read, which is told once the config is
+    right.
+    """
+    given = {key: section[key] for key in _READING if section.get(key) is not None}
+    if "columns" in given:
+        return ()
+    try:
+        data = DataConfig.model_validate(given)
+        if names_table(data.train) or any(map(names_object, paths_of(data.train))):
+            return ()
+        return inspect_paths(data, {"train": data.train}, {"train": "data.train"}).column_names
+    except (ValidationError, CtrPipelineError):
+        return ()
+
+
+def inspect_named(loaded: LoadedConfig) -> Source:
+    """What the files or tables of a config hold.
+
+    Raises:
+        ConfigError: Several columns that the config names are not there.
+        DataError: As `inspect_source`.
+    """
+    config = loaded.config
+    try:
+        return inspect_source(config.data, seed=config.train.seed)
+    except DataError as error:
+        header = find_header(config.data.model_dump(exclude_defaults=True))
+        problems = loaded.missing_columns(header) if header else []
+        if len(problems) < 2:
+            raise
+        raise ConfigError(problems) from error
