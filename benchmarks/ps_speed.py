@@ -12,6 +12,11 @@ A second table has pulls and pushes of several threads at once, as of several wo
 without a network: batches a second, beside one thread in the same round; what the process spends on
 a batch; and for how much of the time its lock was held. The rounds of all numbers of threads
 alternate.
+
+    python benchmarks/ps_speed.py --without-lock 3
+
+compares, in alternating rounds, such calls of three threads with the lock and with one that does
+nothing: the bound of whatever finer locks could gain.
 """
 
 import argparse
@@ -41,6 +46,7 @@ from ctr_pipeline.distributed.coordination.spec import (
     UpdateRule,
 )
 from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 from ctr_pipeline.distributed.ps.program import row_threads, warm_up
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
@@ -264,10 +270,10 @@ class Calls:
         pushed.encode()
 
 
-def measure_threads(
-    numbers: Sequence[int], batches: list[np.ndarray], *, rounds: int, num_ids: int, num_dense: int
-) -> dict[str, dict[str, float]]:
-    """One server called by so many threads at once; by their number."""
+def server_in_process(
+    batches: list[np.ndarray], num_ids: int, num_dense: int
+) -> tuple[PsCore, Calls]:
+    """A server without a network that has all rows of the batches, and calls of it."""
     spec = job_spec(1, num_ids, num_dense, batch_size=len(batches[0]))
     warm_up(spec)
     core = PsCore(spec, 0, threads=row_threads(spec))
@@ -276,6 +282,42 @@ def measure_threads(
     calls = Calls(core, batches, num_dense)
     for _ in batches:
         calls.step()
+    return core, calls
+
+
+class NoLock(MeasuredLock):
+    """Guards nothing; the updates of several threads may then be lost, which costs no time."""
+
+    def __enter__(self) -> None:
+        """Lets everybody in."""
+
+    def __exit__(self, *_error: object) -> None:
+        """Lets everybody out."""
+
+
+def measure_without_lock(
+    threads: int, batches: list[np.ndarray], *, rounds: int, num_ids: int, num_dense: int
+) -> dict[str, float]:
+    """How many times as many batches as with its lock a server serves without one."""
+    core, calls = server_in_process(batches, num_ids, num_dense)
+    locks = {"locked": core._lock, "unlocked": NoLock()}
+    rates: dict[str, list[float]] = {side: [] for side in locks}
+    with ThreadPoolExecutor(threads) as pool:
+        for _, (side, lock) in itertools.product(range(rounds), locks.items()):
+            core._lock = lock
+            started = time.perf_counter()
+            for done in [pool.submit(calls.step) for _ in batches]:
+                done.result()
+            rates[side].append(len(batches) / (time.perf_counter() - started))
+    pairs = zip(rates["unlocked"], rates["locked"], strict=True)
+    return spread_of(unlocked / locked for unlocked, locked in pairs)
+
+
+def measure_threads(
+    numbers: Sequence[int], batches: list[np.ndarray], *, rounds: int, num_ids: int, num_dense: int
+) -> dict[str, dict[str, float]]:
+    """One server called by so many threads at once; by their number."""
+    core, calls = server_in_process(batches, num_ids, num_dense)
     pools = {number: ThreadPoolExecutor(number) for number in {1, *numbers}}
     steps = len(batches)
     found: dict[int, list[tuple[float, float, float]]] = {number: [] for number in pools}
@@ -334,6 +376,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--ids", type=int, default=100_000, help="of each table")
     parser.add_argument("--dense", type=int, default=300_000)
+    parser.add_argument("--without-lock", type=int, metavar="THREADS")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -342,6 +385,26 @@ def main() -> None:
     num_batches, steps = (4, 8) if options.quick else (options.batches, options.steps)
     rng = np.random.default_rng(1)
     batches = zipf_batches(rng, num_batches, options.batch, FIELDS, options.ids)
+    rounds = 3 if options.quick else ROUNDS
+    if options.without_lock is not None:
+        found = measure_without_lock(
+            options.without_lock,
+            batches,
+            rounds=rounds,
+            num_ids=options.ids,
+            num_dense=options.dense,
+        )
+        print_table(
+            ["threads", "batches without a lock, beside with (quartiles)"],
+            [
+                [
+                    str(options.without_lock),
+                    f"{found['ratio']:.2f} ({found['ratio_low']:.2f}-{found['ratio_high']:.2f})",
+                ]
+            ],
+        )
+        write_results(options.json, benchmark="ps_speed", machine=machine, results=found)
+        return
     results = {
         str(number): measure(
             number, batches, steps=steps, num_ids=options.ids, num_dense=options.dense
@@ -358,7 +421,7 @@ def main() -> None:
     threads = measure_threads(
         options.threads,
         batches,
-        rounds=3 if options.quick else ROUNDS,
+        rounds=rounds,
         num_ids=options.ids,
         num_dense=options.dense,
     )
