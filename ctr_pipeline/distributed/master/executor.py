@@ -513,7 +513,7 @@ class JobExecutor:
     def _move_partitions(self, action: MovePartitions) -> None:
         outcome = self._mover.move(
             action,
-            self._all_ps_addresses(),
+            self._ps_addresses_with(action.planned.source),
             abandoned=lambda: self._is_void(action.generation),
         )
         self._submit_from_lane(outcome)
@@ -521,7 +521,7 @@ class JobExecutor:
     def _place_partitions(self, action: PlacePartitions) -> None:
         held_seconds = self._mover.place(
             action,
-            self._all_ps_addresses(),
+            self._ps_addresses_with(action.planned.source),
             abandoned=lambda: self._is_void(action.generation),
         )
         planned = action.planned
@@ -536,9 +536,9 @@ class JobExecutor:
                 else f"updates of them were held for {held_seconds:.3f} s at most",
             )
 
-    def _all_ps_addresses(self) -> tuple[str, ...]:
+    def _ps_addresses_with(self, server: int) -> tuple[str, ...]:
         with self._lock:
-            return self._job.all_ps_addresses
+            return self._job.ps_addresses_with(server)
 
     def _tell_people(self, action: StartMember | StopMember) -> None:
         verb = "start" if isinstance(action, StartMember) else "stop"

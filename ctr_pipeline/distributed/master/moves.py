@@ -30,6 +30,8 @@ T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
 _COPY_SECONDS = 300.0
 _TELL_SECONDS = 10.0
+# A source that leaves may have heard it with a heartbeat, and be gone.
+_TELL_LEAVING_SECONDS = 2.0
 
 
 class Mover:
@@ -87,8 +89,8 @@ class Mover:
         """Tells all servers who holds what; whom it does not reach hears it with a heartbeat.
 
         Args:
-            action: Who holds what, and since which move.
-            addresses: Of all servers, by number; without the source if it leaves after the move.
+            action: What became of a move.
+            addresses: Of all servers, by number, the source among them even if it leaves now.
             abandoned: Whether the job went back to a cut meanwhile.
 
         Returns:
@@ -96,6 +98,7 @@ class Mover:
             not say.
         """
         planned, held_seconds = action.planned, None
+        leaves = planned.source >= action.placement.num_servers
         request = PlaceRequest(action.generation, action.placement, 0)
         try:
             # The target before the others: where workers hear of it, it is served. The source
@@ -109,7 +112,7 @@ class Mover:
                 tuple(takewhile(bool, addresses)),
                 request,
                 PlaceReply,
-                deadline_seconds=_TELL_SECONDS,
+                deadline_seconds=_TELL_LEAVING_SECONDS if leaves else _TELL_SECONDS,
                 abandoned=abandoned,
                 keep=addresses,
             )
@@ -119,9 +122,7 @@ class Mover:
             return held_seconds
         except (PeerUnavailable, ServerRefusedError) as error:
             _LOGGER.warning("not all parameter servers were told of a move: %s", error)
-        for server in (planned.source, planned.target):
-            if server >= len(addresses):
-                continue
+        for server in (planned.target,) if leaves else (planned.source, planned.target):
             # A cut or another move would do it too, if this does not.
             try:
                 self._ask(

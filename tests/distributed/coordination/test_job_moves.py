@@ -65,6 +65,9 @@ def test_a_server_that_leaves_gives_all_away_first(bench):
         bench.tell(Tick())
     assert bench.job.placement.owners == (0, 0, 0, 0)
     assert bench.job.placement.dense == ((0, 10),)
+    # It can still be told of the move.
+    assert bench.job.ps_addresses == ("127.0.0.1:0",)
+    assert bench.job.ps_addresses_with(1) == ("127.0.0.1:0", "127.0.0.1:1")
     assert bench.heartbeat("ps", 1, "q").directive == "leave"
     assert bench.all_of(RestoreCut) == [RestoreCut(0, 1)]
 

@@ -48,22 +48,23 @@ def test_a_server_that_is_still_to_come_holds_nobody_up():
     assert calls.calls[1] == ("Place", ("a", "b", "c"))
 
 
+def test_a_source_that_leaves_is_told_at_once():
+    planned = PlannedMove(source=2, target=0, partitions=(2, 5), takes_dense=False)
+    placement = planned.applied_to(place_evenly(6, 0, 3, is_divided=True), 1).without_idle(2)
+    calls = Calls()
+    action = PlacePartitions(1, placement, planned, is_done=True)
+    assert Mover(calls).place(action, ("a", "b", "c"), abandoned=lambda: False) == 2.5
+    assert calls.calls == [
+        ("Place", ("a",)),
+        ("Place", ("a", "b", "c")),
+        # The other rows go with their server.
+        ("DropForeignRows", ("a",)),
+    ]
+
+
 @pytest.mark.parametrize("silent", ["a", "b", "c"])
 def test_whoever_is_not_reached_hears_it_with_a_heartbeat(silent):
     calls = Calls(silent)
     assert Mover(calls).place(ACTION, ("a", "b", "c"), abandoned=lambda: False) is None
     assert calls.calls[0] == ("Place", ("c",))
     assert calls.calls[-1] == ("DropForeignRows", ("c",))
-
-
-def test_a_source_that_leaves_is_not_told():
-    leaving = PlannedMove(source=2, target=0, partitions=(2,), takes_dense=False)
-    before = place_evenly(6, 10, 3, is_divided=True)
-    action = PlacePartitions(1, leaving.applied_to(before, 1), leaving, is_done=True)
-    calls = Calls()
-    assert Mover(calls).place(action, ("a", "b"), abandoned=lambda: False) is None
-    assert calls.calls == [
-        ("Place", ("a",)),
-        ("Place", ("a", "b")),
-        ("DropForeignRows", ("a",)),
-    ]

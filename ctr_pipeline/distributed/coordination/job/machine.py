@@ -185,6 +185,10 @@ class Job:
         """Of these, and after them of those that are to hold something."""
         return self._state.all_ps_addresses
 
+    def ps_addresses_with(self, server: int) -> tuple[str, ...]:
+        """Of all these, and of a parameter server that is about to leave."""
+        return self._state.ps_addresses_with(server)
+
     @property
     def told_ps_addresses(self) -> tuple[str, ...]:
         """What members are told: servers that hold nothing yet only once they are there."""

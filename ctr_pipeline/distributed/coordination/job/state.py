@@ -153,7 +153,12 @@ class JobState:
     @property
     def all_ps_addresses(self) -> tuple[str, ...]:
         """Of these, and after them of those that are to hold something."""
-        return tuple(self.member("ps", index).address for index in range(self.servers.number))
+        return self.ps_addresses_with(0)
+
+    def ps_addresses_with(self, server: int) -> tuple[str, ...]:
+        """Of all these, and of a parameter server that is about to leave."""
+        number = max(self.servers.number, server + 1)
+        return tuple(self.member("ps", index).address for index in range(number))
 
     def announce(self, what: str, done: str, seconds: float | None = None) -> None:
         """Tells people what has happened, what the job does about it, and how long it took."""
