@@ -136,6 +136,7 @@ class MemberStats:
         rows_held: Of a parameter server.
         bytes_received: Payload so far.
         bytes_sent: Payload so far.
+        dense_bytes: Of both, dense gradients and values of a parameter server.
         version: Updates applied, of a parameter server.
         loads: Of a parameter server's partitions; None in most heartbeats, which leaves what was
             said last.
@@ -148,6 +149,7 @@ class MemberStats:
     rows_held: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
+    dense_bytes: int = 0
     version: int = 0
     loads: PartitionLoads | None = None
 

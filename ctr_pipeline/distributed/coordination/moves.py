@@ -10,6 +10,11 @@ from ctr_pipeline.distributed.coordination.placement import Placement
 
 MOST_PARTITIONS_A_MOVE = 64
 _FIRST_RETRY_SECONDS = 1.0
+# A byte of rows, which have to be found, takes a server about three times as long as one of dense
+# parameters (`benchmarks/ps_speed.py` with 1,000 and 2,000,000 of them), and longer where rows are
+# short. With too high a number a move takes too few partitions along and another follows; with too
+# low a number it would have to be undone.
+_WORK_A_BYTE_OF_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -211,9 +216,10 @@ class _Look:
 class HeatWatch:
     """Finds hot parameter servers, and the moves that would cool them.
 
-    A server's processor time is divided among its partitions by the keys that they served. The
-    hottest partitions of the busiest server go to the idlest one, as long as that makes the busier
-    of the two less busy. So each move brings the two nearer to each other, and none is undone.
+    A server's processor time, but for that of dense parameters, which stay where they are, is
+    divided among its partitions by the keys that they served. The hottest partitions of the busiest
+    server go to the idlest one, as long as that makes the busier of the two less busy. So each move
+    brings the two nearer to each other, and none is undone.
 
     Args:
         rules: When and what.
@@ -279,6 +285,14 @@ class HeatWatch:
             for before, now in zip(first.servers, last.servers, strict=True)
         ]
 
+    def _dense_share(self, server: int) -> float:
+        """Of a server's processor time since the first look, what its dense parameters took."""
+        first, last = self._looks[0].servers[server], self._looks[-1].servers[server]
+        dense = last.dense_bytes - first.dense_bytes
+        others = last.bytes_received + last.bytes_sent - first.bytes_received - first.bytes_sent
+        work = dense + _WORK_A_BYTE_OF_ROWS * (others - dense)
+        return min(max(dense / work, 0.0), 1.0) if work > 0 else 0.0
+
     def _plan_cooling(
         self, now: float, source: int, shares: Sequence[float]
     ) -> PlannedMove | HotServer:
@@ -296,6 +310,9 @@ class HeatWatch:
             served = f"; partition {busiest.partition} served {busiest.share:.0%} of its keys"
         else:
             served = ""
+        dense_share = self._dense_share(source)
+        if dense_share >= 0.01:
+            served += f"; dense parameters took about {dense_share:.0%} of that"
         if not rules.may_move:
             remedy = "partitions stay, as runtime.move_partitions_after_seconds is null"
             return HotServer(source, busy + served, remedy)
@@ -309,7 +326,7 @@ class HeatWatch:
         for one in ranked:
             if self._rests_until.get(one.partition, -math.inf) > now:
                 continue
-            heat = shares[source] * one.share
+            heat = shares[source] * (1.0 - dense_share) * one.share
             then = warmer + heat * last[source].cores / last[target].cores
             if one.share > 0 and then <= min(cooler - rules.least_gain, rules.warm_share):
                 chosen.append(one)
@@ -319,7 +336,8 @@ class HeatWatch:
         idlest = f"parameter server {target}, the idlest other, at {shares[target]:.0%}"
         if shares[source] - max(cooler, warmer) < rules.least_gain:
             what = f"{busy} and {idlest}{served}"
-            return HotServer(source, what, _remedy_where_no_move_helps(ranked, shares, rules))
+            remedy = _remedy_where_no_move_helps(ranked, dense_share, shares, rules)
+            return HotServer(source, what, remedy)
         moved = sum(one.share for one in chosen)
         return PlannedMove(
             source,
@@ -338,11 +356,16 @@ def _follow(before: Sequence[MemberStats], now: Sequence[MemberStats]) -> bool:
 
 
 def _remedy_where_no_move_helps(
-    ranked: Sequence[BusyPartition], shares: Sequence[float], rules: HeatRules
+    ranked: Sequence[BusyPartition],
+    dense_share: float,
+    shares: Sequence[float],
+    rules: HeatRules,
 ) -> str:
     if min(shares) > rules.warm_share - rules.least_gain:
         return "all are busy, so that no move helps: more would (ctrpipe scale)"
-    if ranked and ranked[0].share >= 0.5:
+    if dense_share >= 0.5:
+        return "no move helps, as its dense parameters are most of its work"
+    if ranked and ranked[0].share * (1.0 - dense_share) >= 0.5:
         return f"no move helps, as partition {ranked[0].partition} alone is most of its work"
     return (
         "no move helps, as each would make the other server as busy, or take back one made lately"

@@ -91,6 +91,7 @@ class CallCounts:
         refused: Of an old generation or attempt.
         vanished_keys: Keys whose gradients were dropped, because they have no row; where rows are
             admitted by count, those below it are among them.
+        dense_bytes: Of dense gradients taken and dense values given.
     """
 
     pulls: int = 0
@@ -99,6 +100,7 @@ class CallCounts:
     stale: int = 0
     refused: int = 0
     vanished_keys: int = 0
+    dense_bytes: int = 0
 
 
 @dataclass
@@ -347,7 +349,7 @@ class PsCore:
                 generation=self._served,
                 version=self._version,
                 values=values,
-                dense=self._holdings.dense_values() if is_newer else None,
+                dense=self._dense_values() if is_newer else None,
             )
 
     def _read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
@@ -381,6 +383,7 @@ class PsCore:
                     raise Refusal("mismatch", what)
                 self._require_owned(fresh_keys, fresh_partitions)
                 self._holdings.counts.count_push(partitions_U)
+                self.counts.dense_bytes += request.dense.nbytes
             if status is None and not self._holdings.has_dense:
                 status = Status.NOT_READY
             if status is None:
@@ -412,7 +415,7 @@ class PsCore:
                 status=status,
                 generation=self._shown_generation(),
                 version=self._version,
-                dense=self._holdings.dense_values(),
+                dense=self._dense_values(),
                 fresh=self._holdings.read_rows(request.fresh_keys.copy(), create=False),
             )
         if status is Status.STALE:
@@ -790,6 +793,11 @@ class PsCore:
     def _require_owned(self, keys: Int64Array, partitions_U: Int32Array) -> None:
         if not self._holdings.owns(keys, partitions_U):
             raise Refusal("mismatch", f"a key is not one of server {self.index}")
+
+    def _dense_values(self) -> Float32Array:
+        values = self._holdings.dense_values()
+        self.counts.dense_bytes += values.nbytes
+        return values
 
     def _no_values(self) -> Float32Array:
         return np.empty((0, self._holdings.width), np.float32)

@@ -60,6 +60,7 @@ class PsFigures:
             rows_held=self.core.num_rows,
             bytes_received=self._server.bytes_received,
             bytes_sent=self._server.bytes_sent,
+            dense_bytes=self.core.counts.dense_bytes,
             version=self.core.version,
         )
 

@@ -75,8 +75,9 @@ RULES = HeatRules(hot_seconds=30.0)
 class Cluster:
     """Servers under the load of workers, a second at a time.
 
-    Each record costs a processor second for each unit of the weights of all partitions. Workers
-    wait for the server that is furthest behind: it is what limits them, unless they are slow.
+    Each record costs a processor second for each unit of the weights of all partitions, and of the
+    dense parameters of each server. Workers wait for the server that is furthest behind: it is what
+    limits them, unless they are slow.
     """
 
     weights: list[float]
@@ -84,6 +85,7 @@ class Cluster:
     most_speed: float = 1e9
     rules: HeatRules = RULES
     cores: tuple[float, ...] = ()
+    dense: tuple[float, ...] = ()
     now: float = 0.0
     owners: list[int] = field(init=False)
     moves: list[tuple[float, PlannedMove]] = field(default_factory=list)
@@ -92,13 +94,16 @@ class Cluster:
     def __post_init__(self):
         self.owners = [partition % self.num_servers for partition in range(len(self.weights))]
         self.cores = self.cores or (1.0,) * self.num_servers
+        self.dense = self.dense or (0.0,) * self.num_servers
         self.watch = HeatWatch(self.rules)
+        self.dense_cpu = [0.0] * self.num_servers
         self.cpu = [0.0] * self.num_servers
         self.keys = [[0.0] * len(self.weights) for _ in range(self.num_servers)]
         self.under_way = None
 
     def work_of(self, server):
-        return sum(w for w, owner in zip(self.weights, self.owners, strict=True) if owner == server)
+        own = [w for w, owner in zip(self.weights, self.owners, strict=True) if owner == server]
+        return sum(own) + self.dense[server]
 
     @property
     def speed(self):
@@ -121,12 +126,22 @@ class Cluster:
         served = tuple(int(self.keys[server][p]) for p in own)
         nothing = (0,) * len(own)
         loads = PartitionLoads(own, nothing, nothing, served, nothing)
-        return MemberStats(cpu_seconds=self.cpu[server], cores=self.cores[server], loads=loads)
+        return MemberStats(
+            cpu_seconds=self.cpu[server],
+            dense_bytes=int(4e9 * self.dense_cpu[server]),
+            bytes_received=int(4e9 * self.dense_cpu[server]),
+            bytes_sent=int(1e9 * (self.cpu[server] - self.dense_cpu[server])),
+            cores=self.cores[server],
+            loads=loads,
+        )
 
     def run(self, seconds):
         for _ in range(int(seconds)):
             self.now += 1.0
             speed = self.speed
+            for server, work in enumerate(self.dense):
+                self.cpu[server] += speed * work
+                self.dense_cpu[server] += speed * work
             for partition, owner in enumerate(self.owners):
                 self.cpu[owner] += speed * self.weights[partition]
                 self.keys[owner][partition] += 1e4 * speed * self.weights[partition]
@@ -205,6 +220,21 @@ def test_a_partition_that_would_make_the_target_hot_stays():
     cluster = Cluster([0.7, 0.1, 0.2, 0.05, 0.1], 2, most_speed=1.0)
     cluster.run(31)
     assert cluster.under_way.partitions == (2, 4)
+
+
+def test_the_work_of_dense_parameters_is_no_heat_of_partitions():
+    cluster = Cluster([0.2, 0.1, 0.2, 0.1], 2, most_speed=1.0, dense=(0.6, 0.0))
+    cluster.run(31)
+    # Both: 60 % each. If all of server 0's work moved with its partitions, one would be enough.
+    assert cluster.under_way.partitions == (0, 2)
+
+
+def test_a_server_that_is_busy_with_dense_parameters_is_told_of():
+    cluster = Cluster([0.02, 0.1, 0.02, 0.1], 2, most_speed=1.0, dense=(0.96, 0.0)).run(600)
+    assert not cluster.moves
+    (told,) = cluster.told
+    assert told.what.endswith("dense parameters took about 96% of that")
+    assert told.remedy == "no move helps, as its dense parameters are most of its work"
 
 
 def test_nothing_moves_before_a_server_was_hot_for_the_time_stated():

@@ -155,6 +155,16 @@ def test_dense_values_come_only_if_they_are_newer(caller):
     assert caller.pull(KEYS, dense_version=1).dense is None
 
 
+def test_bytes_of_dense_gradients_and_values_are_counted(caller):
+    counts, before = caller.core.counts, caller.core.counts.dense_bytes
+    assert caller.pull(KEYS).dense is not None
+    assert counts.dense_bytes - before == 37 * 4
+    caller.push(KEYS, batch(0))
+    assert counts.dense_bytes - before == 3 * 37 * 4
+    assert caller.pull(KEYS, dense_version=1).dense is None
+    assert counts.dense_bytes - before == 3 * 37 * 4
+
+
 def test_the_first_dense_values_win_and_differing_ones_are_refused(spec, make_core):
     first = Caller(make_core(spec))
     assert first.pull(KEYS).status is Status.NOT_READY
