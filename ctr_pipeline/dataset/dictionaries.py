@@ -19,8 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr_pipeline.kernels.compilation import inlined, kernel
-from ctr_pipeline.kernels.lanes import Address, address_of
-from ctr_pipeline.kernels.words import load_uint64
+from ctr_pipeline.kernels.loads import load_uint64
+from ctr_pipeline.kernels.simd import Address, address_of
 
 _KEY = np.uint64(secrets.randbits(64))
 """Of the hashes of this process. Who writes the texts, as of a URL, cannot know it and so cannot

@@ -14,13 +14,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr_pipeline import splitmix
+
 BLOCK_ROWS = 64
 _FEISTEL_ROUNDS = 4
 
-# Odd constants of SplitMix64 (Steele, Lea, Flood 2014), as a finaliser that mixes all bits.
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
 
 
@@ -153,15 +151,10 @@ class EpochOrder:
 
 def mix(*numbers: int) -> int:
     """One well-mixed 64-bit number from several."""
-    state = 0
+    state = np.zeros(1, np.uint64)
     for number in numbers:
-        state = (state + _GOLDEN + (number & _MASK)) & _MASK
-        state ^= state >> 30
-        state = (state * int(_MIX_1)) & _MASK
-        state ^= state >> 27
-        state = (state * int(_MIX_2)) & _MASK
-        state ^= state >> 31
-    return state
+        state = splitmix.mix(state + splitmix.GOLDEN + np.uint64(number & _MASK))
+    return int(state[0])
 
 
 def permute(positions: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.int64]:
@@ -176,7 +169,7 @@ def permute(positions: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.
     def encrypt(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = values >> shift, values & mask
         for round_key in round_keys:
-            left, right = right, left ^ (_scramble(right ^ round_key) & mask)
+            left, right = right, left ^ (splitmix.mix(right ^ round_key) & mask)
         return (left << shift) | right
 
     return _walk(positions, encrypt, size)
@@ -190,7 +183,7 @@ def unpermute(values: NDArray[np.int64], *, size: int, key: int) -> NDArray[np.i
     def decrypt(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = values >> shift, values & mask
         for round_key in reversed(round_keys):
-            left, right = right ^ (_scramble(left ^ round_key) & mask), left
+            left, right = right ^ (splitmix.mix(left ^ round_key) & mask), left
         return (left << shift) | right
 
     return _walk(values, decrypt, size)
@@ -211,9 +204,3 @@ def _walk(
     while (outside := result >= size).any():
         result[outside] = step(result[outside])
     return result.astype(np.int64)
-
-
-def _scramble(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    values = (values ^ (values >> np.uint64(30))) * _MIX_1
-    values = (values ^ (values >> np.uint64(27))) * _MIX_2
-    return values ^ (values >> np.uint64(31))

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.splitmix import GOLDEN, mix
+
 SPLITS = ("train", "valid", "test")
 
-_GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 _HASH_KEY = "ctrpipe-split-01"
 
@@ -84,9 +85,9 @@ def random_places(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np.fl
 
     SplitMix64 (Steele, Lea, Flood 2014), whose state at any step can be computed directly.
     """
-    start = int(_mix(np.array([seed & _WORD], dtype=np.uint64))[0])
+    start = int(mix(np.array([seed & _WORD], dtype=np.uint64))[0])
     rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)
-    return _as_places(_mix(np.uint64(start) + (rows + np.uint64(1)) * np.uint64(_GOLDEN)))
+    return _as_places(mix(np.uint64(start) + (rows + np.uint64(1)) * GOLDEN))
 
 
 def hash_places(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
@@ -106,7 +107,7 @@ def hash_places(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     if not len(objects):
         return np.empty(0, dtype=np.float64)
     hashes = pd.util.hash_array(objects, encoding="utf8", hash_key=_HASH_KEY, categorize=False)
-    places = _as_places(_mix(hashes))
+    places = _as_places(mix(hashes))
     return np.take(places, np.asarray(encoded.indices))
 
 
@@ -122,12 +123,6 @@ def divide(
     }
     for split in shares.splits:
         yield split, table.filter(pa.array(masks[split]))
-
-
-def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(state ^ (state >> np.uint64(31)), dtype=np.uint64)
 
 
 def _as_places(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

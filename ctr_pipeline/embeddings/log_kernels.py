@@ -11,15 +11,11 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt8Array
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
-from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.kernels.lanes import address_of, prefetch_values
+from ctr_pipeline.kernels.compilation import inlined, kernel
+from ctr_pipeline.kernels.simd import address_of, prefetch_values
+from ctr_pipeline.splitmix import GOLDEN, mix
 
-_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT_27 = np.uint64(27)
-_SHIFT_30 = np.uint64(30)
-_SHIFT_31 = np.uint64(31)
+_mix = inlined(mix)
 _ROWS_AHEAD = 16
 _NONE = np.uint64(0)
 _UNMARKED = np.uint8(0)
@@ -33,10 +29,7 @@ def _partition(key: np.int64, num_partitions: np.uint64) -> np.int32:
     The addition before mixing makes it another hash than the index's: keys of one partition would
     otherwise crowd into a part of the index.
     """
-    value = np.uint64(key) + _GOLDEN
-    value = (value ^ (value >> _SHIFT_30)) * _MULTIPLIER_1
-    value = (value ^ (value >> _SHIFT_27)) * _MULTIPLIER_2
-    return np.int32((value ^ (value >> _SHIFT_31)) % num_partitions)
+    return np.int32(_mix(np.uint64(key) + GOLDEN) % num_partitions)
 
 
 @kernel

@@ -19,22 +19,18 @@ from ctr_pipeline.embeddings.arrays import (
 )
 from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
-from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.kernels.lanes import (
+from ctr_pipeline.kernels.compilation import inlined, kernel
+from ctr_pipeline.kernels.prefetch import prefetch
+from ctr_pipeline.kernels.simd import (
     address_of,
     after,
     clear_values,
     copy_values,
     prefetch_values,
 )
-from ctr_pipeline.kernels.prefetch import prefetch
+from ctr_pipeline.splitmix import GOLDEN, mix
 
-_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT_27 = np.uint64(27)
-_SHIFT_30 = np.uint64(30)
-_SHIFT_31 = np.uint64(31)
+_mix = inlined(mix)
 _SHIFT_32 = np.uint64(32)
 _SHIFT_39 = np.uint64(39)
 _LOW_32 = np.uint64(0xFFFFFFFF)
@@ -47,14 +43,6 @@ _NONE = np.uint64(0)
 _PLACES_AHEAD = np.uint64(24)
 # Unsigned, as places in inner loops are: see `update_kernels`.
 _FIRST_VALUE = np.uint64(HEADER_WORDS)
-
-
-@kernel
-def _mix(value: np.uint64) -> np.uint64:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64 bits."""
-    value = (value ^ (value >> _SHIFT_30)) * _MULTIPLIER_1
-    value = (value ^ (value >> _SHIFT_27)) * _MULTIPLIER_2
-    return value ^ (value >> _SHIFT_31)
 
 
 @kernel
@@ -276,11 +264,11 @@ def write_fresh_rows(
         group = groups_T[key >> ID_BITS]
         for i in range(fresh_GR.shape[1]):
             record[i] = fresh_GR[group, i]
-        row_seed = _mix(table_seeds_T[key >> ID_BITS] ^ _mix(np.uint64(key & _ID_MASK) + _GOLDEN))
+        row_seed = _mix(table_seeds_T[key >> ID_BITS] ^ _mix(np.uint64(key & _ID_MASK) + GOLDEN))
         for i in range(width):
             bound = initial_range_GW[group, i]
             if bound > np.float32(0):
-                bits = _mix(row_seed + _GOLDEN * np.uint64(i + 1)) >> _SHIFT_39
+                bits = _mix(row_seed + GOLDEN * np.uint64(i + 1)) >> _SHIFT_39
                 # 25 bits, the lowest set: odd numbers, so that no value is 0 and the mean is.
                 centred = np.int64(bits | _ONE) - np.int64(1 << 24)
                 record[HEADER_WORDS + i] = np.float32(centred) * _UNIFORM_SCALE * bound

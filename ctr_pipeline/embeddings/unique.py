@@ -11,8 +11,8 @@ import numpy as np
 from ctr_pipeline.embeddings.arrays import IdArray, Int32Array, Int64Array
 from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
 from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.splitmix import GOLDEN
 
-_FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _MARK_SHIFT = 32
 _MARK_MASK = (1 << _MARK_SHIFT) - 1
 _MAX_STAMP = (1 << 31) - 1
@@ -103,7 +103,7 @@ def _make_unique(  # noqa: PLR0915 -- one pass over the cached scratch table, no
                 row_id = np.int64(ids_BF[b, field])
                 if row_id < 0 or row_id >= table_size:
                     return -1 - int(b * num_fields + field)
-                slot = np.int64((np.uint64(row_id) * _FIBONACCI) >> shift)
+                slot = np.int64((np.uint64(row_id) * GOLDEN) >> shift)
                 while True:
                     mark = scratch_marks[slot]
                     if mark < stamped:
@@ -151,7 +151,7 @@ def _number_keys(keys: Int64Array, slots: Int32Array, numbers: Int32Array) -> in
         shift -= np.uint64(1)
     num_distinct = 0
     for k in range(keys.shape[0]):
-        slot = np.int64((np.uint64(keys[k]) * _FIBONACCI) >> shift)
+        slot = np.int64((np.uint64(keys[k]) * GOLDEN) >> shift)
         # A slot holds the place of a key's first occurrence + 1; 0: empty.
         while slots[slot] != 0 and keys[slots[slot] - 1] != keys[k]:
             slot = (slot + 1) & mask

@@ -20,7 +20,7 @@ import numpy as np
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
 from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.kernels.compilation import inlined, kernel
-from ctr_pipeline.kernels.lanes import (
+from ctr_pipeline.kernels.simd import (
     NUM_LANES,
     Address,
     address_of,

@@ -15,8 +15,8 @@ ones by a call.
 import numpy as np
 
 from ctr_pipeline.kernels.compilation import inlined, kernel
-from ctr_pipeline.kernels.lanes import Address
-from ctr_pipeline.kernels.words import load_uint32, load_uint64
+from ctr_pipeline.kernels.loads import load_uint32, load_uint64
+from ctr_pipeline.kernels.simd import Address
 
 _K0 = np.uint64(0xC3A5C85C97CB3127)
 _K1 = np.uint64(0xB492B66FBE98F273)

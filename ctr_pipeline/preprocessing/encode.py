@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ctr_pipeline.features import ColumnType, VectorSpec
 from ctr_pipeline.kernels import compilation
-from ctr_pipeline.kernels.words import int32_at, int64_at, uint16_at
+from ctr_pipeline.kernels.loads import int32_at, int64_at, uint16_at
 from ctr_pipeline.preprocessing.arrow_values import (
     NumberColumn,
     TextColumn,

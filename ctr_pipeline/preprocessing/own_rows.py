@@ -17,6 +17,7 @@ from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.fitted import FittedTargetEncode, PreprocessingPlan, TextStep
 from ctr_pipeline.preprocessing.value_tables import ValueTable, open_value_table, smoothed_rates
+from ctr_pipeline.splitmix import GOLDEN, mix
 
 RowNumbers = Mapping[tuple[str, TextStep], np.ndarray]
 """By column and the step that begins a chain: float64 [N], its number for each row."""
@@ -128,7 +129,7 @@ class _FoldColumn:
         self, batch: pa.RecordBatch, first_row: int
     ) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(first_row, first_row + batch.num_rows, dtype=np.uint64)
-        folds = (_mix(rows) % np.uint64(self._num_folds)).astype(np.int64)
+        folds = (mix(rows * GOLDEN) % np.uint64(self._num_folds)).astype(np.int64)
         return _ids(self._table, batch, self._name), folds
 
 
@@ -177,14 +178,6 @@ def _sizes(batch: pa.RecordBatch, step: FittedTargetEncode) -> np.ndarray:
         return np.ones(1, np.int64)
     weights = batch.column(step.weights.column).to_numpy(zero_copy_only=False)
     return weight_units(weights, step.weights.exponent)
-
-
-def _mix(numbers: np.ndarray) -> np.ndarray:
-    """Scrambled bits (SplitMix64's output function, Steele, Lea and Flood, OOPSLA 2014)."""
-    bits = numbers * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(bits ^ (bits >> np.uint64(31)), np.uint64)
 
 
 @kernel

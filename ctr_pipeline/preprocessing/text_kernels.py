@@ -15,13 +15,12 @@ from ctr_pipeline.dataset.text_buffers import TextBuffers
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.kernels.compilation import inlined, kernel
 from ctr_pipeline.kernels.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
-from ctr_pipeline.kernels.lanes import Address, address_of
 from ctr_pipeline.kernels.prefetch import prefetch
+from ctr_pipeline.kernels.simd import Address, address_of
 from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
+from ctr_pipeline.splitmix import GOLDEN
 
 _KEY_MODULUS = np.uint64(KEY_MODULUS)
-# Odd and near 2**64 / golden ratio: multiplying by it spreads keys over the table's high bits.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _EMPTY = -1
 _TEXTS_AT_ONCE = np.uint64(64)
 _U0, _U1, _U3, _U7, _U63 = (np.uint64(number) for number in (0, 1, 3, 7, 63))
@@ -86,7 +85,7 @@ def _key_of(fingerprint: np.uint64) -> np.int64:
 
 @inlined
 def _first_slot(key: np.int64, shift: np.uint64) -> np.uint64:
-    return (np.uint64(key) * _SPREAD) >> shift
+    return (np.uint64(key) * GOLDEN) >> shift
 
 
 @kernel

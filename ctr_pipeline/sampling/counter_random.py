@@ -8,32 +8,24 @@ had without the ones before it, so a planted weight needs no table and a row no 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr_pipeline import splitmix
+
 UInt64s = NDArray[np.uint64]
 Float64s = NDArray[np.float64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)
-_FACTOR_2 = np.uint64(0x94D049BB133111EB)
 _TWO_TO_MINUS_53 = 2.0**-53
 
 
 def mix(counters: UInt64s, key: int) -> UInt64s:
     """64 scrambled bits per counter; another `key` gives an unrelated stream."""
-    bits = counters * _GOLDEN
-    bits += np.uint64(key)
-    bits ^= bits >> np.uint64(30)
-    bits *= _FACTOR_1
-    bits ^= bits >> np.uint64(27)
-    bits *= _FACTOR_2
-    bits ^= bits >> np.uint64(31)
-    return bits
+    return splitmix.mix(counters * splitmix.GOLDEN + np.uint64(key))
 
 
 def derive_key(*parts: int) -> int:
     """One 64-bit key from several numbers, such as a seed, a field and a purpose."""
     key = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        key = mix(key ^ np.uint64(part & 0xFFFF_FFFF_FFFF_FFFF), int(_FACTOR_1))
+        key = mix(key ^ np.uint64(part & 0xFFFF_FFFF_FFFF_FFFF), int(splitmix.FACTOR_1))
     return int(key[0])
 
 

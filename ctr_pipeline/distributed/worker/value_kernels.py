@@ -10,7 +10,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.kernels.lanes import (
+from ctr_pipeline.kernels.simd import (
     address_of,
     after,
     clear_values,
@@ -18,8 +18,8 @@ from ctr_pipeline.kernels.lanes import (
     prefetch_values,
     sum_occurrences,
 )
+from ctr_pipeline.splitmix import GOLDEN
 
-_FIBONACCI = np.uint64(0x9E3779B97F4A7C15)
 _NONE = np.uint64(0)
 _NEXT = np.uint64(1)
 _PLACES_AHEAD = np.uint64(24)
@@ -103,7 +103,7 @@ def index_keys(keys: Int64Array, slots: Int32Array) -> None:
         size >>= 1
         shift -= np.uint64(1)
     for k in range(keys.shape[0]):
-        slot = np.int64((np.uint64(keys[k]) * _FIBONACCI) >> shift)
+        slot = np.int64((np.uint64(keys[k]) * GOLDEN) >> shift)
         while slots[slot] != 0:
             slot = (slot + 1) & mask
         slots[slot] = k + 1
@@ -120,7 +120,7 @@ def find_common(keys: Int64Array, slots: Int32Array, others: Int64Array, found: 
         shift -= np.uint64(1)
     num_found = 0
     for k in range(others.shape[0]):
-        slot = np.int64((np.uint64(others[k]) * _FIBONACCI) >> shift)
+        slot = np.int64((np.uint64(others[k]) * GOLDEN) >> shift)
         while slots[slot] != 0:
             if keys[slots[slot] - 1] == others[k]:
                 found[num_found] = k
