@@ -11,6 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ctr_pipeline.analysis.leaks import describe_leak
+from ctr_pipeline.analysis.whole_numbers import Nature, WholeNumbers
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, iso_seconds
 from ctr_pipeline.features import (
     AnyTransform,
@@ -33,6 +34,7 @@ _SECONDS_OF_A_DAY = 86_400
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,40})", re.ASCII)
 _NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})
 _NO_TIMES: Mapping[str, str] = MappingProxyType({})
+_NO_WHOLE_NUMBERS: Mapping[str, WholeNumbers] = MappingProxyType({})
 MIN_COUNT = 2
 MAX_VOCABULARY = 2_000_000
 
@@ -68,6 +70,7 @@ def decide_features(
     label: str,
     lists: Mapping[str, ListSpec] = _NO_LISTS,
     times: Mapping[str, str] = _NO_TIMES,
+    whole_numbers: Mapping[str, WholeNumbers] = _NO_WHOLE_NUMBERS,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """Decides each column's transforms.
 
@@ -77,6 +80,8 @@ def decide_features(
         label: Name of the label column, about which there is nothing to decide.
         lists: Text columns whose values are lists, and how they are cut.
         times: Columns whose values are points in time in a format that is not told from texts.
+        whole_numbers: What the whole numbers of columns say about the click; ids among them are
+            read as text.
 
     Returns:
         The features, and a decision for every column except the label.
@@ -95,6 +100,7 @@ def decide_features(
             statistics,
             cut=lists.get(column),
             format=times.get(column),
+            judged=whole_numbers.get(column),
         )
         if feature is not None:
             features.append(feature)
@@ -109,6 +115,7 @@ def _decide_column(
     *,
     cut: ListSpec | None,
     format: str | None,
+    judged: WholeNumbers | None,
 ) -> tuple[FeatureSpec | None, str]:
     known = statistics.column(column)
     if known.column_type is not column_type:
@@ -130,8 +137,8 @@ def _decide_column(
     if cut is not None:
         return _decide_vector(known, cut)
     if column_type is ColumnType.TEXT:
-        return _decide_text(known)
-    return _decide_number(known)
+        return _decide_text(known, judged)
+    return _decide_number(known, judged)
 
 
 def _unusable(column: ColumnStatistics) -> str | None:
@@ -226,10 +233,13 @@ def _decide_vector(column: ColumnStatistics, vector: VectorSpec) -> tuple[Featur
     return feature, reason
 
 
-def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
-    kind = "whole numbers beyond 2^53, read as text," if _are_beyond_floats(column) else "text"
+def _decide_text(column: ColumnStatistics, judged: WholeNumbers | None) -> tuple[FeatureSpec, str]:
+    if judged is not None:
+        kind = "whole numbers"
+    else:
+        kind = "whole numbers beyond 2^53, read as text," if _are_beyond_floats(column) else "text"
     reason = (
-        f"{kind} with {_values(column.num_distinct)}{_missing(column)}: "
+        f"{kind} with {_values(column.num_distinct)}{_missing(column)}{_told_by(judged)}: "
         f"a vocabulary of those seen at least {MIN_COUNT} times"
     )
     max_size = None
@@ -243,6 +253,24 @@ def _decide_text(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
     return feature, reason
 
 
+def _told_by(judged: WholeNumbers | None) -> str:
+    """Why whole numbers are ids or measures."""
+    if judged is None:
+        return ""
+    of_values, of_intervals = (f"{share:.2%}" for share in (judged.by_value, judged.by_interval))
+    match judged.nature:
+        case Nature.ID:
+            verdict = "so they are ids"
+        case Nature.MEASURE:
+            verdict = "so they are a measure"
+        case _:
+            verdict = "so they are taken as both"
+    return (
+        f"; in the first {judged.num_rows:,} rows each value by itself explains {of_values} of the "
+        f"log loss, intervals of neighbouring ones {of_intervals}, {verdict}"
+    )
+
+
 def _are_beyond_floats(column: ColumnStatistics) -> bool:
     """Whether the most frequent values are whole numbers, some of them too large for float64."""
     texts = [top.value for top in column.top_values]
@@ -251,14 +279,17 @@ def _are_beyond_floats(column: ColumnStatistics) -> bool:
     )
 
 
-def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
+def _decide_number(
+    column: ColumnStatistics, judged: WholeNumbers | None
+) -> tuple[FeatureSpec, str]:
     ids: AnyTransform = Bucketize(quantiles=NUM_QUANTILES)
     id_reason = f"an id for each of up to {NUM_QUANTILES} equally full intervals"
     between = _between_categories(column)
     if between:
         ids = Bucketize(boundaries=between)
         id_reason = "an id for each of its values, as they are few and whole"
-    kind = f"number with {_values(column.num_distinct)}{_missing(column)}"
+    told = "" if between else _told_by(judged)
+    kind = f"number with {_values(column.num_distinct)}{_missing(column)}{told}"
     moments = column.moments
     if moments is None:
         raise ValueError(f"column '{column.column}': the statistics have no profile of it")
@@ -271,7 +302,8 @@ def _decide_number(column: ColumnStatistics) -> tuple[FeatureSpec, str]:
         number = (Standardize(),) if tail is None else (Log(), Standardize())
         shape = f"skew {moments.skew:.1f}" if moments.skew is not None else "no skew"
         chain = "standardized" if tail is None else "log, then standardized"
-        reason = f"{kind}, {shape}{f', {tail}' if tail else ''}: {chain}, and {id_reason}"
+        mark = "; " if told else ", "
+        reason = f"{kind}{mark}{shape}{f', {tail}' if tail else ''}: {chain}, and {id_reason}"
     feature = FeatureSpec(
         column=column.column,
         column_type=ColumnType.NUMBER,

@@ -49,6 +49,57 @@ class Groups:
     multiplicity: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class LeftOutRates:
+    """What a row of each group is judged by, left out itself: its q, as above.
+
+    Attributes:
+        of_clicks_G: q of a click.
+        not_of_clicks_G: 1 - q of a click.
+        of_others_G: q of a row without a click.
+        not_of_others_G: 1 - q of a row without a click.
+    """
+
+    of_clicks_G: NDArray[np.float64]
+    not_of_clicks_G: NDArray[np.float64]
+    of_others_G: NDArray[np.float64]
+    not_of_others_G: NDArray[np.float64]
+
+    def gains(self, base: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How much less logloss a click of each group has than by the base rate, and another row.
+
+        Args:
+            base: The click rate of all rows.
+        """
+        return np.log(self.of_clicks_G / base), np.log(self.not_of_others_G / (1.0 - base))
+
+
+def left_out_rates(
+    num_rows_G: NDArray[np.float64],
+    num_clicks_G: NDArray[np.float64],
+    smoothing: float,
+    base: float,
+) -> LeftOutRates:
+    """The rates by which the rows of groups are judged.
+
+    Args:
+        num_rows_G: Rows of each group, at least 1.
+        num_clicks_G: Those of label 1.
+        smoothing: m.
+        base: The click rate of all rows.
+    """
+    num_others_G = num_rows_G - num_clicks_G
+    judging_G = num_rows_G - 1.0 + smoothing
+    # A group without clicks has no row to be judged as one, but its rate must stay a rate.
+    return LeftOutRates(
+        of_clicks_G=(np.maximum(num_clicks_G - 1.0, 0.0) + smoothing * base) / judging_G,
+        not_of_clicks_G=(num_others_G + smoothing * (1.0 - base)) / judging_G,
+        of_others_G=(num_clicks_G + smoothing * base) / judging_G,
+        not_of_others_G=(np.maximum(num_others_G - 1.0, 0.0) + smoothing * (1.0 - base))
+        / judging_G,
+    )
+
+
 def label_information(groups: Groups) -> LabelInformation | None:
     """What the groups say about the click.
 
@@ -71,25 +122,19 @@ def label_information(groups: Groups) -> LabelInformation | None:
         information_value=0.0, mutual_information=0.0, smoothing=None, num_groups=num_groups
     )
     for smoothing in SMOOTHINGS:
-        judging_G = num_rows_G - 1.0 + smoothing
-        # A group without clicks has no row to be judged as one, but its rate must stay a rate.
-        of_clicks_G = (np.maximum(num_clicks_G - 1.0, 0.0) + smoothing * base) / judging_G
-        not_of_clicks_G = (num_others_G + smoothing * (1.0 - base)) / judging_G
-        of_others_G = (num_clicks_G + smoothing * base) / judging_G
-        not_of_others_G = (
-            np.maximum(num_others_G - 1.0, 0.0) + smoothing * (1.0 - base)
-        ) / judging_G
+        rates = left_out_rates(num_rows_G, num_clicks_G, smoothing, base)
+        of_click_G, of_other_G = rates.gains(base)
         gain = (
-            _weighted_sum(np.log(of_clicks_G / base), num_clicks_G * times_G)
-            + _weighted_sum(np.log(not_of_others_G / (1.0 - base)), num_others_G * times_G)
+            _weighted_sum(of_click_G, num_clicks_G * times_G)
+            + _weighted_sum(of_other_G, num_others_G * times_G)
         ) / num_rows
         if gain <= best.mutual_information:
             continue
         evidence_of_clicks = _weighted_sum(
-            np.log(of_clicks_G / not_of_clicks_G), num_clicks_G * times_G
+            np.log(rates.of_clicks_G / rates.not_of_clicks_G), num_clicks_G * times_G
         )
         evidence_of_others = _weighted_sum(
-            np.log(of_others_G / not_of_others_G), num_others_G * times_G
+            np.log(rates.of_others_G / rates.not_of_others_G), num_others_G * times_G
         )
         value = evidence_of_clicks / num_clicks - evidence_of_others / num_others
         best = LabelInformation(

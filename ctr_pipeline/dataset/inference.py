@@ -1,17 +1,17 @@
-"""What a text column holds, decided from the first rows and the column's name.
+"""What a text column holds, decided from the values of the first rows; names play no part.
 
-A column is a number if at least one value of the first rows is a decimal, none is anything else
-(`inf` and `nan` are let pass), and its name does not look like an identifier's. A decimal has an
-optional sign, digits without leading zeros and an optional fraction; an exponent needs a decimal
-point or a sign of its own, so that `1e-05` is a number and the hexadecimal id `32813e21` is not.
-A column with no value at all in the first rows is text.
+A column is a number if at least one value of the first rows is a decimal and none is anything else
+(`inf` and `nan` are let pass). A decimal has an optional sign, digits without leading zeros and an
+optional fraction; an exponent needs a decimal point or a sign of its own, so that `1e-05` is a
+number and the hexadecimal id `32813e21` is not. A column with no value at all in the first rows is
+text.
 
 Whole numbers beyond 2^53 are text as well: float64 does not tell them from their neighbours, and
 nobody measures so finely. Of a column with fractions or exponents they are numbers all the same.
 
-Whole numbers are points in time since 1970 if their range is one of dates and the column's name
-says so, or, as seconds or milliseconds, if they are spread like times of events. Lists are
-sequences of elements, or vectors if they are floats and all of one length.
+Whole numbers are points in time since 1970 if their range is one of dates and they are spread like
+times of events. Lists are sequences of elements, or vectors if they are floats and all of one
+length.
 """
 
 import re
@@ -19,6 +19,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS
 from ctr_pipeline.features import (
@@ -41,71 +42,27 @@ _WHOLE = r"^[+-]?\d+$"
 _LARGEST_WHOLE = 2**53
 """Up to here float64 holds every whole number."""
 _MICROSECONDS = 1_000_000
-"""From here on whole numbers may be ids that are made of a time, whose last digits are arbitrary;
-a clock counts in coarser steps."""
+"""From here on whole numbers may be ids that are made of a time. These come again, and the digits
+of so fine a clock do not."""
+_MOST_AGAIN = 0.1
+"""Share of the values of such a clock that were there before."""
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DELIMITERS = ("|", ";", ",")
 _LEAST_TEXTS = 20
 _LEAST_ELEMENTS = 1.3
 """A value, on average."""
 _MOST_DIFFERENT = 0.5
 """Share of different elements among all, above which they do not come again."""
-_NAMES_OF_TIMES = frozenset({"timestamp", "ts", "epoch", "unixtime", "datetime"})
-_LAST_WORDS_OF_TIMES = frozenset({"time", "date", "at", "when"})
-_NAMED_YEARS = (631_152_000, 4_102_444_800)
-"""1990 to 2100, in seconds since 1970: where values of a column named like a time may lie."""
-_UNNAMED_YEARS = (1_104_537_600, 2_082_758_400)
-"""2005 to 2036, for those of any other column."""
+_YEARS = (1_104_537_600, 2_082_758_400)
+"""2005 to 2036, in seconds since 1970: where times of events may lie."""
 _LEAST_SPREAD = 600
 _MOST_SPREAD = 15 * 366 * 86_400
-"""Seconds from the first to the last of the times in an unnamed column."""
+"""Seconds from the first to the last of the times in a column."""
 _MOST_DENSE = 0.5
 """Share of the seconds in between that have a value, above which numbers are counted up."""
 _LEAST_TIMES = 50
 _LONGEST_VECTOR = 1024
 _WEIGHTED_ELEMENT = re.compile(rf"([^:]+):({WEIGHT_NUMBER})")
-_IDENTIFIERS = frozenset(
-    {
-        "id",
-        "ids",
-        "uid",
-        "gid",
-        "pid",
-        "uuid",
-        "guid",
-        "hash",
-        "md",
-        "sha",
-        "zip",
-        "zipcode",
-        "postcode",
-        "postal",
-        "ip",
-        "phone",
-        "tel",
-        "msisdn",
-        "imei",
-        "isbn",
-        "ean",
-        "sku",
-        "asin",
-        "ssn",
-        "iban",
-        "cookie",
-        "token",
-        "fingerprint",
-    }
-)
-
-
-def looks_like_identifier(name: str) -> bool:
-    """Whether the last word of a column's name is one that identifiers end in.
-
-    Words are told by case and by what is no letter: `user_id`, `userId`, `UserID`, `ip2`.
-    """
-    words = _WORDS.findall(name)
-    return bool(words) and words[-1].lower() in _IDENTIFIERS
 
 
 def is_decimal(texts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -119,10 +76,8 @@ def is_numeric(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_(is_decimal(texts), not_finite)
 
 
-def infer_type(name: str, texts: pa.ChunkedArray) -> ColumnType:
+def infer_type(texts: pa.ChunkedArray) -> ColumnType:
     """The type of a column of texts in which missing values are NULL."""
-    if looks_like_identifier(name):
-        return ColumnType.TEXT
     decimal = is_decimal(texts)
     if not pc.any(decimal).as_py():
         return ColumnType.TEXT
@@ -161,33 +116,30 @@ def holds_beyond_floats(values: pa.Array | pa.ChunkedArray) -> bool:
     return any(end is not None and abs(end) > _LARGEST_WHOLE for end in ends.values())
 
 
-def infer_epoch(name: str, values: pa.Array | pa.ChunkedArray) -> str | None:
+def infer_epoch(values: pa.Array | pa.ChunkedArray) -> str | None:
     """The `datetime` format of whole numbers that are points in time, or None if they are not.
 
     Args:
-        name: Of the column.
-        values: int64, of its first rows; NULL where missing.
+        values: int64, of a column's first rows; NULL where missing.
     """
     present = values.drop_null().to_numpy()
-    if not len(present):
+    if len(present) < _LEAST_TIMES:
         return None
-    words = [word.lower() for word in _WORDS.findall(name)]
-    is_named = bool(_NAMES_OF_TIMES.intersection(words)) or (
-        bool(words) and words[-1] in _LAST_WORDS_OF_TIMES
-    )
     for format, divisor in EPOCH_DIVISORS.items():
         first, last = int(present.min()) // divisor, int(present.max()) // divisor
-        if is_named and _NAMED_YEARS[0] <= first <= last < _NAMED_YEARS[1]:
-            return format
         if (
-            (divisor < _MICROSECONDS or not (present % 1000).any())
-            and len(present) >= _LEAST_TIMES
-            and _UNNAMED_YEARS[0] <= first <= last < _UNNAMED_YEARS[1]
+            _YEARS[0] <= first <= last < _YEARS[1]
             and _LEAST_SPREAD <= last - first <= _MOST_SPREAD
             and len(np.unique(present // divisor)) <= _MOST_DENSE * (last - first)
         ):
-            return format
+            return format if divisor < _MICROSECONDS or _is_clock(present) else None
     return None
+
+
+def _is_clock(present: NDArray[np.int64]) -> bool:
+    """Whether times in microseconds or finer are those of a clock, not ids that are made of it."""
+    counts_coarsely = not (present % 1000).any()
+    return counts_coarsely or len(np.unique(present)) >= (1 - _MOST_AGAIN) * len(present)
 
 
 def whole_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:

@@ -89,21 +89,21 @@ def find_near_numbers(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[
         types: How columns are read; only those that are texts are looked at.
     """
     found = {
-        name: _near_number(name, texts.column(name))
+        name: _near_number(texts.column(name))
         for name, kind in types.items()
         if kind is ColumnType.TEXT
     }
     return {name: near for name, near in found.items() if near is not None}
 
 
-def _near_number(name: str, texts: pa.ChunkedArray) -> NearNumber | None:
+def _near_number(texts: pa.ChunkedArray) -> NearNumber | None:
     present = pc.utf8_trim_whitespace(texts.drop_null())
     is_number = is_numeric(present)
     others = present.filter(pc.invert(is_number))
     if not len(others):
         return None
     share = len(others) / len(present)
-    would_be_number = infer_type(name, present.filter(is_number)) is ColumnType.NUMBER
+    would_be_number = infer_type(present.filter(is_number)) is ColumnType.NUMBER
     different = pc.unique(others).to_pylist()
     rest = [text for text in different if not means_missing(text)]
     if not rest:

@@ -24,7 +24,6 @@ from ctr_pipeline.dataset.inference import (
     infer_epoch,
     infer_list,
     infer_type,
-    looks_like_identifier,
     whole_numbers,
 )
 from ctr_pipeline.dataset.lists import is_list
@@ -103,6 +102,16 @@ class Source:
     def is_delimited(self) -> bool:
         """Whether rows are delimited text, in text files or in records."""
         return self.delimiter is not None
+
+    def stores_floats(self, name: str) -> bool:
+        """Whether a column is of floats, which have no unique text."""
+        if self.is_delimited:
+            return False
+        opened = next(iter(self.opened.values()))
+        # What folders say is text, whatever the head makes of it.
+        schema = opened.schema if isinstance(opened, ParquetSource) else self.head.schema
+        kind = schema.field(name).type
+        return bool(pa.types.is_floating(getattr(kind, "value_type", kind)))
 
     def size_bytes(self, place: Place) -> int:
         """What a file takes on disk, or a table at the service; 0 if that is not known.
@@ -407,14 +416,14 @@ def _inspect_parquet(
 
 
 def _times_of(schema: pa.Schema, head: pa.Table) -> dict[str, str]:
-    """Points in time by their type; and integers, unless their name is an identifier's."""
+    """Points in time by their type, and integers that look like it."""
     found = {}
     for name in schema.names:
         kind = schema.field(name).type
         if is_time(kind):
             found[name] = ISO
-        elif pa.types.is_integer(kind) and not looks_like_identifier(name):
-            format = infer_epoch(name, head.column(name).cast(pa.int64(), safe=False))
+        elif pa.types.is_integer(kind):
+            format = infer_epoch(head.column(name).cast(pa.int64(), safe=False))
             if format is not None:
                 found[name] = format
     return found
@@ -434,7 +443,7 @@ def _partition_types(files: Sequence[ParquetSource]) -> dict[str, ColumnType]:
     """Of the columns that folders give, by the values of all files: as of columns of a text."""
     return {
         name: infer_type(
-            name, pa.chunked_array([[dict(file.partition)[name] for file in files]], pa.string())
+            pa.chunked_array([[dict(file.partition)[name] for file in files]], pa.string())
         )
         for name, _ in files[0].partition
     }
@@ -520,14 +529,13 @@ def _inspect_examples(
 
 
 def _types_of(schema: pa.Schema, head: pa.Table) -> dict[str, ColumnType]:
-    """By the schema; identifiers by name and whole numbers beyond 2^53 are texts, as in a CSV."""
+    """By the schema; whole numbers beyond 2^53 are texts, as in a CSV."""
     types = {}
     for name in schema.names:
         kind = schema.field(name).type
         own = column_type_of(kind)
         if own is not None:
-            is_id = pa.types.is_integer(kind) and looks_like_identifier(name)
-            is_text = is_id or (own is ColumnType.NUMBER and holds_beyond_floats(head.column(name)))
+            is_text = own is ColumnType.NUMBER and holds_beyond_floats(head.column(name))
             types[name] = ColumnType.TEXT if is_text else own
     return types
 
@@ -560,9 +568,7 @@ def _inspect_text(
             check_same_names(names, file, opened[first].column_names, first)
         opened[file] = LineSource(text_file) if is_recordio else text_file
         heads[file] = _read_texts(text_file, head, data)
-    kinds = {
-        name: infer_type(name, heads[first].column(name)) for name in heads[first].schema.names
-    }
+    kinds = {name: infer_type(heads[first].column(name)) for name in heads[first].schema.names}
     numbers = [name for name, kind in kinds.items() if kind is ColumnType.NUMBER]
     for file in all_files[1:]:
         check_same_kinds(heads[file], file, numbers, first)
@@ -579,7 +585,7 @@ def _inspect_text(
     texts = heads[head_file].select(opened[first].column_names)
     types = kinds
     if head_file != first:
-        types = {name: infer_type(name, texts.column(name)) for name in texts.column_names}
+        types = {name: infer_type(texts.column(name)) for name in texts.column_names}
     return Source(
         files=files,
         format="recordio" if is_recordio else "tsv" if delimiter == "\t" else "csv",
@@ -595,14 +601,12 @@ def _inspect_text(
 
 
 def _times_of_texts(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Columns of whole numbers that are points in time, whose name is not an identifier's."""
+    """Columns of whole numbers that are points in time."""
     found = {}
     for name, kind in types.items():
-        is_whole = kind is ColumnType.NUMBER or (
-            not looks_like_identifier(name) and holds_beyond_floats(texts.column(name))
-        )
+        is_whole = kind is ColumnType.NUMBER or holds_beyond_floats(texts.column(name))
         numbers = whole_numbers(texts.column(name)) if is_whole else None
-        format = None if numbers is None else infer_epoch(name, numbers)
+        format = None if numbers is None else infer_epoch(numbers)
         if format is not None:
             found[name] = format
     return found

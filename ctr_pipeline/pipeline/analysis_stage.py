@@ -36,6 +36,7 @@ from ctr_pipeline.pipeline.spark_statistics import (
 )
 from ctr_pipeline.pipeline.table_statistics import add_drift, collect_table_statistics
 from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.whole_numbers import WholeNumberJudge
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
@@ -144,6 +145,7 @@ def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
         near_numbers=find_near_numbers(source.head, source.inferred_types)
         if source.is_delimited
         else {},
+        judge=WholeNumberJudge(source, loaded.config.data),
     )
     require_spark_for(loaded.config, source)
     return columns

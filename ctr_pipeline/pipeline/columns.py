@@ -1,7 +1,7 @@
 """From the config and the head of the data to the columns that are read, and as what."""
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ctr_pipeline.analysis import ColumnDecision, decide_features
 from ctr_pipeline.analysis.decide import MIN_COUNT
+from ctr_pipeline.analysis.whole_numbers import Nature, WholeNumbers
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
@@ -32,6 +33,7 @@ from ctr_pipeline.statistics import Statistics
 
 TAKEN_OUT = "the config gives it neither number nor id"
 UNFIT = "its type fits no feature (a list of lists, …): convert it to a number or a text"
+NO_FEATURE = "no column can serve as a feature: there is none, or no type fits"
 PASSING = "rows are divided by it, so no later value occurs in training"
 
 GROUP_BY = "evaluation.group_by"
@@ -56,6 +58,7 @@ class FeatureColumns:
         times: Automatic columns of points in time that are no texts, and their format.
         found_lists: Automatic columns of lists, and how they are cut.
         near_numbers: Automatic columns of texts that would be numbers but for a few of these.
+        whole_numbers: Automatic columns of whole numbers, and what these say about the click.
     """
 
     names: tuple[str, ...]
@@ -68,6 +71,7 @@ class FeatureColumns:
     times: Mapping[str, str] = field(default_factory=dict)
     found_lists: Mapping[str, ListSpec] = field(default_factory=dict)
     near_numbers: Mapping[str, NearNumber] = field(default_factory=dict)
+    whole_numbers: Mapping[str, WholeNumbers] = field(default_factory=dict)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -111,6 +115,7 @@ def choose_columns(
     times: Mapping[str, str] = _NONE,
     lists: Mapping[str, ListSpec] = _NONE,
     near_numbers: Mapping[str, NearNumber] = _NONE,
+    judge: Callable[[str], WholeNumbers | None] = lambda _column: None,
 ) -> FeatureColumns:
     """Decides what is read.
 
@@ -121,6 +126,8 @@ def choose_columns(
         times: Columns of points in time that are no texts there, and their `datetime` format.
         lists: Columns of lists there, and how they are cut.
         near_numbers: Columns of texts there that would be numbers but for a few.
+        judge: Says of a column of numbers there what its whole numbers say about the click; None
+            if they are not whole.
 
     Raises:
         ConfigError: With every column that does not exist or whose chains do not fit.
@@ -162,6 +169,7 @@ def choose_columns(
         if merged.decided and not is_list and chains != {"number", "id"}:
             automatic.append(column)
         problems += [loaded.problem_at(merged.key, message) for message in check_chain(spec)]
+    whole_numbers = _read_ids_as_texts(judge, automatic, entries, types)
     specs, crossed_sensitive = _crosses(loaded, names, entries, types, problems)
     explicit |= specs
     sensitive |= crossed_sensitive
@@ -173,8 +181,7 @@ def choose_columns(
         *_own_embedding_problems(loaded, entries, explicit, automatic),
     ]
     if not explicit and not automatic and not problems:
-        message = "no column can serve as a feature: there is none, or no type fits"
-        problems.append(loaded.problem_at("features", message))
+        problems.append(loaded.problem_at("features", NO_FEATURE))
     if problems:
         raise ConfigError(problems)
     found = {
@@ -191,6 +198,7 @@ def choose_columns(
         {name: format for name, format in times.items() if name in found},
         {name: cut for name, cut in lists.items() if name in found},
         {name: near for name, near in near_numbers.items() if name in found},
+        whole_numbers,
     )
 
 
@@ -214,6 +222,7 @@ def complete_features(
         label=loaded.config.data.label,
         lists={**sequences_in(loaded, head, types), **columns.found_lists},
         times=columns.times,
+        whole_numbers=columns.whole_numbers,
     )
     chosen = dict(columns.explicit)
     unused = {
@@ -489,6 +498,43 @@ def _cross_of(
         table=_table_of(entry),
     )
     return spec, problems
+
+
+def _read_ids_as_texts(
+    judge: Callable[[str], WholeNumbers | None],
+    automatic: Sequence[str],
+    entries: Mapping[str, MergedEntry],
+    types: dict[str, ColumnType],
+) -> dict[str, WholeNumbers]:
+    """Finds ids among the columns of numbers of which the config says nothing.
+
+    What a cross reads is an id as well.
+
+    Args:
+        judge: As `choose_columns` has it.
+        automatic: Columns.
+        entries: What the config says about each.
+        types: How each is read; ids become texts.
+
+    Returns:
+        What was found about columns of whole numbers.
+    """
+    found = {
+        column: judge(column)
+        for column in automatic
+        if types[column] is ColumnType.NUMBER and _is_open(entries[column].entry)
+    }
+    whole_numbers = {column: judged for column, judged in found.items() if judged is not None}
+    crossed = {part for merged in entries.values() for part in merged.entry.cross or ()}
+    for column, judged in whole_numbers.items():
+        if column in crossed or judged.nature is Nature.ID:
+            types[column] = ColumnType.TEXT
+    return whole_numbers
+
+
+def _is_open(entry: FeatureEntry) -> bool:
+    """Whether an entry leaves it to the data whether its columns are numbers or texts."""
+    return entry.type == "auto" and entry.number is None and entry.id is None
 
 
 def _type_of_entry(entry: FeatureEntry, inferred: ColumnType) -> ColumnType:

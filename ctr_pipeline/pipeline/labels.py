@@ -1,9 +1,12 @@
 """Which column is the label and what it is written as, from the head of the data."""
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from ctr_pipeline.config.label_values import LabelValues, find_label_values, opposite_of
 from ctr_pipeline.config.models import DataConfig
@@ -42,6 +45,18 @@ def label_rate_of(source: Source, data: DataConfig) -> float:
         )
     clicked = sum(count for text, count in counts.items() if numbers[text] == 1.0)
     return clicked / sum(counts.values())
+
+
+def labels_of(source: Source, data: DataConfig) -> NDArray[np.float64]:
+    """The labels of the head's rows, 0 or 1; NaN where a row has none or a wrong one."""
+    encoded = pc.dictionary_encode(source.head.column(data.label).combine_chunks())
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    values = data.label_values or _plain_values(source, data.label)
+    texts = pc.cast(encoded.dictionary, pa.string()).to_pylist()
+    numbers = [None if text is None else values.number_of(text) for text in texts]
+    found = pa.array(numbers, pa.float64()).take(encoded.indices)
+    return np.asarray(pc.fill_null(found, math.nan), np.float64)
 
 
 def choose_label_values(source: Source, label: str, positive: str | None) -> LabelValues | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
+from ctr_pipeline.analysis.whole_numbers import Nature
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import LabelValues
 from ctr_pipeline.config.loader import load_config
@@ -29,6 +30,7 @@ from ctr_pipeline.pipeline.labels import choose_label_values, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.plan_view import chain_text, statistics_used
 from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.whole_numbers import WholeNumberJudge
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting import data as page
@@ -162,6 +164,15 @@ def profile_table(
         if name != config.label
     }
     types = {name: types[name] for name in source.column_names if name in types}
+    judge = WholeNumberJudge(source, config)
+    whole_numbers = {
+        name: judged
+        for name, kind in types.items()
+        if kind is ColumnType.NUMBER and (judged := judge(name)) is not None
+    }
+    for name, judged in whole_numbers.items():
+        if judged.nature is Nature.ID:
+            types[name] = ColumnType.TEXT
     if not types:
         raise DataError(
             "has no column that could be a feature",
@@ -187,6 +198,7 @@ def profile_table(
         label=config.label,
         lists=source.lists,
         times=source.times,
+        whole_numbers=whole_numbers,
     )
     chosen = {feature.column: feature for feature in features}
     reasons = {decision.column: decision.reason for decision in decisions}

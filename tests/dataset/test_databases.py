@@ -74,8 +74,8 @@ def test_types_of_duckdb(tmp_path):
         "FROM range(3) s(i)",
     )
     assert inspect(address).inferred_types == {
-        **dict.fromkeys(("label", "huge", "price", "flag", "part"), NUMBER),
-        **dict.fromkeys(("code", "mood", "user_id"), TEXT),
+        **dict.fromkeys(("label", "huge", "price", "flag", "part", "user_id"), NUMBER),
+        **dict.fromkeys(("code", "mood"), TEXT),
     }
     wanted = {"huge": NUMBER, "price": NUMBER, "flag": TEXT, "code": TEXT, "mood": TEXT}
     assert rows_of(address, wanted | {"day": TEXT, "part": NUMBER, "user_id": TEXT}, tmp_path) == {
@@ -102,10 +102,10 @@ def test_types_of_sqlite(tmp_path):
     )
     source = inspect(address)
     assert source.inferred_types == {
-        **dict.fromkeys(("label", "price", "part", "none"), NUMBER),
-        **dict.fromkeys(("code", "day", "user_id", "big"), TEXT),
+        **dict.fromkeys(("label", "price", "part", "user_id", "none"), NUMBER),
+        **dict.fromkeys(("code", "day", "big"), TEXT),
     }
-    types = dict(source.inferred_types)
+    types = source.inferred_types | {"user_id": TEXT}
     del types["label"]
     assert rows_of(address, types, tmp_path) == {
         "price": [1.0, 1.25],

@@ -204,7 +204,7 @@ def test_types_of_examples_are_found(tmp_path):
         "city": TEXT,
         "n": TEXT,
         "more": NUMBER,
-        "user_id": TEXT,
+        "user_id": NUMBER,
         "mixed": NUMBER,
         "none": NUMBER,
     }

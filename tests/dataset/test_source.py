@@ -270,15 +270,11 @@ def test_differences_between_parquet_files_name_both(tmp_path):
         ("code", ["1,000"], TEXT),
         ("code", ["", ""], TEXT),
         ("0", ["0", "-0", "00"], TEXT),
-        *((name, ["1", "2"], TEXT) for name in ("id", "ID", "user_id", "userId", "UserID", "ip2")),
-        *(
-            (name, ["1", "2"], TEXT)
-            for name in ("uuid", "cookie_hash", "zip", "device.ip", "phone")
-        ),
-        *((name, ["1", "2"], NUMBER) for name in ("paid", "bid", "tip", "valid", "id_count", "I1")),
+        # Names play no part.
+        *((name, ["1", "2"], NUMBER) for name in ("id", "user_id", "zip", "cookie_hash", "bid")),
     ],
 )
-def test_types_are_inferred_from_values_and_name(tmp_path, name, values, expected):
+def test_types_are_inferred_from_values(tmp_path, name, values, expected):
     rows = "".join(f'{i % 2},"{value}"\n' for i, value in enumerate(values))
     path = write(tmp_path / "a.csv", f"label,{name}\n{rows}".encode())
     assert inspect(path).inferred_types[name] is expected
@@ -306,8 +302,8 @@ def test_parquet_types_come_from_the_schema(tmp_path):
         l=[[1], [2]],
     )
     source = inspect(path)
-    numbers = dict.fromkeys(["label", "i", "f", "d"], NUMBER)
-    assert source.inferred_types == {**numbers, **dict.fromkeys(["s", "c", "user_id"], TEXT)}
+    numbers = dict.fromkeys(["label", "i", "f", "d", "user_id"], NUMBER)
+    assert source.inferred_types == {**numbers, **dict.fromkeys(["s", "c"], TEXT)}
     assert source.head.num_rows == 2
     assert source.column_names[-2:] == ("t", "l")
 
