@@ -2,16 +2,18 @@
 
 `ctrpipe --help`, progress of `ctrpipe run`, and the first step of `ctrpipe train` on 20,000 rows,
 which the run itself measures: with the compiled kernels of earlier runs, and with none, as after an
-installation. A master and a parameter server of the same model, until they serve, and what memory
-is resident then, before there are rows. The first run of each is thrown away, so that files are in
-the page cache.
+installation. `ctrpipe init` and `check` of 300 rows of 5,000 columns. A master and a parameter
+server of the same model, until they serve, and what memory is resident then, before there are rows.
+The first run of each is thrown away, so that files are in the page cache.
 
     python benchmarks/startup.py
 """
 
 import argparse
 import os
+import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +32,7 @@ from ctr_pipeline.sampling import write_criteo_sample
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
 COLD_REPEATS = 3
+WIDE_COLUMNS = 5000
 COMMAND = str(Path(sys.executable).with_name("ctrpipe"))
 
 
@@ -80,6 +83,41 @@ def time_first_step(rows: Path, output: Path, kernels: Path | None) -> float:
     if found is None:
         raise SystemExit("ctrpipe train did not say when its first step was done")
     return float(found[1])
+
+
+def write_wide_rows(file: Path) -> None:
+    """300 rows of 5,000 columns: of whole numbers, of fractions and of texts, by turns."""
+    chance = random.Random(0)  # noqa: S311 - nothing is secret
+    makers = [
+        lambda: str(chance.randrange(20)),
+        lambda: f"{chance.gauss(0, 1):.4f}",
+        lambda: f"v{chance.randrange(40)}",
+    ]
+    columns = [makers[place % 3] for place in range(WIDE_COLUMNS)]
+    lines = ["label," + ",".join(f"x{place}" for place in range(WIDE_COLUMNS))]
+    for _ in range(300):
+        lines.append(",".join([str(chance.randrange(2)), *(make() for make in columns)]))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def time_wide(rows: Path) -> dict[str, tuple[float, float]]:
+    """By command: seconds, and seconds of a core, which others on the machine lengthen less."""
+    config = rows.with_suffix(".yaml")
+    commands = {
+        "init": [COMMAND, "init", str(rows), "--output", str(config), "--overwrite"],
+        "check": [COMMAND, "check", str(config)],
+    }
+    found = {}
+    for name, command in commands.items():
+        before, started = _cpu_of_children(), time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        found[name] = time.perf_counter() - started, _cpu_of_children() - before
+    return found
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def prepare_job(rows: Path, output: Path) -> Path:
@@ -172,6 +210,9 @@ def main() -> None:
             )
             for number in range(min(repeats, COLD_REPEATS))
         ]
+        wide_rows = Path(temporary) / "wide.csv"
+        write_wide_rows(wide_rows)
+        wide = [time_wide(wide_rows) for _ in range(min(repeats, COLD_REPEATS))]
         members = time_members(prepare_job(rows, Path(temporary) / "job"), repeats)
     spreads = {
         "ctrpipe --help": Spread.of(helps),
@@ -180,6 +221,10 @@ def main() -> None:
         "ctrpipe train: first step done": Spread.of(warm),
         "the same without compiled kernels": Spread.of(cold),
     }
+    for command in ("init", "check"):
+        name = f"ctrpipe {command} of {WIDE_COLUMNS:,} columns"
+        spreads[name] = Spread.of([one[command][0] for one in wide])
+        spreads[f"{name}, seconds of a core"] = Spread.of([one[command][1] for one in wide])
     resident = {}
     for role, starts in members.items():
         name = f"ctrpipe {role}: serves"
