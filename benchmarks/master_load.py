@@ -84,7 +84,7 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
                 "parameter_servers": servers,
                 "workers": {"min": 1, "max": workers},
                 # A loaded machine is late with heartbeats; their rate stays that of the default.
-                "lease_seconds": 30.0,
+                "silence_seconds": 30.0,
             },
         }
     )

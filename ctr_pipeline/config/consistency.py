@@ -195,10 +195,10 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
             belongs = " or ".join(updates)
             source.add(("runtime", key), f"belongs to update: {belongs}, and update is {update}")
     heartbeat = _number(values, ("runtime", "heartbeat_seconds"))
-    lease = _number(values, ("runtime", "lease_seconds"))
+    lease = _number(values, ("runtime", "silence_seconds"))
     if heartbeat is not None and lease is not None and lease < 3 * heartbeat:
         source.add(
-            ("runtime", "lease_seconds"),
+            ("runtime", "silence_seconds"),
             f"{lease} s is below three heartbeats of {heartbeat} s, so that one lost message would "
             "cost a worker its tasks",
         )

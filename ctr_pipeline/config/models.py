@@ -1033,11 +1033,19 @@ class RuntimeConfig(Section):
     heartbeat_seconds: float = Field(
         default=0.2, gt=0, le=60, description="Seconds between a member's reports to the master."
     )
-    lease_seconds: float = Field(
+    silence_seconds: float = Field(
         default=5.0,
         gt=0,
         le=3600,
-        description="A worker that has not reported for so long loses its tasks to others.",
+        description="A member that has not reported for so long is replaced; a worker's tasks go "
+        "to others.",
+    )
+    work_ahead_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        description="Tasks that a worker holds at a time last so long, so that it can go on while "
+        "the master is away.",
     )
     storage_patience_seconds: float = Field(
         default=600.0,

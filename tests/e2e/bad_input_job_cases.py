@@ -79,7 +79,7 @@ JOB_CONFIGS = (
     Case(
         "lease_below_heartbeats",
         _runtime(heartbeat_seconds=10),
-        ("runtime.lease_seconds", "three heartbeats of 10 s"),
+        ("runtime.silence_seconds", "three heartbeats of 10 s"),
         CHECK,
     ),
     Case(

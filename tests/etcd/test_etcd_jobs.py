@@ -26,7 +26,7 @@ def start(tmp_path):
     def begin(server):
         wishes = {"etcd": server.url, "prefix": f"/test-{uuid.uuid4().hex}/"}
         spec = prepare_job(
-            tmp_path / "run", batch_size=2, runtime={"ledger": wishes, "lease_seconds": 5.0}
+            tmp_path / "run", batch_size=2, runtime={"ledger": wishes, "silence_seconds": 5.0}
         )
         world = World(tmp_path / "run", spec)
         world.batch_seconds = 0.003

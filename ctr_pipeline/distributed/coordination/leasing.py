@@ -48,7 +48,9 @@ class Queue:
         return [key for key, task in self.tasks[1:] if task.done_mask == task.mask_at_lease]
 
 
-def holds_enough(queue: Queue, *, lease_seconds: float, num_todo: int, num_workers: int) -> bool:
+def holds_enough(
+    queue: Queue, *, work_ahead_seconds: float, num_todo: int, num_workers: int
+) -> bool:
     """Whether a worker is to wait before it gets another task.
 
     It always gets one; then as much as keeps it busy for a while without a master, but near the end
@@ -56,14 +58,14 @@ def holds_enough(queue: Queue, *, lease_seconds: float, num_todo: int, num_worke
 
     Args:
         queue: What it holds.
-        lease_seconds: For so long it is to be busy.
+        work_ahead_seconds: For so long it is to be busy.
         num_todo: Tasks that nobody holds.
         num_workers: That work, this one included.
     """
     if not queue.tasks:
         return False
     fair_share = math.ceil((num_todo + len(queue.tasks)) / max(1, num_workers))
-    is_busy = queue.rows_left >= lease_seconds * (queue.speed or 0.0)
+    is_busy = queue.rows_left >= work_ahead_seconds * (queue.speed or 0.0)
     return is_busy or len(queue.tasks) >= fair_share
 
 

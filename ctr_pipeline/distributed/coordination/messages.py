@@ -187,7 +187,7 @@ class RegisterReply:
         spec: The job.
         ps_addresses: By index; empty where one is not there yet.
         heartbeat_seconds: Between heartbeats.
-        lease_seconds: Without a heartbeat for so long a worker loses its leases.
+        work_ahead_seconds: Of work that a worker is to hold at a time.
         news_seconds: For which a worker's progress waits for its heartbeat, at most: what is
             trained again if the worker is lost.
     """
@@ -197,7 +197,7 @@ class RegisterReply:
     spec: JobSpec
     ps_addresses: tuple[str, ...]
     heartbeat_seconds: float
-    lease_seconds: float
+    work_ahead_seconds: float
     news_seconds: float = 0.2
 
 

@@ -28,7 +28,7 @@ class JobSettings:
         heartbeat_seconds: Between heartbeats of a member.
         news_seconds: For which a worker's progress waits for its heartbeat, at most.
         has_rounds: Parameter servers wait for the workers that train, and are told of them.
-        lease_seconds: Work that a worker holds at least, by its measured speed.
+        work_ahead_seconds: Work that a worker holds at least, by its measured speed.
         worker_silence_seconds: A worker without a heartbeat for so long is hung.
         server_silence_seconds: A parameter server without a heartbeat for so long is hung.
         start_seconds: A started member that has not registered for so long is hung.
@@ -62,7 +62,7 @@ class JobSettings:
     heartbeat_seconds: float = 1.0
     news_seconds: float = 0.2
     has_rounds: bool = True
-    lease_seconds: float = 5.0
+    work_ahead_seconds: float = 5.0
     worker_silence_seconds: float = 10.0
     server_silence_seconds: float = 10.0
     start_seconds: float = 120.0

@@ -180,7 +180,7 @@ class Master:
             self._spec,
             executor,
             heartbeat_seconds=self._settings.heartbeat_seconds,
-            lease_seconds=self._settings.worker_silence_seconds,
+            work_ahead_seconds=self._settings.work_ahead_seconds,
             news_seconds=self._settings.news_seconds,
             restarts=number,
         )

@@ -39,7 +39,7 @@ class MasterServicer:
         spec: Of the job.
         executor: The machine with its surroundings.
         heartbeat_seconds: Between heartbeats of a member.
-        lease_seconds: Without a heartbeat for so long a worker loses its leases.
+        work_ahead_seconds: Of work that a worker is to hold at a time.
         news_seconds: For which a worker's progress waits for its heartbeat, at most.
         restarts: Masters of this job before this one.
     """
@@ -50,14 +50,14 @@ class MasterServicer:
         executor: JobExecutor,
         *,
         heartbeat_seconds: float,
-        lease_seconds: float,
+        work_ahead_seconds: float,
         news_seconds: float,
         restarts: int,
     ) -> None:
         self._spec = spec
         self._executor = executor
         self._heartbeat_seconds = heartbeat_seconds
-        self._lease_seconds = lease_seconds
+        self._work_ahead_seconds = work_ahead_seconds
         self._news_seconds = news_seconds
         self._restarts = restarts
         self._server: RpcServer | None = None
@@ -95,7 +95,7 @@ class MasterServicer:
             spec=self._spec,
             ps_addresses=() if refused else self._executor.ps_addresses,
             heartbeat_seconds=self._heartbeat_seconds,
-            lease_seconds=self._lease_seconds,
+            work_ahead_seconds=self._work_ahead_seconds,
             news_seconds=self._news_seconds,
         )
 

@@ -75,7 +75,7 @@ def plan_job(
     members = spec.num_parameter_servers + workers.most + runtime.standby_workers
     crowded = members / _MOST_HEARTBEATS_A_SECOND
     # Three may be lost on the way before a member counts as silent.
-    heartbeat = max(runtime.heartbeat_seconds, min(crowded, runtime.lease_seconds / 3))
+    heartbeat = max(runtime.heartbeat_seconds, min(crowded, runtime.silence_seconds / 3))
     settings = JobSettings(
         num_parameter_servers=spec.num_parameter_servers,
         min_workers=workers.least,
@@ -91,10 +91,10 @@ def plan_job(
         heartbeat_seconds=heartbeat,
         news_seconds=min(heartbeat, max(_NEWS_SECONDS, crowded)),
         has_rounds=spec.update.mode != "async",
-        lease_seconds=runtime.lease_seconds,
-        worker_silence_seconds=runtime.lease_seconds,
-        server_silence_seconds=runtime.lease_seconds,
-        most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, runtime.lease_seconds / 3),
+        work_ahead_seconds=runtime.work_ahead_seconds,
+        worker_silence_seconds=runtime.silence_seconds,
+        server_silence_seconds=runtime.silence_seconds,
+        most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, runtime.silence_seconds / 3),
         storage_patience_seconds=runtime.storage_patience_seconds,
         max_task_failures=runtime.max_task_failures,
         max_dropped_tasks=runtime.max_dropped_tasks,

@@ -142,7 +142,7 @@ class Session:
         self._leaving = False
         self._error: CtrPipelineError | None = None
         self._heartbeat_seconds = self._news_seconds = _ASK_AGAIN_SECONDS
-        self._lease_seconds = 5.0
+        self._work_ahead_seconds = 5.0
         self._heartbeat_at = 0.0
         """When the last one was sent."""
         self._hurry = False
@@ -384,7 +384,7 @@ class Session:
             seconds = self._book.task_seconds
             wanted = _FEWEST_TASKS
             if seconds > 0:
-                wanted = max(wanted, 1 + int(self._lease_seconds / seconds))
+                wanted = max(wanted, 1 + int(self._work_ahead_seconds / seconds))
             return max(0, min(wanted, _MOST_TASKS) - self._book.num_open)
 
     def _register(self) -> None:
@@ -404,7 +404,7 @@ class Session:
             self._registered = True
             self._spec = reply.spec
             self._heartbeat_seconds = reply.heartbeat_seconds
-            self._lease_seconds = reply.lease_seconds
+            self._work_ahead_seconds = reply.work_ahead_seconds
             self._news_seconds = reply.news_seconds
             self._move_to(Route(reply.generation, reply.ps_addresses))
             self._lease_at = 0.0

@@ -95,7 +95,7 @@ def make_settings(**changes: Any) -> JobSettings:
         checkpoint_seconds=2.0,
         keep_checkpoints=1,
         full_every=3,
-        lease_seconds=5.0,
+        work_ahead_seconds=5.0,
         worker_silence_seconds=3.0,
         server_silence_seconds=3.0,
         start_seconds=20.0,

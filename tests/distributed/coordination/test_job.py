@@ -425,7 +425,7 @@ def test_a_worker_of_another_generation_waits():
 
 
 def test_a_fast_worker_gets_work_for_some_seconds_and_a_slow_one_a_task():
-    bench = Bench(lease_seconds=5.0)
+    bench = Bench(work_ahead_seconds=5.0)
     bench.begin_training("fast", "slow")
     for index, name, seconds in ((0, "fast", 2.0), (1, "slow", 64.0)):
         (task,) = bench.lease(index, name).tasks
@@ -446,7 +446,7 @@ def test_a_lease_whose_reply_was_lost_is_given_again():
 
 
 def test_an_idle_worker_takes_over_what_a_busy_one_has_not_begun():
-    bench = Bench(lease_seconds=1e6)
+    bench = Bench(work_ahead_seconds=1e6)
     bench.begin_training("a", "b")
     (first,) = bench.lease(0, "a", most=1).tasks
     bench.heartbeat("worker", 0, "a", bench.report(first, 15))
@@ -1953,7 +1953,7 @@ def test_the_number_of_servers_may_change_when_a_job_goes_on():
 
 
 def test_fewer_workers_are_asked_for_and_more_again():
-    bench = Bench(max_workers=3, lease_seconds=1e6)
+    bench = Bench(max_workers=3, work_ahead_seconds=1e6)
     bench.begin_training("a", "b", "c")
     for index, name in enumerate("abc"):
         bench.see("worker", index, name)
@@ -1971,7 +1971,7 @@ def test_fewer_workers_are_asked_for_and_more_again():
 
 
 def test_who_is_to_leave_ends_what_it_has_begun_and_gives_the_rest_back():
-    bench = Bench(lease_seconds=1e6)
+    bench = Bench(work_ahead_seconds=1e6)
     bench.begin_training("a", "b")
     (task,) = bench.lease(1, "b", most=1).tasks
     bench.heartbeat("worker", 1, "b", bench.report(task, 1))

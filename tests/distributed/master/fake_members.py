@@ -92,7 +92,7 @@ def prepare_job(
                 "parameter_servers": servers,
                 "workers": {"min": 1, "max": workers},
                 "heartbeat_seconds": 0.03,
-                "lease_seconds": 1.5,
+                "silence_seconds": 1.5,
             }
             | (runtime or {}),
         }

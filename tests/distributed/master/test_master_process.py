@@ -74,7 +74,7 @@ class MasterProcess:
 @contextmanager
 def job(tmp_path, **wishes):
     # Members are threads of a busy process: they may be late.
-    runtime = {"lease_seconds": 5.0}
+    runtime = {"silence_seconds": 5.0}
     world = World(tmp_path / "run", prepare_job(tmp_path / "run", runtime=runtime, **wishes))
     master = MasterProcess(world)
     try:

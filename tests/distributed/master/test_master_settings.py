@@ -64,11 +64,12 @@ def test_wishes_become_settings(spec):
         spec,
         workers={"min": 2, "max": 5},
         standby_workers=1,
-        lease_seconds=9.0,
+        silence_seconds=9.0,
+        work_ahead_seconds=7.0,
         max_task_failures=4,
     )
     assert (found.min_workers, found.max_workers, found.standby_workers) == (2, 5, 1)
-    assert found.worker_silence_seconds == found.lease_seconds == 9.0
+    assert (found.worker_silence_seconds, found.work_ahead_seconds) == (9.0, 7.0)
     assert found.max_task_failures == 4
     assert found.scores_folder == "/scores"
     assert found.valid is not None
@@ -82,7 +83,7 @@ def test_wishes_become_settings(spec):
 def test_members_of_a_large_job_are_heard_less_often(spec, workers, heartbeat, news):
     spec = replace(spec, num_parameter_servers=2)
     bounds = {"min": 1, "max": workers}
-    found = plan(spec, workers=bounds, lease_seconds=5.0, heartbeat_seconds=1.0)
+    found = plan(spec, workers=bounds, silence_seconds=5.0, heartbeat_seconds=1.0)
     assert (found.heartbeat_seconds, found.news_seconds) == pytest.approx((heartbeat, news))
 
 
@@ -93,7 +94,7 @@ def test_servers_that_gather_no_rounds_are_told_of_no_workers(spec):
 
 def test_a_sleep_of_the_machine_never_counts_as_silence(spec):
     for seconds in (0.5, 5.0, 60.0):
-        found = plan(spec, lease_seconds=seconds)
+        found = plan(spec, silence_seconds=seconds)
         assert found.most_clock_step_seconds < found.worker_silence_seconds
 
 

@@ -97,7 +97,7 @@ def _new_leases(state: JobState, member: MemberState, board: TaskBoard, most: in
         and len(keys) < most
         and not holds_enough(
             queue,
-            lease_seconds=state.settings.lease_seconds,
+            work_ahead_seconds=state.settings.work_ahead_seconds,
             num_todo=board.num_todo,
             num_workers=num_workers,
         )
