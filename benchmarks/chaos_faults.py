@@ -25,7 +25,7 @@ from ctr_pipeline.distributed.master.status import MemberView
 
 _TRIES = 5
 _AT_WORK_SECONDS = 10.0
-_CGROUPS = Path("/sys/fs/cgroup/memory")
+_CGROUPS = Path("/sys/fs/cgroup")
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
 
@@ -291,12 +291,9 @@ def wake_up_zombie(chaos: Disturbance) -> None:
 
 def squeeze_worker(chaos: Disturbance) -> None:
     """One more worker is asked for than there is memory for: the system kills one of them."""
-    group = _CGROUPS / f"ctrpipe-chaos-{chaos.run.mark}"
-    group.mkdir()
     run = chaos.run
-    try:
-        run.wait_for("the job", (run.output / "job" / "endpoint.json").exists, 120.0)
-        _move(run, group)
+    run.wait_for("the job", (run.output / "job" / "endpoint.json").exists, 120.0)
+    with _control_group(chaos, "memory") as group:
         chaos.wait_for_moment(0.1, 0.3)
         workers = {run.member_view("worker", index).pid for index in _indices(chaos, "worker")}
         for pid in workers:
@@ -313,8 +310,19 @@ def squeeze_worker(chaos: Disturbance) -> None:
         (group / "memory.limit_in_bytes").write_text("-1", encoding="ascii")
         chaos.wait_for_event("ran out of memory")
         run.call("scale", str(run.output), "--workers", str(len(workers)))
+
+
+@contextlib.contextmanager
+def _control_group(chaos: Disturbance, controller: str) -> Iterator[Path]:
+    """A control group of version 1 that all processes of the run are in meanwhile."""
+    parent = _CGROUPS / controller
+    group = parent / f"ctrpipe-chaos-{chaos.run.mark}"
+    group.mkdir()
+    try:
+        _move(chaos.run, group)
+        yield group
     finally:
-        _move(run, _CGROUPS)
+        _move(chaos.run, parent)
         with contextlib.suppress(OSError):
             group.rmdir()
 
@@ -337,6 +345,24 @@ def slow_down_worker(chaos: Disturbance) -> None:
         chaos.wait_for_event("worker 0", "slow", timeout_seconds=90.0)
 
 
+def refuse_starts(chaos: Disturbance) -> None:
+    """For half a minute the system starts no process and no thread; a worker and a server die."""
+    chaos.wait_for_moment(0.1, 0.3)
+    with _control_group(chaos, "pids") as group:
+        limit = group / "pids.max"
+        limit.write_text("1", encoding="ascii")
+        try:
+            chaos.strike("no more processes and threads")
+            killed = [chaos.signal("worker", 0, KILL), chaos.signal("ps", 0, KILL)]
+            time.sleep(30.0)
+            chaos.wait_for_event("cannot be started", timeout_seconds=5.0)
+        finally:
+            limit.write_text("max", encoding="ascii")
+        chaos.strike("as many as are asked for")
+        for member in killed:
+            chaos.wait_until_replaced(member)
+
+
 # Parameter servers.
 
 
@@ -356,6 +382,33 @@ def kill_all_servers(chaos: Disturbance) -> None:
     chaos.strike(f"SIGKILL to {len(members)} parameter servers")
     for member in members:
         chaos.wait_until_replaced(member)
+
+
+def kill_server_in_state(state: str) -> Callable[[Disturbance], None]:
+    """A parameter server dies while scores are made: `validating`, or `scoring` at the end."""
+
+    def strike(chaos: Disturbance) -> None:
+        run = chaos.run
+        run.wait_for(f"a job that is {state}", lambda: run.now.state == state, 900.0)
+        member = run.member_view("ps", chaos.dice.randrange(2))
+        run.send(member.pid, KILL)
+        chaos.strike(f"SIGKILL to ps {member.index} (process {member.pid}) in '{run.now.state}'")
+        chaos.wait_until_replaced(member)
+
+    return strike
+
+
+def kill_servers_after_training(chaos: Disturbance) -> None:
+    """From the end of the job on every parameter server is killed: export and proof need none."""
+    run = chaos.run
+    run.wait_for("the last score", lambda: run.now.state == "finished", 900.0)
+    servers = [member for member in run.now.members if member.role == "ps"]
+    number = 0
+    for member in servers:
+        with contextlib.suppress(MissedError):
+            run.send(member.pid, KILL)
+            number += 1
+    chaos.strike(f"SIGKILL to {number} of {len(servers)} parameter servers, the others had left")
 
 
 def suspend_server(chaos: Disturbance) -> None:
@@ -767,6 +820,55 @@ def small_disk(folder: Path) -> Iterator[Mapping[str, Any]]:
         subprocess.run(["umount", "--lazy", str(target)], check=True)
 
 
+_STALL_SECONDS = 8.0
+
+
+@contextlib.contextmanager
+def disk_that_stalls(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """A file system of its own for the checkpoints, which can be frozen."""
+    target, image = folder / "run" / "checkpoints", folder / "disk"
+    target.mkdir(parents=True)
+    (folder / "run" / ".lock").touch()
+    with image.open("wb") as file:
+        file.truncate(2 << 30)
+    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(target)], check=True)
+    shutil.rmtree(target / "lost+found")
+    try:
+        yield {}
+    finally:
+        subprocess.run(["umount", "--lazy", str(target)], check=True)
+
+
+def stall_disk(chaos: Disturbance) -> None:
+    """The disk takes nothing for eight seconds while a cut is written, three times."""
+    run = chaos.run
+    folder = run.output / "checkpoints"
+    run.wait_for("a checkpoint", lambda: run.now.checkpoint is not None, 300.0)
+    restarts = sum(run.restarts.values())
+    for _ in range(3):
+        chaos.wait_for_moment(0.1, 0.3)
+        taken = run.now.checkpoint
+        run.wait_for("a new checkpoint", lambda t=taken: _cut(run) > t.cut, 120.0)
+        trained = run.now.records.trained
+        # The next one begins while nothing can be written.
+        subprocess.run(["fsfreeze", "--freeze", str(folder)], check=True)
+        try:
+            chaos.strike(f"the disk stands still for {_STALL_SECONDS:g} s")
+            time.sleep(_STALL_SECONDS)
+        finally:
+            subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
+        frozen = _cut(run)
+        chaos.expect(run.now.records.trained > trained, "training stood still with the disk")
+        run.wait_for("a checkpoint after that", lambda f=frozen: _cut(run) > f, 60.0)
+    found = sum(run.restarts.values())
+    chaos.expect(found == restarts, f"{found - restarts} members were restarted for a slow disk")
+
+
+def _cut(run: WatchedRun) -> int:
+    return 0 if run.now.checkpoint is None else run.now.checkpoint.cut
+
+
 # etcd.
 
 _ETCD: dict[str, Any] = {}
@@ -951,9 +1053,34 @@ FAULTS: tuple[Fault, ...] = (
         ends=1,
         is_core=True,
     ),
+    Fault(
+        "starts_refused",
+        "no process or thread starts for 30 s, a worker and a PS `kill -9`",
+        refuse_starts,
+        most_stall_seconds=60.0,
+        needs_root=True,
+    ),
     Fault("worker_slow", "slow worker", slow_down_worker, runtime=_THREE_WORKERS),
     Fault("ps_killed", "PS `kill -9`", kill_server, most_stall_seconds=10.0, is_core=True),
     Fault("all_ps_killed", "all PS `kill -9`", kill_all_servers, most_stall_seconds=10.0),
+    Fault(
+        "ps_killed_in_validation",
+        "PS `kill -9` while an epoch is validated",
+        kill_server_in_state("validating"),
+        is_alone=True,
+    ),
+    Fault(
+        "ps_killed_in_scoring",
+        "PS `kill -9` while the test rows are scored",
+        kill_server_in_state("scoring"),
+        is_alone=True,
+    ),
+    Fault(
+        "ps_killed_after_training",
+        "all PS `kill -9` before export and proof",
+        kill_servers_after_training,
+        is_alone=True,
+    ),
     Fault("ps_hung", "PS SIGSTOP for good", suspend_server, most_stall_seconds=10.0),
     Fault(
         "ps_killed_between_acks",
@@ -1038,6 +1165,14 @@ FAULTS: tuple[Fault, ...] = (
         "disk full in a checkpoint",
         fill_disk,
         surroundings=small_disk,
+        needs_root=True,
+    ),
+    Fault(
+        "disk_stalled",
+        "checkpoints' disk stands still for 8 s in three cuts",
+        stall_disk,
+        most_stall_seconds=10.0,
+        surroundings=disk_that_stalls,
         needs_root=True,
     ),
     Fault("etcd_restarted", "etcd `kill -9`, back in 3 s", restart_etcd, surroundings=real_etcd),

@@ -25,6 +25,15 @@ _MOST_ROW_THREADS = 8
 _CORES_TO_LEAVE_ONE = 4
 
 
+EXIT_NO_THREAD = 73
+"""Exit code of a process to which the system refused a thread."""
+
+
+def is_refused_thread(error: BaseException) -> bool:
+    """Whether an error says that the system allows no more threads; CPython has no type for it."""
+    return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+
+
 @dataclass(frozen=True)
 class ThreadShares:
     """Threads of each library and pool. Those of one phase do not exceed the cores.

@@ -1,6 +1,7 @@
 """What ends a command, as an exit code and as words: the one place where errors become either.
 
-0 done; 1 the user can mend it; 3 a bug; 75 try again; 130 and 143 stopped by Ctrl-C or SIGTERM.
+0 done; 1 the user can mend it; 3 a bug; 73 no more threads; 75 try again; 130 and 143 stopped by
+Ctrl-C or SIGTERM.
 """
 
 import errno
@@ -19,6 +20,7 @@ from ctr_pipeline.cli.session import Session, print_json
 from ctr_pipeline.durable import not_through_links
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted, printable
 from ctr_pipeline.interruption import handle_signals
+from ctr_pipeline.machine import EXIT_NO_THREAD, is_refused_thread
 from ctr_pipeline.tracebacks import render_traceback, summarize
 
 EXIT_USER = 1
@@ -64,6 +66,10 @@ def exit_code_of(action: Callable[[], int | None], session: Session) -> int:
             place = str(error.filename) if error.filename else None
             remedy = _MENDABLE[error.errno]
             return _fail(session, CtrPipelineError(message, place=place, remedy=remedy), EXIT_USER)
+        if is_refused_thread(error):
+            remedy = "Raise the limit of processes (ulimit -u, or pids.max of the control group)"
+            refused = CtrPipelineError("the system allows no more threads", remedy=remedy)
+            return _fail(session, refused, EXIT_NO_THREAD)
         return _bug(error, session)
 
 

@@ -1,5 +1,6 @@
 """Progress as plain lines, for logs and pipes: at the start, every ten seconds, at the end."""
 
+import logging
 import sys
 import threading
 import time
@@ -7,8 +8,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
+from ctr_pipeline.machine import is_refused_thread
 from ctr_pipeline.reporting.formats import visible_text
 
+_LOGGER = logging.getLogger(__name__)
 INTERVAL_SECONDS = 10.0
 
 
@@ -34,6 +37,7 @@ class LineProgress:
         self._lock = threading.Lock()
         self._open: list[LineTask] = []
         self._stop = threading.Event()
+        self._is_beating = False
 
     def task(self, name: str, *, total: int | None, unit: str = "rows") -> "LineTask":
         """Says that `name` begins."""
@@ -42,9 +46,8 @@ class LineProgress:
         task = LineTask(self, name, total=total, unit=unit, clock=self._clock)
         with self._lock:
             self._open.append(task)
-            if self._heartbeat and len(self._open) == 1:
-                self._stop = threading.Event()
-                threading.Thread(target=self._beat_until, args=(self._stop,), daemon=True).start()
+            if self._heartbeat and not self._is_beating:
+                self._start_beating()
         return task
 
     def say(self, text: str) -> None:
@@ -69,6 +72,19 @@ class LineProgress:
             self._open = [other for other in self._open if other is not task]
             if not self._open:
                 self._stop.set()
+                self._is_beating = False
+
+    def _start_beating(self) -> None:
+        """Begins with the periodic lines; where no thread is to be had, with the next task."""
+        stop = threading.Event()
+        try:
+            threading.Thread(target=self._beat_until, args=(stop,), daemon=True).start()
+        except RuntimeError as error:
+            if not is_refused_thread(error):
+                raise
+            _LOGGER.warning("The system allows no more threads: there are fewer lines of progress")
+        else:
+            self._stop, self._is_beating = stop, True
 
     def _beat_until(self, stop: threading.Event) -> None:
         while not stop.wait(1.0):

@@ -269,6 +269,12 @@ class TestErrors:
         assert code == 1
         assert message in err
 
+    def test_a_refused_thread_is_no_bug_and_has_a_code_of_its_own(self, capsys, pipeline, config):
+        pipeline.error = RuntimeError("can't start new thread")
+        code, _, err = call(capsys, "run", config, "-q")
+        assert code == 73
+        assert err.startswith("error: the system allows no more threads. Raise the limit")
+
     @pytest.mark.parametrize(
         ("error", "code", "name"),
         [

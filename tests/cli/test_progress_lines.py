@@ -1,3 +1,4 @@
+import contextlib
 import io
 
 import pytest
@@ -81,6 +82,28 @@ def test_heartbeat_ends_with_the_work(stream):
         (thread,) = [one for one in threading.enumerate() if one.daemon][-1:]
     thread.join(timeout=5)
     assert not thread.is_alive()
+
+
+def test_work_goes_on_without_the_thread_of_its_lines_which_the_next_work_has(stream, monkeypatch):
+    import threading
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    progress = LineProgress(stream)
+    before = set(threading.enumerate())
+    with contextlib.ExitStack() as stack:
+        with monkeypatch.context() as refused:
+            refused.setattr("threading.Thread.start", refuse)
+            stack.enter_context(progress.task("outer", total=None))
+        assert not set(threading.enumerate()) - before
+        with progress.task("inner", total=None):
+            (thread,) = set(threading.enumerate()) - before
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+    assert [line.split(":")[0] for line in stream.getvalue().splitlines()] == [
+        *("outer", "inner", "inner", "outer")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.endings import signal_of, spoken_exit
 from ctr_pipeline.distributed.coordination.launching import ExitReason
+from ctr_pipeline.machine import EXIT_NO_THREAD
 
 _FIRST_DELAY_SECONDS = 0.5
 _MOST_DELAY_SECONDS = 60.0
@@ -71,6 +72,8 @@ def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_b
         return f"{member} ended without being asked to"
     spoken = "" if exit_code is None else spoken_exit(exit_code)
     if reason == "not_started":
+        if exit_code == EXIT_NO_THREAD:
+            return f"{member} ended, as the system allowed it no more threads"
         return f"{member} could not be started"
     by_signal = exit_code is not None and signal_of(exit_code) is not None
     if reason == "killed" and by_signal:

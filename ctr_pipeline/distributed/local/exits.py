@@ -9,6 +9,7 @@ from ctr_pipeline.distributed.coordination.endings import (
     signal_of,
 )
 from ctr_pipeline.distributed.coordination.launching import ExitReason
+from ctr_pipeline.machine import EXIT_NO_THREAD
 
 
 def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
@@ -24,6 +25,8 @@ def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
     number = signal_of(exit_code)
     if asked and number in BY_SOMEBODY:
         return "killed"
+    if exit_code == EXIT_NO_THREAD:
+        return "not_started"
     if exit_code == EXIT_OUT_OF_MEMORY or (exit_code == -signal.SIGKILL and oom_kills > 0):
         return "out_of_memory"
     return "killed" if number in BY_SOMEBODY else "error"

@@ -71,6 +71,7 @@ from ctr_pipeline.errors import (
     StorageError,
     TrainingError,
 )
+from ctr_pipeline.machine import is_refused_thread
 
 _LOGGER = logging.getLogger(__name__)
 # A source holds when so few keys are left that have changed; or after so many answers, as its
@@ -515,6 +516,10 @@ class PsCore:
             except CtrPipelineError as error:
                 _LOGGER.warning("cut %d cannot be restored: %s", request.cut, error)
                 return RestoreReply(str(error), 0, damaged=isinstance(error, CheckpointError))
+            except RuntimeError as error:
+                if not is_refused_thread(error):
+                    raise
+                return RestoreReply("the system allows no more threads", 0)
             with self._lock:
                 if self._is_outrun_by(request):
                     return _too_old(self._announced)

@@ -4,6 +4,7 @@ import logging
 import os
 
 from ctr_pipeline.distributed.coordination.endings import EXIT_HALF_UPDATED, EXIT_OUT_OF_MEMORY
+from ctr_pipeline.machine import EXIT_NO_THREAD, is_refused_thread
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -15,4 +16,6 @@ def end_process(error: BaseException) -> None:
     """
     _LOGGER.critical("An update failed half way; the process ends", exc_info=error)
     logging.shutdown()
+    if is_refused_thread(error):
+        os._exit(EXIT_NO_THREAD)
     os._exit(EXIT_OUT_OF_MEMORY if isinstance(error, MemoryError) else EXIT_HALF_UPDATED)

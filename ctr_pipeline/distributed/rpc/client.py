@@ -1,5 +1,6 @@
 """The calling side of a member."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
@@ -11,6 +12,7 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.certificates import SERVING_ROLES, Role, role_name
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
+from ctr_pipeline.machine import is_refused_thread
 
 T = TypeVar("T")
 
@@ -166,14 +168,29 @@ class RpcClient:
         """Sends bytes and returns at once.
 
         Raises:
-            PeerUnavailable: The client was closed.
+            PeerUnavailable: The client was closed, or the system allows no more threads.
         """
+        self._require_thread()
         invoke = self._unary(method)
         try:
             call = invoke.future(data, timeout=deadline_seconds, metadata=self._metadata)
         except ValueError as error:
             raise _closed(error, self.address) from None
         return PendingCall(call, self.address)
+
+    def _require_thread(self) -> None:
+        """Makes sure that gRPC can start the thread that takes the answers of a connection.
+
+        Where it is refused that, it never starts another, and no answer arrives any more.
+        """
+        try:
+            thread = threading.Thread(target=bool, daemon=True)
+            thread.start()
+        except RuntimeError as error:
+            if not is_refused_thread(error):
+                raise
+            raise PeerUnavailable("no thread to wait for it", place=self.address) from error
+        thread.join()
 
     def close(self) -> None:
         """Ends the connection; calls under way become `PeerUnavailable`."""

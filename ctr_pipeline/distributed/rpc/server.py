@@ -25,6 +25,7 @@ from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage, Refusal
 from ctr_pipeline.distributed.rpc.later import Finish, LaterReply
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.machine import is_refused_thread
 from ctr_pipeline.tracebacks import summarize
 
 _LOGGER = logging.getLogger(__name__)
@@ -87,6 +88,21 @@ class ByteCount:
         return self._total
 
 
+class _Handlers(ThreadPoolExecutor):
+    """Threads of which the system may refuse all but the first: calls wait for those there are.
+
+    gRPC hands calls over in the one thread by which it takes them, and an error would end that.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not (self._threads and is_refused_thread(error)):
+                raise
+            _LOGGER.warning("The system allows no more threads: calls wait for those there are")
+
+
 class RpcServer:
     """Serves one service to members of the job, and to nobody else.
 
@@ -117,7 +133,7 @@ class RpcServer:
         self._received = ByteCount()
         self._sent = ByteCount()
         self._unread = _UnreadCalls(clock)
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=service)
+        self._threads = _Handlers(num_threads, thread_name_prefix=service)
         self._server = grpc.server(
             self._threads,
             interceptors=[_Gate(access, self._unread, clock)],
@@ -166,6 +182,8 @@ class RpcServer:
             port = self._bind()
         except RuntimeError:
             raise _explain_bind(self._address) from None
+        # One thread that is sure to be there, before the first call.
+        self._threads.submit(bool)
         self._server.start()
         return f"{host}:{port}"
 

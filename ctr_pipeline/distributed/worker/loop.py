@@ -35,6 +35,7 @@ from ctr_pipeline.distributed.worker.ps_client import Moved, PushOutcome, Rolled
 from ctr_pipeline.distributed.worker.session import Route, Session
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.machine import is_refused_thread
 from ctr_pipeline.tracebacks import render_traceback
 from ctr_pipeline.training.batches import Position, Prefetcher, pad
 from ctr_pipeline.training.compiled import CompiledModel
@@ -345,7 +346,10 @@ class WorkerLoop:
         except Superseded:
             self._let_go(batch.task)
             return
-        except Exception as error:  # noqa: BLE001  raised again once the master knows of it
+        except Exception as error:
+            # The master is to know of it first, unless it is not the task's fault.
+            if is_refused_thread(error):
+                raise
             self._give_up(batch.task, error)
         self._speed.add(batch.num_valid)
 

@@ -55,6 +55,8 @@ def test_out_of_memory_names_the_size_and_the_remedy():
         ("killed", None, "worker 0 was killed"),
         ("evicted", 137, "worker 0 was evicted"),
         ("node_lost", None, "worker 0 was lost with its node"),
+        ("not_started", 70, "worker 0 could not be started"),
+        ("not_started", 73, "worker 0 ended, as the system allowed it no more threads"),
         ("completed", 0, "worker 0 ended without being asked to"),
         ("out_of_memory", 71, "worker 0 ran out of memory: give it more, or set a smaller"),
     ],

@@ -361,7 +361,14 @@ def test_rows_that_are_half_made_end_the_server(make_spec, make_core, make_optim
     assert [type(error) for error in ended] == [MemoryError]
 
 
-@pytest.mark.parametrize(("error", "code"), [("MemoryError()", 71), ("ValueError('x')", 72)])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("MemoryError()", 71),
+        ("ValueError('x')", 72),
+        ('RuntimeError("can\'t start new thread")', 73),
+    ],
+)
 def test_the_end_of_a_server_tells_why(error, code):
     program = (
         "import logging; logging.basicConfig();"

@@ -388,6 +388,25 @@ def test_files_that_are_away_are_no_damage_and_are_restored_once_they_are_back(
     assert Job([core], 1).counts() == expected_counts([0])
 
 
+def test_a_restore_waits_for_threads_as_for_storage(
+    make_spec, make_core, make_optimizer, monkeypatch
+):
+    core = make_core(counting(make_spec(), make_optimizer))
+    Caller(core).init()
+    Job([core], 0).train([0])
+    request = restore_request(take_cut([core], 0, 1), 1, 1)
+    with monkeypatch.context() as refused:
+
+        def refuse(_):
+            raise RuntimeError("can't start new thread")
+
+        refused.setattr("threading.Thread.start", refuse)
+        reply = core.restore(request)
+        assert (reply.refused, reply.damaged) == ("the system allows no more threads", False)
+    assert core.restore(request).refused == ""
+    assert Job([core], 1).counts() == expected_counts([0])
+
+
 def test_no_cut_is_written_where_its_folder_is_away(make_spec, make_core, make_optimizer):
     core = make_core(counting(make_spec(), make_optimizer))
     Caller(core).init()

@@ -1,5 +1,6 @@
 """Server and client together, over the loopback device."""
 
+import contextlib
 import datetime
 import os
 import random
@@ -132,6 +133,41 @@ def open_pair(tmp_path):
     pair = Pair(Access.create(tmp_path, False))
     yield pair
     pair.close()
+
+
+@pytest.fixture
+def refused_threads(monkeypatch):
+    """Begins to refuse threads, until its end."""
+
+    @contextlib.contextmanager
+    def refuse():
+        def start(_):
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.Thread.start", start)
+            yield
+
+    return refuse
+
+
+class TestNoThreads:
+    """The system allows no more threads."""
+
+    def test_calls_wait_for_the_thread_that_there_is(self, open_pair, refused_threads):
+        with refused_threads():
+            for number in range(3):
+                answer = open_pair.client.call("Double", Ask(number), Answer, deadline_seconds=5)
+                assert answer == Answer(str(2 * number))
+        assert open_pair.client.call("Double", Ask(21), Answer, deadline_seconds=5) == Answer("42")
+
+    def test_a_call_that_nobody_can_wait_for_is_tried_again_with_success(
+        self, open_pair, refused_threads
+    ):
+        with refused_threads(), pytest.raises(PeerUnavailable, match="no thread"):
+            open_pair.client.start_bytes("Reverse", b"abc", deadline_seconds=5)
+        call = open_pair.client.start_bytes("Reverse", b"abc", deadline_seconds=5)
+        assert call.result() == b"cba"
 
 
 class TestCalls:

@@ -387,6 +387,16 @@ def test_a_failure_of_the_model_reaches_the_master_and_ends_the_worker(
     assert not report.finished
 
 
+def test_a_refused_thread_ends_the_worker_and_is_no_failure_of_its_task(make_world, compiled):
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    world = make_world()
+    with pytest.raises(RuntimeError, match="new thread"):
+        world.run(BrokenModel(compiled, refuse))
+    assert not any(report.failure for report in world.master.reports.values())
+
+
 def test_a_loss_that_is_no_number_is_told_with_its_step(make_world, compiled):
     world = make_world()
 
