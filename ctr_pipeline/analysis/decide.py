@@ -5,7 +5,7 @@ since a column may be sensitive.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -71,6 +71,7 @@ def decide_features(
     lists: Mapping[str, ListSpec] = _NO_LISTS,
     times: Mapping[str, str] = _NO_TIMES,
     whole_numbers: Mapping[str, WholeNumbers] = _NO_WHOLE_NUMBERS,
+    counters: Collection[str] = (),
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """Decides each column's transforms.
 
@@ -82,6 +83,7 @@ def decide_features(
         times: Columns whose values are points in time in a format that is not told from texts.
         whole_numbers: What the whole numbers of columns say about the click; ids among them are
             read as text.
+        counters: Columns of whole numbers that ascend from row to row in the first rows.
 
     Returns:
         The features, and a decision for every column except the label.
@@ -101,6 +103,7 @@ def decide_features(
             cut=lists.get(column),
             format=times.get(column),
             judged=whole_numbers.get(column),
+            is_counter=column in counters,
         )
         if feature is not None:
             features.append(feature)
@@ -116,6 +119,7 @@ def _decide_column(
     cut: ListSpec | None,
     format: str | None,
     judged: WholeNumbers | None,
+    is_counter: bool,
 ) -> tuple[FeatureSpec | None, str]:
     known = statistics.column(column)
     if known.column_type is not column_type:
@@ -127,6 +131,11 @@ def _decide_column(
         format = ISO
     # None of these has to repeat as a whole to tell something.
     problem = _unusable(known) if format is None and cut is None else _all_missing(known)
+    if is_counter and format is None and known.num_distinct == known.count:
+        problem = (
+            f"it counts the rows: whole numbers that ascend from row to row, each of its "
+            f"{known.count:,} values once"
+        )
     problem = problem or describe_leak(known, statistics.label_rate)
     if problem is not None:
         return None, problem

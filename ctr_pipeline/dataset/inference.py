@@ -62,6 +62,8 @@ _MOST_DENSE = 0.5
 """Share of the seconds in between that have a value, above which numbers are counted up."""
 _LEAST_TIMES = 50
 _LONGEST_VECTOR = 1024
+_LEAST_COUNTED = 10
+"""Rows, below which values may ascend by chance."""
 _WEIGHTED_ELEMENT = re.compile(rf"([^:]+):({WEIGHT_NUMBER})")
 
 
@@ -207,3 +209,23 @@ def infer_sequence(values: pa.Array | pa.ChunkedArray) -> SequenceSpec | None:
         ):
             return SequenceSpec(delimiter=delimiter, weights=has_weights)
     return None
+
+
+def counts_rows(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether whole numbers ascend from row to row, each once, as a counter of rows does.
+
+    Args:
+        values: Numbers or texts of one column's first rows; NULL where missing.
+    """
+    if values.null_count or len(values) < _LEAST_COUNTED:
+        return False
+    if pa.types.is_string(values.type):
+        if not pc.all(pc.match_substring_regex(values, r"^[+-]?\d{1,15}$")).as_py():
+            return False
+        values = values.cast(pa.int64())
+    if pa.types.is_floating(values.type) and not pc.all(pc.equal(values, pc.floor(values))).as_py():
+        return False
+    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+        return False
+    numbers = values.to_numpy()
+    return bool((numbers[1:] > numbers[:-1]).all())

@@ -26,6 +26,8 @@ NUMBER = "number"
 
 _NUMBER_TEXT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _MERGE_ABOVE = 1 << 20
+_LEAST_TIMES = 5
+"""Different times, below which a split of whole ones is far from its share."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -78,6 +80,35 @@ def find_time_column(
             remedy="Leave time_format out, or leave the column out of features",
         )
     return TimeColumn(name, NUMBER if is_number else format)
+
+
+def find_unordered_time(head: pa.Table, formats: Mapping[str, str]) -> str | None:
+    """The column of times by which rows are to be divided, as their own order is another one.
+
+    None where the rows ascend by one of the columns, and where too few tell a time: a row without
+    one cannot be divided. Of several columns the one with the most different times is meant: what
+    happens has more of them than what was published or signed up for.
+
+    Args:
+        head: The first rows.
+        formats: Columns of times, and the format of each among those of `datetime_formats`.
+    """
+    found: dict[str, int] = {}
+    for name, format in formats.items():
+        values = head.column(name).combine_chunks()
+        if pa.types.is_string(values.type):
+            seconds = parse_seconds(text_buffers(values), format)
+            values = pa.array(seconds, mask=seconds == NO_TIME)
+        if values.null_count:
+            continue
+        if pa.types.is_temporal(values.type):
+            values = values.cast(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+        times = values.to_numpy(zero_copy_only=False)
+        if (times[1:] >= times[:-1]).all():
+            return None
+        found[name] = len(np.unique(times))
+    most = max(found, key=lambda name: found[name], default=None)
+    return most if most is not None and found[most] >= _LEAST_TIMES else None
 
 
 def points_in_time(values: pa.Array, format: str) -> npt.NDArray[np.float64]:

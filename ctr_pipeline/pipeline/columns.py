@@ -14,7 +14,7 @@ from ctr_pipeline.analysis.whole_numbers import Nature, WholeNumbers
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
-from ctr_pipeline.dataset.inference import infer_sequence
+from ctr_pipeline.dataset.inference import counts_rows, infer_sequence
 from ctr_pipeline.dataset.near_numbers import NearNumber
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import (
@@ -223,6 +223,7 @@ def complete_features(
         lists={**sequences_in(loaded, head, types), **columns.found_lists},
         times=columns.times,
         whole_numbers=columns.whole_numbers,
+        counters={name for name in types if counts_rows(head.column(name))},
     )
     chosen = dict(columns.explicit)
     unused = {

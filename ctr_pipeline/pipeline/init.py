@@ -19,7 +19,8 @@ from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.paths import names_table
 from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
-from ctr_pipeline.features import ColumnType, FeatureSpec, Transform
+from ctr_pipeline.dataset.times import find_unordered_time
+from ctr_pipeline.features import ColumnType, Datetime, FeatureSpec, Transform
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
@@ -115,6 +116,13 @@ def init_config(
             section["missing_values"] = words
             source = inspect_source(load().config.data)
         decided = decide_from_head(load(), source)
+        time = None if source.format == "table" else _unordered_time(decided)
+        if time is not None:
+            section["split"] = {"valid": 0.1, "test": 0.1, "by": "time", "column": time}
+            notes.append(
+                f"the rows are not in the order of '{time}': they are divided by it, so that the "
+                "latest ones test (data.split)"
+            )
     text = render_config(slug, section, decided)
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -130,6 +138,17 @@ def init_config(
         left_out=tuple((decision.column, decision.reason) for decision in decided.left_out),
         notes=(*notes, *decided.warnings),
     )
+
+
+def _unordered_time(decided: HeadDecisions) -> str | None:
+    """The column of times that rows are to be divided by, as their own order is another one."""
+    formats = {
+        feature.column: step.format
+        for feature in decided.features
+        for step in feature.id or ()
+        if isinstance(step, Datetime)
+    }
+    return find_unordered_time(decided.source.head, formats)
 
 
 def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
@@ -167,7 +186,7 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
 def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> str:
     """The text of the config."""
     source = decided.source
-    by = "random" if source.format == "table" else "order"
+    split = data.get("split", {"valid": 0.1, "test": 0.1, "by": "order"})
     model, train = ModelConfig(), TrainConfig()
     lines = [
         "# Written by ctrpipe init from the head of the data. 'ctrpipe check' shows the plan,",
@@ -195,7 +214,7 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
     lines += [
         *_label_lines(data),
         *_missing_lines(data.get("missing_values", ())),
-        _line(f"  split: {{valid: 0.1, test: 0.1, by: {by}}}", "order | random | hash of a column"),
+        _line(f"  split: {flow_yaml(split)}", "order | random | time or hash of a column"),
         "features:   # number: a dense input; id: an embedded field; features: auto decides anew",
     ]
     lines += [line for feature in decided.features for line in _feature_lines(feature)]

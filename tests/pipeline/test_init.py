@@ -1,4 +1,5 @@
 import random
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -229,3 +230,95 @@ def test_numbers_with_a_sign_are_texts_for_a_reason(init):
     (note,) = result.notes
     assert note.startswith("'price' holds numbers with a currency sign in 100.0% of its values ('$")
     assert "(numbers with a currency sign in 100.0% of its values)" in result.output.read_text()
+
+
+def table_of_times(times, name="x1"):
+    chance = random.Random(2)
+    lines = [f"click,{name},user"]
+    for time in times:
+        lines.append(f"{int(chance.random() < 0.3)},{time},u{chance.randrange(30)}")
+    return "\n".join(lines) + "\n"
+
+
+def shuffled_seconds(num_rows=400):
+    return random.Random(3).sample(range(1_709_251_200, 1_709_251_200 + 20 * 86_400), num_rows)
+
+
+def as_iso(seconds):
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@pytest.mark.parametrize("name", ["x1", "shown_at", "user_id", "b"])
+@pytest.mark.parametrize("write", [str, as_iso])
+def test_rows_that_are_not_in_the_order_of_their_time_are_divided_by_it(init, name, write):
+    result = init(table_of_times(map(write, shuffled_seconds()), name))
+    split = load_config(result.output).config.data.split
+    assert (split.by, split.column) == ("time", name)
+    assert any(f"not in the order of '{name}'" in note for note in result.notes)
+    assert "# order | random | time or hash of a column" in result.output.read_text()
+
+
+@pytest.mark.parametrize("write", [str, as_iso])
+def test_rows_in_the_order_of_their_time_are_divided_by_their_order(init, write):
+    result = init(table_of_times(map(write, sorted(shuffled_seconds()))))
+    assert load_config(result.output).config.data.split.by == "order"
+    assert not result.notes
+
+
+def test_rows_are_divided_by_the_time_that_differs_most(init):
+    seconds = shuffled_seconds()
+    pairs = [f"{as_iso(one // 86_400 * 86_400)[:10]},{as_iso(one)}" for one in seconds]
+    split = load_config(init(table_of_times(pairs, "day,second")).output).config.data.split
+    assert split.column == "second"
+
+
+def test_rows_in_the_order_of_one_of_their_times_keep_it(init):
+    """What was shown is in order; what was published is not, and divides nothing."""
+    seconds = shuffled_seconds()
+    times = zip(map(as_iso, seconds), map(as_iso, sorted(seconds)), strict=True)
+    result = init(table_of_times(map(",".join, times), "published,shown"))
+    assert load_config(result.output).config.data.split.by == "order"
+
+
+def test_times_that_some_rows_lack_divide_no_rows(init):
+    times = [as_iso(one) for one in shuffled_seconds()]
+    times[7] = ""
+    result = init(table_of_times(times))
+    assert load_config(result.output).config.data.split.by == "order"
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32()])
+def test_times_of_parquet(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    seconds = shuffled_seconds()
+    times = pa.array([datetime.fromtimestamp(one, UTC) for one in seconds]).cast(kind)
+    rows = pa.table({"label": [one % 3 % 2 for one in seconds], "x": times})
+    pq.write_table(rows, "rows.parquet")
+    result = init_config("rows.parquet", output=tmp_path / "c.yaml", progress=SilentProgress())
+    split = load_config(result.output).config.data.split
+    assert (split.by, split.column) == ("time", "x")
+
+
+@pytest.mark.parametrize("name", ["x1", "row", "price", "user_id"])
+@pytest.mark.parametrize(
+    "counted", [lambda n: n, lambda n: 10**6 + 3 * n, lambda n: f"{n:06d}", lambda n: -900 + n]
+)
+def test_a_counter_of_rows_is_left_out_whatever_its_name(init, name, counted):
+    result = init(table_of_times(map(counted, range(300)), name))
+    ((column, reason),) = result.left_out
+    assert column == name
+    assert "counts the rows" in reason or "occurs once" in reason
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        random.Random(4).sample(range(300), 300),
+        [*range(299), 298],
+        [n + 0.5 for n in range(300)],
+        [*range(299), ""],
+    ],
+    ids=["shuffled", "twice", "fractions", "missing"],
+)
+def test_numbers_that_count_no_rows_are_features(init, values):
+    assert init(table_of_times(values)).left_out == ()
