@@ -77,6 +77,9 @@ def _render_facts(view: "JobView") -> Table:
     table.add_row("checkpoint", _spoken_checkpoint(view))
     if view.refused_reports:
         table.add_row("refused", f"{view.refused_reports:,} late reports, not counted")
+    if view.master_errors.count:
+        errors = view.master_errors
+        table.add_row("master errors", escape(f"{errors.count:,}; the last in {errors.last}"))
     for name in view.dropped_tasks:
         table.add_row("dropped", escape(name))
     for split in view.final_metrics:

@@ -45,5 +45,5 @@ def _as_payload(view: "JobView") -> dict[str, Any]:
     if payload["best_epoch"] is not None:
         payload["best_epoch"] += 1
     if not view.answering:
-        payload["samples_per_second"] = None
+        payload["samples_per_second"] = payload["master_errors"] = None
     return payload

@@ -4,6 +4,7 @@ import dataclasses
 
 from ctr_pipeline.distributed.coordination.messages import Empty, MemberStats, ScaleRequest
 from ctr_pipeline.distributed.master.status import (
+    NO_ERRORS,
     CheckpointStatus,
     JobEvent,
     JobView,
@@ -67,7 +68,7 @@ def a_view(**changes):
         events=(JobEvent(1_700_000_000.0, "worker-1 was killed", "it is started again", 1.25),),
         dropped_tasks=(),
         refused_reports=0,
-        master_errors=0,
+        master_errors=NO_ERRORS,
         final_metrics=(SplitMetrics("test", 9_000, 0.4444, 0.7777, 1e-5, 1.01),),
     )
     return dataclasses.replace(view, **changes)

@@ -11,6 +11,7 @@ import pytest
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.coordination.messages import ScaleRequest
+from ctr_pipeline.distributed.master.status import MasterErrors
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
 from ctr_pipeline.pipeline import job_control
@@ -78,6 +79,20 @@ class TestStatus:
         assert payload["members"][2]["stats"]["samples_per_second"] == 12_345.0
         assert payload["events"][0]["recovery_seconds"] == 1.25
 
+    def test_errors_that_the_master_went_on_after(self, capsys, run, master):
+        _, out, _ = call(capsys, "status", run)
+        assert "master errors" not in out
+        _, out, _ = call(capsys, "status", run, "--json")
+        assert json.loads(out)["master_errors"] == {"count": 0, "last": ""}
+        master.view = a_view(master_errors=MasterErrors(2, "its checkpoints: IndexError: 3"))
+        _, out, _ = call(capsys, "status", run)
+        assert "2; the last in its checkpoints: IndexError: 3" in out
+        _, out, _ = call(capsys, "status", run, "--json")
+        assert json.loads(out)["master_errors"] == {
+            "count": 2,
+            "last": "its checkpoints: IndexError: 3",
+        }
+
     def test_epochs_count_from_1_for_machines_too(self, capsys, run, master):
         record = EpochRecord(0, 640, 0.5, 0.5, 0.7, 1.0, 1.0, 40_000, 3.0)
         master.view = a_view(epoch=1, history=(record,), best_epoch=0)
@@ -99,7 +114,7 @@ class TestStatus:
         monkeypatch.setattr(job_control, "read_status", lambda job: view)
         _, out, _ = call(capsys, "status", run, "--json")
         payload = json.loads(out)
-        assert payload["samples_per_second"] is None
+        assert payload["samples_per_second"] is payload["master_errors"] is None
         assert {member["stats"] for member in payload["members"]} == {None}
         _, out, _ = call(capsys, "status", run)
         cells = [line.split("│") for line in out.splitlines() if "unknown" in line]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.master.status import JobView, MemberView, RecordCounts
+from ctr_pipeline.distributed.master.status import NO_ERRORS, JobView, MemberView, RecordCounts
 from ctr_pipeline.progress import SilentProgress, SilentTask
 
 
@@ -82,7 +82,7 @@ def view(state="training", *, epoch=0, trained=0, history=(), events=(), members
         events=events,
         dropped_tasks=(),
         refused_reports=0,
-        master_errors=0,
+        master_errors=NO_ERRORS,
         final_metrics=(),
     )
     return replace(shown, **changes)

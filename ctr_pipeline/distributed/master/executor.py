@@ -71,7 +71,13 @@ from ctr_pipeline.distributed.master.ledger.store import (
 from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.speed import SpeedMeter
-from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
+from ctr_pipeline.distributed.master.status import (
+    NO_CUT,
+    NO_ERRORS,
+    JobEvent,
+    MasterErrors,
+    NewestCut,
+)
 from ctr_pipeline.distributed.master.validation import read_record
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable, Refusal
@@ -158,7 +164,7 @@ class JobExecutor:
         self._events: deque[JobEvent] = deque(events, maxlen=_EVENTS_KEPT)
         self._newest_cut = newest_cut
         self._speed = SpeedMeter()
-        self._num_errors = 0
+        self._errors = NO_ERRORS
         self._told_errors: set[str] = set()
         self._progress_due = self._scaling_due = clock()
         self._member_lane = Lane("members", partial(self._stumble, "starting or stopping members"))
@@ -249,9 +255,9 @@ class JobExecutor:
             return tuple(self._events)
 
     @property
-    def num_errors(self) -> int:
+    def errors(self) -> MasterErrors:
         """Errors of this master's own that it went on after."""
-        return self._num_errors
+        return self._errors
 
     @property
     def newest_cut(self) -> NewestCut:
@@ -376,9 +382,10 @@ class JobExecutor:
         if isinstance(error, MasterGoneError) or self._closing.is_set():
             return
         _LOGGER.error("the master goes on after an error in %s", where, exc_info=error)
-        what = f"the master had an error in {where}: {type(error).__name__}: {error}"
+        words = f"{where}: {type(error).__name__}: {error}"
+        what = f"the master had an error in {words}"
         with self._lock:
-            self._num_errors += 1
+            self._errors = MasterErrors(self._errors.count + 1, words)
             is_new = what not in self._told_errors and len(self._told_errors) < _EVENTS_KEPT
             self._told_errors.add(what)
         if is_new:

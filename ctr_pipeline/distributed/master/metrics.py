@@ -50,7 +50,7 @@ class JobCollector(Collector):
         yield _gauge("ctrpipe_samples_per_second", "Over the last seconds", view.samples_per_second)
         yield _gauge("ctrpipe_refused_reports", "Of older attempts", view.refused_reports)
         yield CounterMetricFamily(
-            "ctrpipe_master_errors", "That the master went on after", value=view.master_errors
+            "ctrpipe_master_errors", "That the master went on after", value=view.master_errors.count
         )
         if view.train_logloss is not None:
             yield _gauge("ctrpipe_train_logloss", "Of this epoch so far", view.train_logloss)

@@ -113,7 +113,7 @@ class MasterServicer:
             samples_per_second=executor.samples_per_second,
             events=executor.events,
             master=self._view_self(),
-            master_errors=executor.num_errors,
+            master_errors=executor.errors,
         )
 
     def _find_difference(self, request: RegisterRequest) -> str:

@@ -118,6 +118,22 @@ class JobEvent:
 
 
 @dataclass(frozen=True)
+class MasterErrors:
+    """Unexpected exceptions of one master, which it went on after.
+
+    Attributes:
+        count: Since it started.
+        last: Where the last one was, its type and its words; empty if there was none.
+    """
+
+    count: int
+    last: str
+
+
+NO_ERRORS = MasterErrors(0, "")
+
+
+@dataclass(frozen=True)
 class SplitMetrics:
     """A split scored in full under the best cut; exact metrics are computed from its scores.
 
@@ -167,7 +183,7 @@ class JobView:
         events: The last ones, oldest first.
         dropped_tasks: Names of tasks that were given up, with why.
         refused_reports: Of older attempts or generations, not counted.
-        master_errors: Of the master itself, which it went on after.
+        master_errors: Of the master that answers; none where the ledger does.
         final_metrics: Of the splits scored under the best cut, once they are.
     """
 
@@ -194,7 +210,7 @@ class JobView:
     events: tuple[JobEvent, ...]
     dropped_tasks: tuple[str, ...]
     refused_reports: int
-    master_errors: int
+    master_errors: MasterErrors
     final_metrics: tuple[SplitMetrics, ...]
 
 
@@ -209,7 +225,7 @@ def view_job(
     samples_per_second: float,
     events: Sequence[JobEvent],
     master: MemberView | None,
-    master_errors: int = 0,
+    master_errors: MasterErrors = NO_ERRORS,
 ) -> JobView:
     """What is known of a job as it is told.
 

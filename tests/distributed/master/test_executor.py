@@ -435,7 +435,8 @@ def test_a_stop_that_the_launcher_refuses_is_told_and_no_end_of_the_master(stage
     stage.perform(StopMember("ps", 0, "p", 0.0), StartMember("worker", 0))
     stage.wait_for(lambda: ("start", "worker", 0) in stage.launcher.calls)
     assert "starting or stopping members: CallRefused: it stumbled" in stage.told()
-    assert (stage.executor.num_errors, stage.executor.death) == (1, None)
+    assert (stage.executor.errors.count, stage.executor.death) == (1, None)
+    assert stage.executor.errors.last == "starting or stopping members: CallRefused: it stumbled"
 
 
 def test_an_observer_that_stumbles_looks_again_and_is_told_of_once(stage):
@@ -444,7 +445,7 @@ def test_an_observer_that_stumbles_looks_again_and_is_told_of_once(stage):
         stage.launcher.failures = 3
         stage.job.events.clear()
     stage.wait_for(lambda: ProcessesSeen(()) in stage.job.events)
-    assert stage.executor.num_errors == 3
+    assert stage.executor.errors.count == 3
     assert stage.told().count("watching processes: KeyError: 'role'") == 1
     assert stage.executor.death is None
 
@@ -459,7 +460,7 @@ def test_an_observer_that_stumbles_looks_again_and_is_told_of_once(stage):
 def test_a_cut_that_stumbles_has_failed_and_the_lane_goes_on(stage, action, answer):
     stage.cuts.error = KeyError("head")
     stage.perform(action, DropCuts((4, 3)))
-    stage.wait_for(lambda: stage.executor.num_errors == 2)
+    stage.wait_for(lambda: stage.executor.errors.count == 2)
     assert answer in stage.job.events
     stage.cuts.error = None
     stage.perform(DropCuts((4, 3)))
