@@ -163,6 +163,9 @@ def apply_step(
         values: float64 [N], NaN where missing.
         transform: The transform, of numbers.
         numbers: Those of the transform, by the ends of their placeholders' names.
+
+    Raises:
+        ValueError: The transform's result is no number.
     """
     if isinstance(transform, Log):
         return np.log1p(np.where(values < 0, 0.0, values))
@@ -171,6 +174,8 @@ def apply_step(
     if isinstance(transform, Standardize | Normalize):
         with np.errstate(over="ignore"):
             values = (values - numbers["shift"]) / numbers["width"]
+    elif not isinstance(transform, Clip):
+        raise ValueError(f"'{transform.name}' has no number as its result")
     # Comparisons with NaN are false, so that missing values stay missing.
     for name, outside in (("low", np.less), ("high", np.greater)):
         if name in numbers:
