@@ -1,8 +1,7 @@
 """All good rows of some files, in order, parsed by several threads, in bounded memory."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 import pyarrow as pa
 
@@ -23,6 +22,7 @@ from ctr_pipeline.dataset.recordio_rows import (
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.text import TextBlock
 from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES, read_text_blocks
+from ctr_pipeline.ordered_map import map_in_order
 
 Block = TextBlock | RecordBlock | LineBlock | ExampleBlock
 
@@ -53,12 +53,13 @@ def read_good_rows(
     Raises:
         DataError: A file is damaged, or the ledger refuses a bad row.
     """
-    pending: deque[tuple[Block, Future[ParsedBlock]]] = deque()
     lines = _LineCounter()
 
-    def take() -> pa.Table:
-        block, future = pending.popleft()
-        parsed = future.result()
+    def parse(block: Block) -> tuple[Block, ParsedBlock]:
+        return block, block.parse(plan)
+
+    blocks = (block for file in files for block in _read_blocks(source, file, plan, block_bytes))
+    for block, parsed in map_in_order(pool, parse, blocks, ahead=max_ahead):
         before, num_bytes = lines.enter(block, parsed.num_lines)
         ledger.enter(
             block.path,
@@ -67,19 +68,7 @@ def read_good_rows(
             [(fault, before + row) for fault, row in parsed.faults],
         )
         on_bytes(num_bytes)
-        return parsed.table
-
-    try:
-        for file in files:
-            for block in _read_blocks(source, file, plan, block_bytes):
-                pending.append((block, pool.submit(block.parse, plan)))
-                if len(pending) > max_ahead:
-                    yield take()
-        while pending:
-            yield take()
-    finally:
-        for _, future in pending:
-            future.cancel()
+        yield parsed.table
 
 
 class _LineCounter:

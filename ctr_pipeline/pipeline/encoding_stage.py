@@ -1,9 +1,8 @@
 """Rows → ids and numbers on disk, and how often each training id occurs."""
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.ordered_map import map_in_order
 from ctr_pipeline.pipeline.analysis_stage import Analysis
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.timing import StageTimes
@@ -209,7 +209,8 @@ def encode_in_order(
         sampling: Which rows are encoded, which needs the label; None: all.
     """
 
-    def encode(batch: pa.RecordBatch, own: RowNumbers | None) -> EncodedRecords:
+    def encode(drawn: tuple[pa.RecordBatch, RowNumbers | None]) -> EncodedRecords:
+        batch, own = drawn
         records = writer.new_records(batch.num_rows)
         if targets is None:
             records.labels_B[:] = 0
@@ -220,21 +221,19 @@ def encode_in_order(
         encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), own_rows=own)
         return records
 
-    waiting: deque[Future[EncodedRecords]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+    def draw() -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
         first_row = 0
         for batch in batches:
             # Of all rows: what a row may see does not depend on which ones are trained on.
             own = own_rows(batch) if own_rows else None
-            drawn, num_rows = batch, batch.num_rows
             if sampling is not None and targets is not None:
-                drawn, own = _drawn(batch, own, sampling, first_row, targets.label)
-            first_row += num_rows
-            waiting.append(pool.submit(encode, drawn, own))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+                yield _drawn(batch, own, sampling, first_row, targets.label)
+            else:
+                yield batch, own
+            first_row += batch.num_rows
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+        yield from map_in_order(pool, encode, draw(), ahead=threads)
 
 
 def _drawn(

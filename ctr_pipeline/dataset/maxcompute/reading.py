@@ -4,9 +4,8 @@ All rows of a table come straight from its download session; rows of a part of i
 query first and come from the session of its result.
 """
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from ctr_pipeline.dataset.maxcompute.selection import select_rows
 from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.maxcompute.table import TableRows
 from ctr_pipeline.dataset.parquet import RecordBlock, check_type
+from ctr_pipeline.ordered_map import map_in_order
 
 RANGE_ROWS = 32_768
 _READ_AHEAD = 4
@@ -34,19 +34,16 @@ def read_table_blocks(source: TableSource, plan: ColumnPlan) -> Iterator[RecordB
         check_type(source.path, source.schema.field(name).type, name, plan)
     reader = open_rows(source, plan.names)
     num_rows = reader.num_rows
-    pending: deque[Future[list[pa.RecordBatch]]] = deque()
-    places = ranges(num_rows, RANGE_ROWS)
     done = 0
+
+    def read(place: tuple[int, int]) -> list[pa.RecordBatch]:
+        return reader.read(*place)
+
     pool = ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="tunnel")
     try:
-        while True:
-            for first, count in places:
-                pending.append(pool.submit(reader.read, first, count))
-                if len(pending) >= _READ_AHEAD:
-                    break
-            if not pending:
-                return
-            for batch in pending.popleft().result():
+        places = ranges(num_rows, RANGE_ROWS)
+        for batches in map_in_order(pool, read, places, ahead=_READ_AHEAD - 1):
+            for batch in batches:
                 done += batch.num_rows
                 position = source.facts.size_bytes * done // max(num_rows, 1)
                 yield RecordBlock(source.path, batch, position)
@@ -54,9 +51,7 @@ def read_table_blocks(source: TableSource, plan: ColumnPlan) -> Iterator[RecordB
         source.client.stopping.set()
         raise
     finally:
-        for future in pending:
-            future.cancel()
-        pool.shutdown()
+        pool.shutdown(cancel_futures=True)
         source.client.stopping.clear()
 
 
