@@ -150,6 +150,8 @@ def set_up_libraries() -> None:
     # TensorFlow's own chatter is about its build, not about the user's work.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    # Everything runs on CPUs; TensorFlow would put a model on a GPU that it finds.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     # gRPC's own log says less than our messages about the same.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ctr_pipeline.cli.main import COMMANDS, app, main
+from ctr_pipeline.cli.main import COMMANDS, app, main, set_up_libraries
 from ctr_pipeline.errors import DataError, Interrupted
 
 TAKING_CONFIG = {
@@ -352,3 +352,12 @@ class TestProcess:
         assert rest.splitlines()[-1].startswith("stopped by ")
         assert "Traceback" not in rest
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "seen"), [(None, "-1"), ("0", "0")])
+def test_tensorflow_sees_no_gpu_unless_one_is_named(given, seen, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    set_up_libraries()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
