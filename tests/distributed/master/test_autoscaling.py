@@ -23,6 +23,9 @@ class Simulated:
     generation: int = 1
     phase: str = "training"
     speeds: object = None
+    server_cores: float = 1.0
+    server_load: float = 0.0
+    """Cores that its parameter server keeps busy."""
 
     def status(self):
         def member(role, index, leases, stats):
@@ -41,7 +44,12 @@ class Simulated:
             )
             for index in range(self.target)
         ]
-        server = member("ps", 0, 0, MemberStats())
+        server = member(
+            "ps",
+            0,
+            0,
+            MemberStats(cpu_seconds=self.now * self.server_load, cores=self.server_cores),
+        )
         return JobStatus(
             phase=self.phase,
             reason="",
@@ -102,6 +110,15 @@ def test_it_stops_growing_where_they_are_not():
     job = Simulated(lambda workers: 100.0 * min(workers, 3))
     simulate(job)
     assert job.target == 3
+
+
+@pytest.mark.parametrize(("server_cores", "workers"), [(1.0, 1), (4.0, 8)])
+def test_a_server_is_full_when_all_of_its_cores_are(server_cores, workers):
+    job = Simulated(
+        lambda workers: 100.0 * workers, target=1, server_cores=server_cores, server_load=0.99
+    )
+    simulate(job)
+    assert job.target == workers
 
 
 def test_a_job_that_goes_on_keeps_its_number():
