@@ -30,6 +30,10 @@ from ctr_pipeline.features import (
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
+NUM_FINE_QUANTILES = 300
+"""Of numbers that may be ids as well."""
+NUM_FINEST_QUANTILES = 10_000
+"""Of ids that are stored as floats: frequent ones have intervals of their own."""
 _SECONDS_OF_A_DAY = 86_400
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,40})", re.ASCII)
 _NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})
@@ -266,18 +270,23 @@ def _told_by(judged: WholeNumbers | None) -> str:
     """Why whole numbers are ids or measures."""
     if judged is None:
         return ""
-    of_values, of_intervals = (f"{share:.2%}" for share in (judged.by_value, judged.by_interval))
+    start = f"; in the first {judged.num_rows:,} rows with a value,"
+    of_values, of_intervals, of_others = (
+        f"{share:.2%}" for share in (judged.by_value, judged.by_interval, judged.by_others)
+    )
+    explains = (
+        f"{start} each value by itself explains {of_values} of the log loss, intervals of "
+        f"neighbouring ones {of_intervals}"
+    )
     match judged.nature:
         case Nature.ID:
-            verdict = "so they are ids"
+            return f"{explains}, and other values nearby {of_others}, so they are ids"
         case Nature.MEASURE:
-            verdict = "so they are a measure"
+            return f"{explains}, so they are a measure"
+        case Nature.BOTH if judged.by_value > 0.0:
+            return f"{explains}, so they are taken as both ids and a measure"
         case _:
-            verdict = "so they are taken as both"
-    return (
-        f"; in the first {judged.num_rows:,} rows each value by itself explains {of_values} of the "
-        f"log loss, intervals of neighbouring ones {of_intervals}, {verdict}"
-    )
+            return f"{start} no value tells more of the click than others do"
 
 
 def _are_beyond_floats(column: ColumnStatistics) -> bool:
@@ -291,8 +300,9 @@ def _are_beyond_floats(column: ColumnStatistics) -> bool:
 def _decide_number(
     column: ColumnStatistics, judged: WholeNumbers | None
 ) -> tuple[FeatureSpec, str]:
-    ids: AnyTransform = Bucketize(quantiles=NUM_QUANTILES)
-    id_reason = f"an id for each of up to {NUM_QUANTILES} equally full intervals"
+    num_quantiles = _num_quantiles(judged)
+    ids: AnyTransform = Bucketize(quantiles=num_quantiles)
+    id_reason = f"an id for each of up to {num_quantiles:,} equally full intervals"
     between = _between_categories(column)
     if between:
         ids = Bucketize(boundaries=between)
@@ -303,7 +313,10 @@ def _decide_number(
     if moments is None:
         raise ValueError(f"column '{column.column}': the statistics have no profile of it")
     number: tuple[AnyTransform, ...] | None
-    if not moments.standard_deviation:
+    if judged is not None and judged.nature is Nature.ID:
+        number = None
+        reason = f"{kind}, stored as floats, which have no texts: {id_reason}"
+    elif not moments.standard_deviation:
         number = None
         reason = f"{kind}, the finite ones all equal: only whether and where it is there can tell"
     else:
@@ -321,6 +334,13 @@ def _decide_number(
         reason=reason,
     )
     return feature, reason
+
+
+def _num_quantiles(judged: WholeNumbers | None) -> int:
+    """How fine the intervals are that have an id each."""
+    if judged is None or judged.nature is Nature.MEASURE or judged.by_value == 0.0:
+        return NUM_QUANTILES
+    return NUM_FINEST_QUANTILES if judged.nature is Nature.ID else NUM_FINE_QUANTILES
 
 
 def _between_categories(column: ColumnStatistics) -> tuple[float, ...]:

@@ -53,6 +53,8 @@ class Groups:
 class LeftOutRates:
     """What a row of each group is judged by, left out itself: its q, as above.
 
+    With several smoothings, arrays have an axis of these before that of the groups.
+
     Attributes:
         of_clicks_G: q of a click.
         not_of_clicks_G: 1 - q of a click.
@@ -77,7 +79,7 @@ class LeftOutRates:
 def left_out_rates(
     num_rows_G: NDArray[np.float64],
     num_clicks_G: NDArray[np.float64],
-    smoothing: float,
+    smoothing: float | NDArray[np.float64],
     base: float,
 ) -> LeftOutRates:
     """The rates by which the rows of groups are judged.
@@ -85,7 +87,7 @@ def left_out_rates(
     Args:
         num_rows_G: Rows of each group, at least 1.
         num_clicks_G: Those of label 1.
-        smoothing: m.
+        smoothing: m, or several as [S, 1].
         base: The click rate of all rows.
     """
     num_others_G = num_rows_G - num_clicks_G

@@ -1,14 +1,15 @@
 """Whether the whole numbers of a column are ids or measures, from what they say about the click.
 
 An id tells something by being itself, a measure by lying near others. So each row is judged by
-other rows in two ways, as `information` does it: by those that have the same value, and by those in
-the same interval of neighbouring values, of the number of intervals that tells most. By how much
-the first lowers the logloss more than the second is a mean over rows; rows of one value are one
+other rows in three ways, as `information` does it: by those that have the same value; by those in
+the same interval of neighbouring values; and by those of them that have another value. Of intervals
+there are as many as tell most. What a way tells is a mean over rows; rows of one value are one
 draw, so its standard error is that of a mean over clusters (Liang and Zeger, Longitudinal data
 analysis using generalized linear models, Biometrika 73 (1986), section 2). The names of columns
 play no part.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,17 +20,23 @@ from ctr_pipeline.analysis.information import SMOOTHINGS, left_out_rates
 
 _Floats = NDArray[np.float64]
 
+_SMOOTHINGS_S1 = np.array(SMOOTHINGS)[:, None]
 NUMS_INTERVALS = (5, 10, 20, 30, 60)
 _VALUES_AN_INTERVAL = 3
 """On average, at least: an interval of one value says what that value does."""
 _BEYOND_CHANCE = 2.0
 """Standard errors."""
-_MOST_ORDER = 0.5
-"""What intervals explain, in parts of what single values do, above which their order tells too."""
+FEW_VALUES = 20
+_MOST_ORDER = 0.25
+"""What other values nearby explain, in parts of what a value itself does, above which the order of
+the values tells something."""
 
 
 class Nature(StrEnum):
-    """What whole numbers are; both if it is close, or if ids have an order that tells as well."""
+    """What whole numbers are; both if it is close, or if values and their order tell something.
+
+    Few values are both, as an id for each costs nothing.
+    """
 
     ID = "id"
     MEASURE = "measure"
@@ -44,26 +51,38 @@ class WholeNumbers:
         num_rows: Rows with a value and a label that it rests on.
         num_values: Different values among them.
         by_value: Share of the label's entropy that single values explain, 0 to 1.
+        value_error: Standard error of that.
         by_interval: Share that intervals of neighbouring values explain.
-        lead: By how much the first is greater, below 0 if it is less.
-        error: Standard error of that.
+        by_others: Share that the other values of these explain.
+        lead: By how much `by_value` is greater than `by_interval`, below 0 if it is less.
+        lead_error: Standard error of that.
+        have_texts: Whether each value has one text. Integers have; of floats `7` and `7.0` are one.
     """
 
     num_rows: int
     num_values: int
     by_value: float
+    value_error: float
     by_interval: float
+    by_others: float
     lead: float
-    error: float
+    lead_error: float
+    have_texts: bool = True
 
     @property
     def nature(self) -> Nature:
-        """Ids if single values clearly explain most of it; measures if intervals explain more."""
-        if self.lead < -_BEYOND_CHANCE * self.error:
+        """Measures if intervals explain more; ids if values do, and nothing follows from others."""
+        if self.lead < -_BEYOND_CHANCE * self.lead_error:
             return Nature.MEASURE
-        is_ahead = self.lead > _BEYOND_CHANCE * self.error
-        is_id = is_ahead and self.by_interval <= _MOST_ORDER * self.by_value
+        tells = self.by_value > _BEYOND_CHANCE * self.value_error
+        is_ordered = self.by_others > _MOST_ORDER * self.by_value
+        is_id = tells and not is_ordered and self.num_values > FEW_VALUES
         return Nature.ID if is_id else Nature.BOTH
+
+    @property
+    def are_texts(self) -> bool:
+        """Whether they are best read as texts."""
+        return self.have_texts and self.nature is Nature.ID
 
 
 def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers | None:
@@ -89,54 +108,82 @@ def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers |
     num_rows, base = float(len(labels_N)), float(labels_N.mean())
     # A value lies where its middle row does.
     places_V = (np.cumsum(rows_V) - rows_V / 2) / num_rows
-    by_value_V = _best_gains(rows_V, clicks_V, np.arange(len(rows_V)), base)
     most_intervals = max(len(values_V) // _VALUES_AN_INTERVAL, 2)
-    by_interval_V = max(
-        (
-            _best_gains(rows_V, clicks_V, (places_V * count).astype(np.int64), base)
-            for count in sorted({min(count, most_intervals) for count in NUMS_INTERVALS})
-        ),
-        key=lambda gains_V: float(gains_V.sum()),
-    )
-    entropy = -(base * np.log(base) + (1 - base) * np.log(1 - base))
-    leads_V = by_value_V - by_interval_V
-    lead = leads_V.sum() / num_rows
-    error = np.sqrt(((leads_V - lead * rows_V) ** 2).sum()) / num_rows
+    intervals = [
+        (places_V * count).astype(np.int64)
+        for count in sorted({min(count, most_intervals) for count in NUMS_INTERVALS})
+    ]
+    counts = _Counts(rows_V, clicks_V, base)
+    by_value_V = counts.gains(np.arange(len(rows_V)))
+    by_interval_V = max((counts.gains(groups_V) for groups_V in intervals), key=np.sum)
+    by_others_V = max((counts.gains_by_others(groups_V) for groups_V in intervals), key=np.sum)
+    entropy = -(base * math.log(base) + (1 - base) * math.log(1 - base))
+
+    def mean_and_error(gains_V: _Floats) -> tuple[float, float]:
+        mean = float(gains_V.sum()) / num_rows
+        deviation = math.sqrt(float(((gains_V - mean * rows_V) ** 2).sum()))
+        return mean / entropy, deviation / num_rows / entropy
+
+    by_value, value_error = mean_and_error(by_value_V)
+    lead, lead_error = mean_and_error(by_value_V - by_interval_V)
     return WholeNumbers(
         num_rows=len(labels_N),
         num_values=len(values_V),
-        by_value=float(by_value_V.sum() / num_rows / entropy),
-        by_interval=float(by_interval_V.sum() / num_rows / entropy),
-        lead=float(lead / entropy),
-        error=float(error / entropy),
+        by_value=by_value,
+        value_error=value_error,
+        by_interval=mean_and_error(by_interval_V)[0],
+        by_others=mean_and_error(by_others_V)[0],
+        lead=lead,
+        lead_error=lead_error,
     )
 
 
-def _best_gains(
-    rows_V: _Floats, clicks_V: _Floats, groups_V: NDArray[np.int64], base: float
-) -> _Floats:
-    """By how much the rows of each value are judged better than by the base rate, in nats.
+@dataclass(frozen=True)
+class _Counts:
+    """Rows and clicks of each value.
 
-    Args:
-        rows_V: Rows of each value.
+    Attributes:
+        rows_V: Rows.
         clicks_V: Those of label 1.
-        groups_V: The group whose rows judge those of a value; groups may have no value.
         base: The click rate of all rows.
-
-    Returns:
-        With the smoothing that lowers the logloss most; zeros if none lowers it.
     """
-    rows_G, clicks_G = (
-        np.bincount(groups_V, of_V).astype(np.float64) for of_V in (rows_V, clicks_V)
-    )
-    has_rows_G = rows_G > 0
-    groups_V = (np.cumsum(has_rows_G) - 1)[groups_V]
-    rows_G, clicks_G = rows_G[has_rows_G], clicks_G[has_rows_G]
-    best_V, most = np.zeros(len(rows_V)), 0.0
-    for smoothing in SMOOTHINGS:
-        of_click_G, of_other_G = left_out_rates(rows_G, clicks_G, smoothing, base).gains(base)
-        gain = float(clicks_G @ of_click_G + (rows_G - clicks_G) @ of_other_G)
-        if gain > most:
-            best_V = clicks_V * of_click_G[groups_V] + (rows_V - clicks_V) * of_other_G[groups_V]
-            most = gain
-    return best_V
+
+    rows_V: _Floats
+    clicks_V: _Floats
+    base: float
+
+    def gains(self, groups_V: NDArray[np.int64]) -> _Floats:
+        """By how many nats the rows of each value are judged better than by the base rate.
+
+        Args:
+            groups_V: The group whose rows judge those of a value, each left out itself.
+
+        Returns:
+            With the smoothing that lowers the logloss most; zeros if none lowers it.
+        """
+        rows_G, clicks_G = self._sums(groups_V)
+        # A group without a value has no row to judge.
+        rates = left_out_rates(np.maximum(rows_G, 1.0), clicks_G, _SMOOTHINGS_S1, self.base)
+        of_click_SG, of_other_SG = rates.gains(self.base)
+        best = int(np.argmax(of_click_SG @ clicks_G + of_other_SG @ (rows_G - clicks_G)))
+        return self._weigh(of_click_SG[best, groups_V], of_other_SG[best, groups_V])
+
+    def gains_by_others(self, groups_V: NDArray[np.int64]) -> _Floats:
+        """As `gains`, by the rows of the group that have another value."""
+        rows_G, clicks_G = self._sums(groups_V)
+        rows_V, clicks_V = rows_G[groups_V] - self.rows_V, clicks_G[groups_V] - self.clicks_V
+        rates_SV = (clicks_V + _SMOOTHINGS_S1 * self.base) / (rows_V + _SMOOTHINGS_S1)
+        of_click_SV = np.log(rates_SV / self.base)
+        of_other_SV = np.log((1.0 - rates_SV) / (1.0 - self.base))
+        totals_S = of_click_SV @ self.clicks_V + of_other_SV @ (self.rows_V - self.clicks_V)
+        best = int(np.argmax(totals_S))
+        return self._weigh(of_click_SV[best], of_other_SV[best])
+
+    def _sums(self, groups_V: NDArray[np.int64]) -> tuple[_Floats, _Floats]:
+        rows_G, clicks_G = (np.bincount(groups_V, of_V) for of_V in (self.rows_V, self.clicks_V))
+        return rows_G.astype(np.float64), clicks_G.astype(np.float64)
+
+    def _weigh(self, of_click_V: _Floats, of_other_V: _Floats) -> _Floats:
+        """What the rows of each value gain in sum; nothing if all of them together lose."""
+        gains_V = self.clicks_V * of_click_V + (self.rows_V - self.clicks_V) * of_other_V
+        return gains_V if gains_V.sum() > 0 else np.zeros(len(gains_V))

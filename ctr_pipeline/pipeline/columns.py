@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ctr_pipeline.analysis import ColumnDecision, decide_features
 from ctr_pipeline.analysis.decide import MIN_COUNT
-from ctr_pipeline.analysis.whole_numbers import Nature, WholeNumbers
+from ctr_pipeline.analysis.whole_numbers import WholeNumbers
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
@@ -528,7 +528,7 @@ def _read_ids_as_texts(
     whole_numbers = {column: judged for column, judged in found.items() if judged is not None}
     crossed = {part for merged in entries.values() for part in merged.entry.cross or ()}
     for column, judged in whole_numbers.items():
-        if column in crossed or judged.nature is Nature.ID:
+        if judged.are_texts or (judged.have_texts and column in crossed):
             types[column] = ColumnType.TEXT
     return whole_numbers
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
-from ctr_pipeline.analysis.whole_numbers import Nature
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import LabelValues
 from ctr_pipeline.config.loader import load_config
@@ -171,7 +170,7 @@ def profile_table(
         if kind is ColumnType.NUMBER and (judged := judge(name)) is not None
     }
     for name, judged in whole_numbers.items():
-        if judged.nature is Nature.ID:
+        if judged.are_texts:
             types[name] = ColumnType.TEXT
     if not types:
         raise DataError(

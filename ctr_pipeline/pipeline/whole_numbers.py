@@ -1,5 +1,6 @@
 """Which columns of whole numbers are ids and which are measures, by the head of the data."""
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -34,12 +35,15 @@ class WholeNumberJudge:
         self._num_rows = min(source.head.num_rows, bound, _MOST_ROWS)
 
     def __call__(self, column: str) -> WholeNumbers | None:
-        """What the column's values say; None if they are not whole, or could not be read as ids."""
-        if self._labels is None or self._source.stores_floats(column):
+        """What the column's values say; None if they are not whole, or there is no label."""
+        if self._labels is None:
             return None
         values = self._source.head.column(column).slice(0, self._num_rows)
         numbers_B = pc.cast(values, pa.float64(), safe=False).to_numpy()
-        return judge_whole_numbers(numbers_B, self._labels)
+        found = judge_whole_numbers(numbers_B, self._labels)
+        if found is None:
+            return None
+        return replace(found, have_texts=not self._source.stores_floats(column))
 
     @cached_property
     def _labels(self) -> NDArray[np.float64] | None:

@@ -7,6 +7,7 @@ import pytest
 
 from ctr_pipeline.analysis import decide_features
 from ctr_pipeline.analysis.leaks import describe_suspicion
+from ctr_pipeline.analysis.whole_numbers import WholeNumbers
 from ctr_pipeline.features import (
     Bucketize,
     ColumnType,
@@ -162,6 +163,65 @@ def test_few_whole_numbers_are_categories(decide):
     assert features["kind"].id == (Bucketize(boundaries=(1.5, 5.0)),)
     for column in ("half", "many"):
         assert features[column].id == (Bucketize(quantiles=30),)
+
+
+def judged(**found):
+    shares = {"by_value": 0.03, "by_interval": 0.002, "by_others": 0.0, "lead": 0.028}
+    errors = {"value_error": 0.004, "lead_error": 0.004}
+    return WholeNumbers(num_rows=900, num_values=300, **(shares | errors | found))
+
+
+@pytest.mark.parametrize(
+    ("is_text", "found", "number", "ids", "reason"),
+    [
+        (
+            True,
+            {},
+            None,
+            Vocabulary(min_count=2),
+            "whole numbers with 300 different values; in the first 900 rows with a value, each "
+            "value by itself explains 3.00% of the log loss, intervals of neighbouring ones 0.20%, "
+            "and other values nearby 0.00%, so they are ids: a vocabulary of those seen at least 2 "
+            "times",
+        ),
+        (
+            False,
+            {"have_texts": False},
+            None,
+            Bucketize(quantiles=10_000),
+            "so they are ids, stored as floats, which have no texts: an id for each of up to "
+            "10,000 equally full intervals",
+        ),
+        (
+            False,
+            {"by_interval": 0.05, "lead": -0.02},
+            (Standardize(),),
+            Bucketize(quantiles=30),
+            "intervals of neighbouring ones 5.00%, so they are a measure; skew 0.0: standardized",
+        ),
+        (
+            False,
+            {"by_interval": 0.029, "by_others": 0.028, "lead": 0.001},
+            (Standardize(),),
+            Bucketize(quantiles=300),
+            "intervals of neighbouring ones 2.90%, so they are taken as both ids and a measure; ",
+        ),
+        (
+            False,
+            {"by_value": 0.0, "by_interval": 0.0, "lead": 0.0},
+            (Standardize(),),
+            Bucketize(quantiles=30),
+            "in the first 900 rows with a value, no value tells more of the click than others do; ",
+        ),
+    ],
+    ids=["ids", "ids in floats", "measure", "both", "neither"],
+)
+def test_whole_numbers_are_what_they_were_judged_to_be(decide, is_text, found, number, ids, reason):
+    values = [float(index % 300) for index in range(900)]
+    columns = {"c": [f"{value:.0f}" for value in values] if is_text else values}
+    features, decisions = decide(columns, LABELS[:900], whole_numbers={"c": judged(**found)})
+    assert (features["c"].number, features["c"].id) == (number, (ids,))
+    assert reason in decisions["c"].reason
 
 
 def test_text_has_a_vocabulary(decide):

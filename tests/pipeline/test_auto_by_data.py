@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.features import Bucketize, ColumnType
 from ctr_pipeline.pipeline import evaluate, train
 from ctr_pipeline.pipeline.preview import preview_features
 from ctr_pipeline.progress import SilentProgress
@@ -129,11 +129,13 @@ def test_parquet_files_give_the_plan_of_text_files(tables, name, tmp_path):
     assert found == other
 
 
-def test_floats_are_never_texts_though_ids_are_among_them(tmp_path):
+def test_ids_that_are_stored_as_floats_have_intervals_of_their_own(tmp_path):
     rows = draw(CODINGS["counted"])
     rows.astype({"user": float}).to_parquet(tmp_path / "rows.parquet")
     found = {one.column: one for one in preview(tmp_path / "rows.parquet").features}
     assert found["user"].column_type is ColumnType.NUMBER
+    assert (found["user"].number, found["user"].id) == (None, (Bucketize(quantiles=10_000),))
+    assert "so they are ids, stored as floats" in found["user"].reason
 
 
 @pytest.mark.slow
