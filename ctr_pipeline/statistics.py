@@ -16,10 +16,11 @@ bytes, numbers ascending.
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from operator import not_
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
@@ -28,7 +29,11 @@ from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.features import ColumnType, is_none
 
+T = TypeVar("T")
+
 STATISTICS_VERSION = 2
+CONCEALED = "(concealed)"
+"""In the place of a value of a sensitive column."""
 
 
 class _Frozen(BaseModel):
@@ -281,6 +286,14 @@ class RowsDrift(_Frozen):
     num_rows: int
     columns: dict[str, ColumnDrift]
 
+    def without_cells(self, names: Collection[str]) -> "RowsDrift":
+        """The same; of some columns nothing tells in which values they differ."""
+        columns = {
+            name: one.model_copy(update={"cells": ()}) if name in names else one
+            for name, one in self.columns.items()
+        }
+        return self.model_copy(update={"columns": columns})
+
     def to_metrics(self) -> dict[str, Any]:
         """Figures without any value of the data, for `metrics.json` and programs."""
         return {
@@ -358,6 +371,7 @@ class Statistics(_Frozen):
         value_weights: By column name, for those tables; None without weights.
         drift: Of other rows that were compared, by their name, such as `valid` and `test`.
         notes: Sentences for the report.
+        sensitive: Columns whose values are concealed.
     """
 
     version: int = STATISTICS_VERSION
@@ -373,6 +387,7 @@ class Statistics(_Frozen):
     value_weights: dict[str, ValueWeights] | None = Field(default=None, exclude_if=is_none)
     drift: dict[str, RowsDrift] = {}
     notes: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = Field(default=(), exclude_if=not_)
 
     @property
     def base_rate(self) -> float:
@@ -388,6 +403,41 @@ class Statistics(_Frozen):
         if name not in self.columns:
             raise ValueError(f"no statistics for column '{name}'")
         return self.columns[name]
+
+    def concealing(self, names: Iterable[str]) -> "Statistics":
+        """The same without the frequent values of some columns; how frequent they are stays.
+
+        Extremes and quantiles stay as well: transforms of numbers rest on them.
+        """
+        sensitive = tuple(sorted(names))
+        columns = dict(self.columns)
+        for name in sensitive:
+            tops = (top.model_copy(update={"value": CONCEALED}) for top in columns[name].top_values)
+            columns[name] = columns[name].model_copy(update={"top_values": tuple(tops)})
+        drift = {rows: found.without_cells(sensitive) for rows, found in self.drift.items()}
+        return self.model_copy(update={"columns": columns, "drift": drift, "sensitive": sensitive})
+
+    def shown(self) -> "Statistics":
+        """The same for a terminal or a program: of sensitive columns counts and rates alone."""
+        columns = dict(self.columns)
+        nothing: dict[str, Any] = {"quantiles": {}, "histogram": (), "moments": None}
+        for name in self.sensitive:
+            columns[name] = columns[name].model_copy(update=nothing)
+        return self.model_copy(
+            update={
+                "columns": columns,
+                "derived_moments": self._of_others(self.derived_moments),
+                "boundaries": self._of_others(self.boundaries),
+            }
+        )
+
+    def _of_others(self, by_expression: Mapping[str, T]) -> dict[str, T]:
+        """What is not of sensitive columns; see `expression_key`."""
+        return {
+            key: value
+            for key, value in by_expression.items()
+            if not any(key == name or key.startswith(f"{name} | ") for name in self.sensitive)
+        }
 
 
 def save_statistics(path: Path, statistics: Statistics) -> None:

@@ -6,6 +6,7 @@ to derive from them.
 """
 
 from collections.abc import Sequence
+from operator import not_
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -67,6 +68,7 @@ class ColumnPlan(_Frozen):
         vector: How texts are cut into the numbers that values are, or None.
         table: The embedding table whose columns have one vocabulary together, that which is wanted;
             None if the vocabulary is of this column alone.
+        is_sensitive: Its frequent values are counted, but not kept.
     """
 
     column: str
@@ -79,6 +81,7 @@ class ColumnPlan(_Frozen):
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
     vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
     table: str | None = Field(default=None, exclude_if=is_none)
+    is_sensitive: bool = Field(default=False, exclude_if=not_)
 
     @property
     def value_type(self) -> ColumnType:
@@ -150,14 +153,23 @@ def plan_statistics(
             vocabularies or types of one column.
     """
     by_column: dict[str, list[FeatureSpec]] = {}
+    sensitive: set[str] = set()
     for feature in features:
         for part in feature.parts:
             by_column.setdefault(part.column, []).append(part)
+            if feature.sensitive or part.sensitive:
+                sensitive.add(part.column)
     tables = _shared_vocabularies(features)
     return StatisticsPlan(
         label=label,
         columns=tuple(
-            _plan_column(column, specs, profile=profile, table=tables.get(column))
+            _plan_column(
+                column,
+                specs,
+                profile=profile,
+                table=tables.get(column),
+                is_sensitive=column in sensitive,
+            )
             for column, specs in by_column.items()
         ),
         weight=weight,
@@ -206,6 +218,7 @@ def plan_profile(plan: StatisticsPlan) -> StatisticsPlan:
                     moments=((),) if column.value_type is ColumnType.NUMBER else (),
                     sequence=column.sequence,
                     vector=column.vector,
+                    is_sensitive=column.is_sensitive,
                 )
                 for column in plan.columns
             ),
@@ -230,7 +243,12 @@ def _vocabulary_of(spec: FeatureSpec) -> list[Vocabulary]:
 
 
 def _plan_column(
-    column: str, specs: Sequence[FeatureSpec], *, profile: bool, table: str | None
+    column: str,
+    specs: Sequence[FeatureSpec],
+    *,
+    profile: bool,
+    table: str | None,
+    is_sensitive: bool,
 ) -> ColumnPlan:
     types = {spec.column_type for spec in specs}
     if len(types) > 1:
@@ -277,6 +295,7 @@ def _plan_column(
         sequence=next((spec.sequence for spec in specs if spec.sequence is not None), None),
         vector=vector,
         table=table,
+        is_sensitive=is_sensitive,
     )
 
 

@@ -144,6 +144,9 @@ def collect_statistics_with(
         )
         vocabularies = statistics.vocabularies | shared
         statistics = statistics.model_copy(update={"vocabularies": vocabularies})
+        statistics = statistics.concealing(
+            column.column for column in plan.columns if column.is_sensitive
+        )
         for file in sorted({one.file for one in shared.values()}):
             syncs.add(staging / file)
         syncs.finish()

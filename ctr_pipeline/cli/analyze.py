@@ -29,7 +29,7 @@ def analyze(
     from ctr_pipeline.cli.tables import print_statistics
     from ctr_pipeline.pipeline import analyze as analyze_data
 
-    statistics = analyze_data(loaded, progress=session.progress)
+    statistics = analyze_data(loaded, progress=session.progress).shown()
     session.show(
         statistics.model_dump(mode="json"),
         lambda: print_statistics(statistics, loaded.config.run_folder),

@@ -233,11 +233,9 @@ def _decide(
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     profile = None
     if columns.automatic:
+        # Whatever is sensitive among them: what becomes of a column is decided by its values.
         plain = tuple(
-            FeatureSpec(
-                column=name, column_type=columns.types[name], sensitive=name in columns.sensitive
-            )
-            for name in columns.automatic
+            FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
         )
         profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
     features, left_out = complete_features(loaded, columns, source.head, profile)

@@ -130,6 +130,52 @@ def test_several_files_are_one_table_whatever_their_paths(tmp_path):
     assert statistics.columns["x"].moments.mean == 21 / 4
 
 
+def test_values_of_sensitive_columns_are_counted_but_not_kept(tmp_path):
+    columns = {
+        "label": pa.array([0, 1, 0, 1], pa.int8()),
+        "mail": ["secret@x", "secret@x", "other@x", None],
+        "income": [70_123.0, 70_123.0, 5.0, None],
+        "city": ["a", "b", "b", "b"],
+    }
+    file = tmp_path / "part.arrow"
+    write_part(pa.table(columns), file, "label")
+    features = [
+        FeatureSpec(column="mail", column_type=ColumnType.TEXT, sensitive=True),
+        FeatureSpec(column="income", column_type=ColumnType.NUMBER, sensitive=True),
+        FeatureSpec(
+            column="city × mail",
+            column_type=ColumnType.TEXT,
+            cross=(text("city"), text("mail")),
+        ),
+        text("city"),
+    ]
+    plan = plan_statistics(features, "label")
+    statistics = run(plan, [file], tmp_path, others={"valid": [file]})
+    assert statistics.sensitive == ("income", "mail")
+    assert statistics == load_statistics(tmp_path / "statistics.json")
+    assert "@x" not in (tmp_path / "statistics.json").read_text()
+    tops = statistics.columns["mail"].top_values
+    assert [(top.value, top.count, top.label_rate) for top in tops] == [
+        ("(concealed)", 2, 0.5),
+        ("(concealed)", 1, 0.0),
+    ]
+    assert [top.value for top in statistics.columns["income"].top_values] == ["(concealed)"] * 2
+    assert [top.value for top in statistics.columns["city"].top_values] == ["b", "a"]
+    drift = statistics.drift["valid"].columns
+    assert drift["mail"].psi == 0.0
+    assert not drift["mail"].cells
+    assert drift["city"].cells
+    # What transforms rest on stays; people and programs are not shown it.
+    assert statistics.columns["income"].moments.maximum == 70_123.0
+    shown = statistics.shown().model_dump_json()
+    assert "70123" not in shown
+    assert statistics.shown().columns["mail"] == statistics.columns["mail"]
+    # It was asked for, so that what was kept before is not taken for it.
+    open_features = [spec.model_copy(update={"sensitive": False}) for spec in features]
+    again = run(plan_statistics(open_features, "label"), [file], tmp_path, others={"valid": [file]})
+    assert [top.value for top in again.columns["mail"].top_values] == ["secret@x", "other@x"]
+
+
 def test_vocabulary_order_bounds_and_counts(collect, tmp_path):
     values = [
         "b",

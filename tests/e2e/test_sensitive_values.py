@@ -11,9 +11,9 @@ import yaml
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 SECRET = "PLANTED" + "VALUE"
-# As SECURITY.md names them: raw rows, their statistics and vocabularies, without which a model can
-# neither be trained nor served.
-HOLDS_VALUES = ("cache/", "statistics.json", "profile/", "vocabularies/", "preprocessing.json")
+# As SECURITY.md names them: raw rows, what features are decided by, and vocabularies, without which
+# a model can neither be trained nor served.
+HOLDS_VALUES = ("cache/", "profile/", "vocabularies/", "preprocessing.json")
 
 
 def write_rows(path, num_rows=1500):
@@ -94,17 +94,22 @@ COMMANDS = (
     ("check", "config.yaml", "-vv"),
     ("check", "config.yaml", "--json"),
     ("analyze", "config.yaml", "-vv"),
+    ("analyze", "config.yaml", "--json"),
     ("run", "config.yaml", "-vv", "--overwrite"),
     ("evaluate", "config.yaml", "--data", "new.csv", "--json"),
     ("predict", "config.yaml", "--data", "new.csv", "--output", "scores.csv"),
     ("export", "config.yaml", "-vv"),
     ("run", "elastic.yaml", "-vv"),
+    ("status", "runs/elastic"),
     ("status", "runs/elastic", "--json"),
+    ("logs", "runs/elastic", "master-0"),
     ("logs", "runs/elastic", "worker-0"),
     ("logs", "runs/elastic", "ps-0"),
     ("compare", "runs/kept", "runs/elastic", "--html", "compare.html"),
     ("drift", "runs/kept", "new.csv", "--html", "drift.html", "--json"),
     ("tune", "config.yaml", "--set", "output=runs/tuned", "-v"),
+    ("report", "runs/kept"),
+    ("runs", "runs", "--json"),
 )
 
 
