@@ -98,8 +98,10 @@ class RequestLimits:
             where = "the dense parameters"
             if gradients is request.sums:
                 row = int(np.flatnonzero(~np.isfinite(gradients).all(axis=1))[0])
-                table = int(request.keys[row]) >> _ID_BITS
-                where = f"table '{self._spec.tables[table].name}'"
+                tables, table = self._spec.tables, int(request.keys[row]) >> _ID_BITS
+                # Whose keys they are is looked at later.
+                is_known = 0 <= table < len(tables)
+                where = f"table '{tables[table].name}'" if is_known else f"table {table}"
             raise Refusal(
                 "not_finite",
                 f"{_name_of(request.batch)} has gradients of {where} that are not finite: the "

@@ -106,6 +106,13 @@ def test_gradients_that_are_not_finite_are_told_by_batch_and_table(caller, value
     is_untouched(caller)
 
 
+@pytest.mark.parametrize("table", [-1, 3, 1 << 18])
+def test_gradients_of_a_table_that_is_not_there_need_not_be_finite_to_be_refused(caller, table):
+    keys, sums = np.array([table << 44]), np.full((1, caller.width), np.nan, np.float32)
+    said = refused(lambda: caller.push(keys, batch(0), sums=sums), "not_finite")
+    assert f"gradients of table {table} that" in said
+
+
 def test_fresh_keys_of_another_server_are_refused_before_anything_is_applied(make_spec, make_core):
     caller = Caller(make_core(make_spec(num_parameter_servers=2)))
     caller.init()
