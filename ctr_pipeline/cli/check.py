@@ -15,7 +15,7 @@ def check(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Validate the config and show what becomes of each column, without reading all data.
+    """Validate a config and show what becomes of each column, without reading all data.
 
     For example:
 

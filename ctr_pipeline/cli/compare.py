@@ -15,8 +15,7 @@ def compare(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, or the configs they belong to; the others are held against the "
-            "first.",
+            help="Run folders, or their configs. All are compared with the first.",
             show_default=False,
         ),
     ],
@@ -26,20 +25,18 @@ def compare(
     ] = None,
     repeats: Annotated[
         int,
-        typer.Option(
-            min=100, max=1_000_000, metavar="N", help="Times that rows are drawn for an interval."
-        ),
+        typer.Option(min=100, max=1_000_000, metavar="N", help="Bootstrap draws for an interval."),
     ] = 1000,
     overwrite: OverwriteOutput = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how much better one finished run is than another.
+    """Compare finished runs: how much better is one than another?
 
-    Differences of test AUC and logloss have 95 % intervals from a paired bootstrap over rows, where
-    two runs scored the same test rows. Also shown are what training took and which keys of the
-    configs differ; the page draws learning, ROC and calibration curves over each other.
+    Shows the differences of test AUC and logloss, with 95 % intervals from a paired bootstrap if
+    the runs scored the same test rows, the training times, and the keys in which the configs
+    differ. The page adds learning, ROC and calibration curves.
 
     For example:
 

@@ -46,37 +46,39 @@ def convert(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file to write; .csv, .tsv, .parquet or .recordio names its format, .gz or "
-            ".zst after .csv and .tsv compresses.",
+            help="The file to write. Its ending selects the format: .csv, .tsv, .parquet or "
+            ".recordio; .csv and .tsv may be followed by .gz or .zst.",
         ),
     ],
     to: Annotated[
         TargetFormat | None,
-        typer.Option(help="The format, where the ending does not name it.", show_default=False),
+        typer.Option(
+            help="The format, if the ending of FILE does not select it.", show_default=False
+        ),
     ] = None,
     record: Annotated[
         RecordKind,
         typer.Option(
-            help="RecordIO: line keeps every value as text, separated by tabs, names first; "
-            "example writes a tf.train.Example with int64, float32 and bytes."
+            help="RecordIO: 'line' writes rows as tab-separated text with a header; 'example' "
+            "writes tf.train.Example records with int64, float32 and bytes."
         ),
     ] = RecordKind.LINE,
     compression: Annotated[
-        ChunkCompression, typer.Option(help="RecordIO: how its chunks are compressed.")
+        ChunkCompression, typer.Option(help="RecordIO: compression of chunks.")
     ] = ChunkCompression.NONE,
     header: Annotated[
-        bool, typer.Option("--header/--no-header", help="Write names before lines.")
+        bool, typer.Option("--header/--no-header", help="Write a header line.")
     ] = True,
     columns: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Names of INPUT without a header, for example 'label,I1..I13,C1..C26'.",
+            help="Column names of INPUT without a header, such as 'label,I1..I13,C1..C26'.",
         ),
     ] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option(metavar="CHARACTER", help="Between the fields of INPUT; found if not given."),
+        typer.Option(metavar="CHARACTER", help="Field separator of INPUT. Default: detected."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
     verbose: Verbose = 0,
@@ -85,8 +87,8 @@ def convert(
 ) -> None:
     """Convert rows between CSV, TSV, Parquet and RecordIO.
 
-    FILE is whole or absent, and memory is bounded whatever the size. A bad row is an error: none is
-    left out. Texts that all read as numbers become numbers in Parquet and Examples.
+    Memory is bounded. A bad row is an error, and FILE is written completely or not at all. Columns
+    whose texts are all numbers become numbers in Parquet and Examples.
 
     For example:
 

@@ -11,7 +11,7 @@ def doctor(
 ) -> None:
     """Check this machine: versions, cores, memory, disk, caches, and whether TensorFlow starts.
 
-    The exit code is 1 if something that a run needs does not work.
+    Exits with 1 if something that a run needs does not work.
 
     For example:
 

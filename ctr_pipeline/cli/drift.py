@@ -15,14 +15,15 @@ def drift(
         str,
         typer.Argument(
             metavar="OLD",
-            help="A file, glob or table; or a run folder, or its config, for the rows that its "
-            "model was trained on.",
+            help="A file, glob or table; a run folder or its config means its training rows.",
             show_default=False,
         ),
     ],
     new: Annotated[
         str,
-        typer.Argument(metavar="NEW", help="A file, glob or table of others.", show_default=False),
+        typer.Argument(
+            metavar="NEW", help="A file, glob or table of new rows.", show_default=False
+        ),
     ],
     *,
     html: Annotated[
@@ -33,8 +34,8 @@ def drift(
         typer.Option(
             min=0,
             metavar="PSI",
-            help="Exit with 1 if a column's index is above this and above what sampling "
-            "explains; 0.25 is usual.",
+            help="Exit with 1 if the index of a column is above this value and above what "
+            "chance explains. 0.25 is common.",
             show_default=False,
         ),
     ] = None,
@@ -46,8 +47,8 @@ def drift(
 ) -> None:
     """Show how far new rows are from old ones, column by column.
 
-    The population stability index compares intervals of numbers, frequent values, all other values
-    and missing ones: below 0.1 nothing has changed, above 0.25 the model should be looked at.
+    The population stability index compares the shares of intervals, of frequent values, of all
+    other values and of missing ones. Below 0.1 is stable; above 0.25 the model needs attention.
 
     For example:
 

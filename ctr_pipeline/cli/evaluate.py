@@ -15,23 +15,25 @@ def evaluate(
     *,
     data: Annotated[
         str | None,
-        typer.Option(metavar="ROWS", help="A file or glob of labelled rows; else the test rows."),
+        typer.Option(
+            metavar="ROWS", help="A file or glob of labelled rows. Default: the test rows."
+        ),
     ] = None,
     by: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMNS",
-            help="Measure the rows of each value of these columns, too, with commas between.",
+            help="Also measure the rows of each value of these columns, separated by commas.",
         ),
     ] = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the trained model on the test rows, or on other rows.
+    """Measure a trained model on the test rows, or on other rows.
 
-    While a run of several processes trains, its test rows are measured with its newest checkpoint;
-    the results are kept in the run folder's evaluations, apart from those of the run.
+    While a run of several processes trains, the newest checkpoint is measured, and the results are
+    kept in the folder 'evaluations' of the run folder.
 
     For example:
 

@@ -15,7 +15,7 @@ def export(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a SavedModel that takes raw columns, and prove that it scores as the trainer does.
+    """Export a SavedModel that takes raw rows, and prove that it scores as the trainer does.
 
     For example:
 

@@ -11,13 +11,15 @@ from ctr_pipeline.cli.session import session_of
 
 def init(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A file or glob of rows.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A file, glob, address or table of rows.")
+    ],
     *,
     label: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column to predict; else 'label', or the only column of 0 and 1.",
+            help="The column to predict. Default: 'label', or the only column of 0 and 1.",
             show_default=False,
         ),
     ] = None,
@@ -31,7 +33,7 @@ def init(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Profile a file and write a commented config that runs as it is.
+    """Examine a file and write a commented config that runs as it is.
 
     For example:
 

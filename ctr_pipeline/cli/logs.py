@@ -17,7 +17,7 @@ def logs(
     ],
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what it writes from now on.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
     ] = False,
     num_lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, metavar="N", help="Last lines to show.")
@@ -25,7 +25,7 @@ def logs(
     verbose: Verbose = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Show what one member of a job wrote.
+    """Show the log of one member of a job.
 
     For example:
 

@@ -16,12 +16,14 @@ def master(
     bind: Bind = "127.0.0.1:0",
     launcher: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Of the process that starts the other members."),
+        typer.Option(
+            metavar="HOST:PORT", help="Address of the process that starts the other members."
+        ),
     ] = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
 ) -> int:
-    """Be the master of a job that 'ctrpipe run' has prepared; it is started by it, too.
+    """Run the master of a job.
 
     For example, by hand, after 'ctrpipe train CONFIG --prepare-only':
 

@@ -19,33 +19,32 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a key, for example train.epochs=2 or features[0].id=null; may be repeated.",
+        help="Override a key, such as train.epochs=2 or features[0].id=null. May be repeated.",
         show_default=False,
     ),
 ]
 Verbose = Annotated[
-    int, typer.Option("--verbose", "-v", count=True, help="Say more; -vv says everything.")
+    int, typer.Option("--verbose", "-v", count=True, help="Print more; -vv prints everything.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for machines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the stage and step that was reached.")
+    bool, typer.Option("--resume", help="Continue from the stage and step that were reached.")
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Discard earlier results in the run folder.")
+    bool, typer.Option("--overwrite", help="Replace earlier results in the run folder.")
 ]
-OverwriteOutput = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a file that stands there.")
-]
+OverwriteOutput = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 ProfileTraining = Annotated[
     bool,
-    typer.Option("--profile", help="Show where the time of training goes, and what bounds it."),
+    typer.Option("--profile", help="Show where training spends its time and what bounds it."),
 ]
 PrepareOnly = Annotated[
     bool,
     typer.Option(
         "--prepare-only",
-        help="Start no member: people do, with 'ctrpipe master', 'ctrpipe ps', 'ctrpipe worker'.",
+        help="Only prepare the job; start members yourself with 'ctrpipe master', 'ctrpipe ps' and "
+        "'ctrpipe worker'.",
     ),
 ]
 
@@ -53,8 +52,8 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help="With --prepare-only: no TLS, though members may be on several hosts; whoever sees "
-        "their network can read the job's secrets and take it over.",
+        help="With --prepare-only: do not use TLS. Anyone who sees the network between members can "
+        "read the job's secrets and take it over.",
     ),
 ]
 
@@ -62,7 +61,7 @@ Positive = Annotated[
     str | None,
     typer.Option(
         metavar="VALUE",
-        help="What label 1 is written as, where that is not as plain as 0 and 1.",
+        help="The value that means label 1, if labels are not 0 and 1.",
         show_default=False,
     ),
 ]
@@ -71,7 +70,7 @@ Columns = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Names of a file without a header, for example 'label,I1..I13,C1..C26'.",
+        help="Column names of a file without a header, such as 'label,I1..I13,C1..C26'.",
         show_default=False,
     ),
 ]
@@ -84,9 +83,7 @@ def split_columns(columns: str | None) -> tuple[str, ...] | None:
 
 Run = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="The run folder, or the config it belongs to.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="The run folder, or its config.", show_default=False),
 ]
 MemberConfig = Annotated[
     Path,
@@ -94,16 +91,21 @@ MemberConfig = Annotated[
 ]
 MemberIndex = Annotated[
     int,
-    typer.Option(min=0, metavar="N", help="Which of its role; from 0.", show_default=False),
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Number of this member within its role, from 0.",
+        show_default=False,
+    ),
 ]
 Bind = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Serve here; port 0 takes a free one.")
+    str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes a free port.")
 ]
 MasterAddress = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Of the master; as announced in the run folder if not given.",
+        help="Address of the master. Default: as announced in the run folder.",
         show_default=False,
     ),
 ]
@@ -113,16 +115,16 @@ WaitForMaster = Annotated[
         "--wait",
         min=0,
         metavar="SECONDS",
-        help="For the first master to come; one that was there is waited for in any case.",
+        help="Time to wait for the first master. A master that is lost later is always waited for.",
     ),
 ]
 Incarnation = Annotated[str | None, typer.Option(hidden=True)]
 """Name that the launcher gives a process."""
 
 PIPELINE_PANEL = "The whole pipeline"
-STAGES_PANEL = "One stage, same config, same run folder"
+STAGES_PANEL = "Single stages (same config, same run folder)"
 STARTING_PANEL = "Getting started"
-TABLES_PANEL = "Knowing the data"
-JOB_PANEL = "A job in several processes"
-MEMBERS_PANEL = "Its members; 'ctrpipe run' starts them"
-MACHINE_PANEL = "Looking around"
+TABLES_PANEL = "Examine data"
+JOB_PANEL = "Jobs of several processes"
+MEMBERS_PANEL = "Members of a job ('ctrpipe run' starts them)"
+MACHINE_PANEL = "Runs and environment"

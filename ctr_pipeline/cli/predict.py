@@ -23,14 +23,20 @@ def predict(
     *,
     data: Annotated[str, typer.Option(metavar="ROWS", help="A file or glob of rows.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Parquet, or CSV by its ending.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write: Parquet, or CSV if it ends in .csv.",
+        ),
     ],
     keep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMNS",
-            help="Columns of the rows to write beside the predictions, with commas between; "
-            "data.key_columns always are.",
+            help="Columns to copy beside the predictions, separated by commas. "
+            "data.key_columns are always copied.",
         ),
     ] = None,
     overwrite: OverwriteOutput = False,
@@ -38,9 +44,9 @@ def predict(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the click probability of unseen rows.
+    """Predict the click probability of new rows.
 
-    The output keeps the order of the rows; it needs no label column.
+    Needs no label column. The output keeps the order of the rows.
 
     For example:
 

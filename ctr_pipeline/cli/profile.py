@@ -25,7 +25,7 @@ def profile(
     *,
     label: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column of clicks.", show_default=False),
+        typer.Option(metavar="COLUMN", help="The column to predict.", show_default=False),
     ] = None,
     positive: Positive = None,
     output: Annotated[
@@ -40,9 +40,9 @@ def profile(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a table holds: values, missing ones, and what each column says about the click.
+    """Show the values and missing values of each column, and what it says about the click.
 
-    All rows are read; nothing is written but the page that is asked for.
+    Reads all rows. Writes nothing except the page given by --output.
 
     For example:
 

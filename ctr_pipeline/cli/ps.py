@@ -29,7 +29,7 @@ def ps(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where others reach it, if not where it binds: a container, a proxy.",
+            help="Address for other members, if it differs from --bind (containers, proxies).",
         ),
     ] = None,
     master: MasterAddress = None,
@@ -38,7 +38,7 @@ def ps(
     verbose: Verbose = 0,
     quiet: Quiet = False,
 ) -> int:
-    """Be a parameter server of a job; 'ctrpipe run' starts as many as the config says.
+    """Run a parameter server of a job.
 
     For example, by hand:
 

@@ -14,9 +14,9 @@ def report(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write report.html again from what the run folder holds, without training.
+    """Write report.html again from the run folder, without training.
 
-    A run that was stopped, or still goes on, has a page too: with what there is of it.
+    Works for a run that was stopped or still trains, with what it has so far.
 
     For example:
 

@@ -27,7 +27,7 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take raw rows to a trained, evaluated, exported and explained model.
+    """Run every stage: from raw rows to a trained, evaluated, exported and explained model.
 
     For example:
 

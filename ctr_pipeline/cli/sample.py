@@ -13,18 +13,18 @@ def criteo(
     context: typer.Context,
     *,
     rows: Annotated[int, typer.Option(help="Number of rows.", min=100)] = 200_000,
-    seed: Annotated[int, typer.Option(help="Of weights and rows.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the model and the rows.", min=0)] = 0,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
     ] = Path("data/criteo/train.txt"),
-    header: Annotated[bool, typer.Option("--header", help="Write column names first.")] = False,
+    header: Annotated[bool, typer.Option("--header", help="Write a header line.")] = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write rows in the format of Criteo's logs, from a planted model.
+    """Write sample rows in the format of the Criteo logs, drawn from a known model.
 
-    Because the model is known, so is the best possible logloss, which is printed.
+    Prints the best possible logloss, which follows from the model.
 
     For example:
 

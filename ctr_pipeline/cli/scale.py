@@ -14,20 +14,23 @@ def scale(
     *,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-w", min=1, metavar="N", help="So many workers from now on."),
+        typer.Option("--workers", "-w", min=1, metavar="N", help="Number of workers from now on."),
     ] = None,
     least: Annotated[
         int | None,
-        typer.Option("--min", min=1, metavar="N", help="Training needs so many."),
+        typer.Option("--min", min=1, metavar="N", help="Smallest number of workers that train."),
     ] = None,
     most: Annotated[
         int | None,
-        typer.Option("--max", min=1, metavar="N", help="There are never more."),
+        typer.Option("--max", min=1, metavar="N", help="Largest number of workers."),
     ] = None,
     servers: Annotated[
         int | None,
         typer.Option(
-            "--parameter-servers", min=1, metavar="N", help="So many parameter servers from now on."
+            "--parameter-servers",
+            min=1,
+            metavar="N",
+            help="Number of parameter servers from now on.",
         ),
     ] = None,
     verbose: Verbose = 0,
@@ -36,10 +39,10 @@ def scale(
 ) -> None:
     """Change the number of workers or parameter servers of a running job.
 
-    Workers that leave finish their batch first; the others never stop. --workers beyond the job's
-    bounds moves them. Partitions of rows move to new parameter servers, and away from those that
-    leave, while training goes on. Dense parameters move only away from a server that leaves: a new
-    one gets some when the run is resumed with another runtime.parameter_servers.
+    Workers that leave finish their batch first. --workers also widens the bounds of the job if
+    needed. While training goes on, partitions of embedding rows move to new parameter servers and
+    away from those that leave. A new server gets dense parameters only when the run is resumed with
+    another runtime.parameter_servers.
 
     For example:
 

@@ -7,7 +7,7 @@ from ctr_pipeline.cli.session import print_json, session_of
 
 
 def schema(context: typer.Context, *, as_json: AsJson = False) -> None:
-    """Print the JSON Schema of the config, for completion and explanations in editors.
+    """Print the JSON Schema of the config, for completion and help in editors.
 
     Save it once and name it in the first line of a config:
 

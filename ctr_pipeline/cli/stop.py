@@ -14,13 +14,15 @@ def stop(
     *,
     wait_seconds: Annotated[
         float,
-        typer.Option("--wait", metavar="SECONDS", min=0.0, help="For its end; 0: only ask."),
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0.0, help="Time to wait for the end; 0 does not wait."
+        ),
     ] = 60.0,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a job take a last checkpoint and end.
+    """Write a last checkpoint and end a job.
 
     For example:
 

@@ -32,7 +32,7 @@ def train(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train the model, computing the statistics first if the run folder has none.
+    """Train the model; earlier stages run first if their results are missing.
 
     For example:
 

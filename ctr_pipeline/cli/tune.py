@@ -33,10 +33,10 @@ def tune(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search the values that tune: declares for those that are best on the validation rows.
+    """Search the values declared under `tune:` for the best ones on the validation rows.
 
-    Writes config.best.yaml, trials.csv and tune.html into the run folder; the test rows are not
-    looked at.
+    Writes config.best.yaml, trials.csv and tune.html into the run folder; test rows are not
+    read.
 
     For example:
 

@@ -25,14 +25,14 @@ def worker(
     *,
     master: MasterAddress = None,
     metrics_host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address of this host that its figures come from.")
+        str, typer.Option(metavar="HOST", help="Address of this host on which metrics are served.")
     ] = "127.0.0.1",
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
     verbose: Verbose = 0,
     quiet: Quiet = False,
 ) -> int:
-    """Work for a job: come when it runs, leave when you like (Ctrl-C), lose nothing.
+    """Run a worker of a job. It may start at any time and leave at any time (Ctrl-C).
 
     For example, by hand:
 

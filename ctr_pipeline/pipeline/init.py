@@ -226,11 +226,11 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
     lines += [
         "model:",
         _line(f"  name: {model.name}", " | ".join(MODELS)),
-        _line(f"  embedding_dim: {model.embedding_dim}", "numbers an id is described by"),
-        _line(f"  hidden_units: {hidden}", "widths of the deep part's layers"),
+        _line(f"  embedding_dim: {model.embedding_dim}", "length of an embedding"),
+        _line(f"  hidden_units: {hidden}", "layer sizes of the deep part"),
         "train:",
-        _line(f"  epochs: {train.epochs}", "at most; early stopping ends it before"),
-        _line(f"  batch_size: {train.batch_size}", "rows a step"),
+        _line(f"  epochs: {train.epochs}", "at most; early stopping may end it earlier"),
+        _line(f"  batch_size: {train.batch_size}", "rows per step"),
         _line(f"output: {flow_yaml(f'runs/{name}')}", "the run folder"),
     ]
     return "\n".join(lines) + "\n"
