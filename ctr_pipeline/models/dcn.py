@@ -3,7 +3,7 @@
 Wang et al. 2017, "Deep & Cross Network for Ad Click Predictions" (arXiv:1708.05123).
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -26,6 +26,17 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     Returns:
         Logits, (batch,).
     """
+    return build_parallel(inputs, config, seed, "vector")
+
+
+def build_parallel(
+    inputs: ModelInputs, config: ModelConfig, seed: int, weights: Literal["vector", "matrix"]
+) -> Any:
+    """A cross network of either form beside the deep network and the linear term.
+
+    Returns:
+        Logits, (batch,).
+    """
     linear_B = Linear(inputs.signature.base_logit, name="linear_logit")(
         inputs.linear_BF, inputs.numbers_BN
     )
@@ -33,7 +44,7 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(inputs.flat_BK)
     crossed_BK = inputs.flat_BK
     for index, cross_seed in enumerate(cross_seeds):
-        crossed_BK = Cross("vector", cross_seed, name=f"cross_{index}")(inputs.flat_BK, crossed_BK)
+        crossed_BK = Cross(weights, cross_seed, name=f"cross_{index}")(inputs.flat_BK, crossed_BK)
     deep_B = LogitHead(deep_seed, name="deep_logit")(deep_BK)
     crossed_B = LogitHead(crossed_seed, name="cross_logit")(crossed_BK)
     return keras.layers.Add(dtype="float32", name="logit")([linear_B, deep_B, crossed_B])

@@ -6,15 +6,9 @@ Learning to Rank Systems" (arXiv:2008.13535).
 
 from typing import Any
 
-import keras
-
 from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.models.dcn import build_parallel
 from ctr_pipeline.models.inputs import ModelInputs
-from ctr_pipeline.models.layers.cross import Cross
-from ctr_pipeline.models.layers.linear import Linear
-from ctr_pipeline.models.layers.logit_head import LogitHead
-from ctr_pipeline.models.layers.mlp import MLP
-from ctr_pipeline.models.seeds import derive_seeds
 
 
 def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
@@ -25,14 +19,4 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
     Returns:
         Logits, (batch,).
     """
-    linear_B = Linear(inputs.signature.base_logit, name="linear_logit")(
-        inputs.linear_BF, inputs.numbers_BN
-    )
-    mlp_seed, deep_seed, crossed_seed, *cross_seeds = derive_seeds(seed, 3 + config.cross_layers)
-    deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(inputs.flat_BK)
-    crossed_BK = inputs.flat_BK
-    for index, cross_seed in enumerate(cross_seeds):
-        crossed_BK = Cross("matrix", cross_seed, name=f"cross_{index}")(inputs.flat_BK, crossed_BK)
-    deep_B = LogitHead(deep_seed, name="deep_logit")(deep_BK)
-    crossed_B = LogitHead(crossed_seed, name="cross_logit")(crossed_BK)
-    return keras.layers.Add(dtype="float32", name="logit")([linear_B, deep_B, crossed_B])
+    return build_parallel(inputs, config, seed, "matrix")

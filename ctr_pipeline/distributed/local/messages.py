@@ -1,9 +1,8 @@
-"""What the master and the launcher say to each other."""
+"""What the master and the launcher say to each other, beside `StartMember` and `StopMember`."""
 
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.launching import ProcessState
-from ctr_pipeline.distributed.coordination.messages import Role
 
 SERVICE = "LauncherService"
 
@@ -12,24 +11,6 @@ BUSY = "busy"
 
 CANNOT_LAUNCH = "cannot_launch"
 """Code of a refusal: `CannotLaunchError`."""
-
-
-@dataclass(frozen=True)
-class StartMember:
-    """Start it unless it runs."""
-
-    role: Role
-    index: int
-
-
-@dataclass(frozen=True)
-class StopMember:
-    """Ask that process to end, kill it after the grace; 0 kills at once."""
-
-    role: Role
-    index: int
-    incarnation: str
-    grace_seconds: float
 
 
 @dataclass(frozen=True)

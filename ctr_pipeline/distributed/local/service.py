@@ -1,5 +1,6 @@
 """The launcher's service, for the master."""
 
+from ctr_pipeline.distributed.coordination.events import StartMember, StopMember
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     Launcher,
@@ -11,8 +12,6 @@ from ctr_pipeline.distributed.local.messages import (
     CANNOT_LAUNCH,
     SERVICE,
     Observed,
-    StartMember,
-    StopMember,
 )
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import Refusal

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from ctr_pipeline.distributed.coordination.messages import (
@@ -23,13 +23,12 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.distributed.ps.core import PsCore
-from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.backoff import MasterAbsence
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
 _DEADLINE_SECONDS = 5.0
-_FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 1.0
 _ROUND_SECONDS = 0.25
 """Between heartbeats while a round waits: the master may know that a worker is gone."""
@@ -83,8 +82,12 @@ class PsSession:
         self._registered = False
         self._told_to_leave = self._was_answered = False
         self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
-        self._away_since: float | None = None
-        self._pauses = self._fresh_pauses()
+        self._absence = MasterAbsence(
+            member,
+            "workers are served",
+            longest_pause_seconds=_LONGEST_PAUSE_SECONDS,
+            clock=clock,
+        )
 
     @property
     def told_to_leave(self) -> bool:
@@ -112,7 +115,7 @@ class PsSession:
                 raise
             return self._pause(str(error))
         self._was_answered = True
-        self._back()
+        self._absence.end()
         if not self._registered:
             return 0.0
         if self._core.num_waiting:
@@ -177,22 +180,9 @@ class PsSession:
         return self._link.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
 
     def _pause(self, reason: str) -> float:
-        if self._away_since is None:
-            self._away_since = self._clock()
-            _LOGGER.warning("The master is away, workers are served: %s", reason)
         # It may come back at another address.
         self.close()
-        return next(self._pauses)
-
-    def _back(self) -> None:
-        if self._away_since is not None:
-            _LOGGER.info("The master is back after %.1f s", self._clock() - self._away_since)
-            self._away_since = None
-            self._pauses = self._fresh_pauses()
-
-    def _fresh_pauses(self) -> Iterator[float]:
-        seed = sum(map(ord, self._member.incarnation)) + self._member.index
-        return delays(_FIRST_PAUSE_SECONDS, 2.0, _LONGEST_PAUSE_SECONDS, seed)
+        return self._absence.begin(reason)
 
 
 def _require_same_job(ours: JobSpec, masters: JobSpec) -> None:

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -28,7 +28,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     ScoreSummary,
 )
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
-from ctr_pipeline.distributed.rpc.backoff import delays
+from ctr_pipeline.distributed.rpc.backoff import MasterAbsence
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.worker.leases import LeaseBook, Reports
 from ctr_pipeline.errors import CtrPipelineError
@@ -38,7 +38,6 @@ _DEADLINE_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 0.2
 _LEASE_WAIT_SECONDS = 2.5
 """For so long the master may keep a request for tasks; it is not to take for lost what waits."""
-_FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _POLL_SECONDS = 0.2
 """A signal handler can wake nobody."""
@@ -153,8 +152,12 @@ class Session:
         """The request for tasks that the master has not answered yet."""
         self._num_asked = 0
         self._retry_at = 0.0
-        self._pauses = self._fresh_pauses()
-        self._away_since: float | None = None
+        self._absence = MasterAbsence(
+            member,
+            "training goes on",
+            longest_pause_seconds=_LONGEST_PAUSE_SECONDS,
+            clock=clock,
+        )
         self._stop_asked = False
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
 
@@ -526,24 +529,13 @@ class Session:
         return self._link
 
     def _pause(self, reason: str) -> None:
-        now = self._clock()
-        if self._away_since is None:
-            self._away_since = now
-            _LOGGER.warning("The master is away, training goes on: %s", reason)
         # It may come back at another address.
         self._hang_up()
-        self._retry_at = now + next(self._pauses)
+        self._retry_at = self._clock() + self._absence.begin(reason)
 
     def _back(self) -> None:
         self._was_answered = True
-        if self._away_since is not None:
-            _LOGGER.info("The master is back after %.1f s", self._clock() - self._away_since)
-            self._away_since = None
-            self._pauses = self._fresh_pauses()
-
-    def _fresh_pauses(self) -> Iterator[float]:
-        seed = sum(map(ord, self._member.incarnation)) + self._member.index
-        return delays(_FIRST_PAUSE_SECONDS, 2.0, _LONGEST_PAUSE_SECONDS, seed)
+        self._absence.end()
 
     def _hang_up(self) -> None:
         self._ask_no_more()
