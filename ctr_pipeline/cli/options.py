@@ -6,7 +6,12 @@ from typing import Annotated
 import typer
 
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The YAML config.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="The YAML config; its paths are relative to the folder the command runs in.",
+        show_default=False,
+    ),
 ]
 TrainedConfig = Annotated[
     Path,

@@ -15,7 +15,12 @@ from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path,
 from ctr_pipeline.config.merging import merge_problems
 from ctr_pipeline.config.models import Config, ModelConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
-from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK, resolved_yaml
+from ctr_pipeline.config.resolved import (
+    GIVEN_FEATURES,
+    RESOLVED_CONFIG,
+    RUN_LOCK,
+    resolved_yaml,
+)
 from ctr_pipeline.config.search_space import check_search_space
 from ctr_pipeline.config.short_form import expand_short_form
 from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
@@ -89,7 +94,8 @@ def load_config(
 ) -> LoadedConfig:
     """Reads a config file, or the one that a run folder holds.
 
-    The config inside a run folder means that folder, wherever it was copied or moved to.
+    The config inside a run folder means that folder, wherever it was copied or moved to. With
+    another `output` it is the config of another run, with the features that were decided.
 
     Args:
         path: The YAML file, or a run folder.
@@ -117,6 +123,9 @@ def load_config(
     source.values = values
     if path.name == RESOLVED_CONFIG and (path.parent / RUN_LOCK).exists():
         values["output"] = str(path.parent)
+        given = values.pop(GIVEN_FEATURES, None)
+        if given is not None and not any(_sets_output(override) for override in overrides):
+            values["features"] = given
     return _finish(source, overrides, check_model, find_header, text=text, path=path)
 
 
@@ -185,6 +194,10 @@ def _messages(values: dict[str, Any], check_model: ModelCheck | None) -> list[st
     if check_model is not None:
         _check_model(values, check_model, source)
     return [f"{problem.key}: {problem.message}" for _, problem in source.problems]
+
+
+def _sets_output(override: str) -> bool:
+    return override.partition("=")[0].strip() == "output"
 
 
 def _apply_override(override: str, source: Source) -> None:

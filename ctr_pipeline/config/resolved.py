@@ -1,26 +1,122 @@
 """A config written back as YAML, every default spelled out."""
 
+import glob
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.config.yaml_source import dump_yaml
+from ctr_pipeline.features import FeatureSpec, Transform
 
 RESOLVED_CONFIG = "config.resolved.yaml"
 RUN_LOCK = ".lock"
 """Names of files that every run folder holds."""
+GIVEN_FEATURES = "x-given-features"
+"""In the config of a run folder: what `features` was before it was decided, for the run itself."""
+
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_DATABASES = ("duckdb", "sqlite")
+_TITLE = """\
+# Written by ctrpipe: every default, features as they were decided, paths from the root.
+# The same decisions for another run: ctrpipe run THIS_FILE --set output=FOLDER
+"""
 
 
 def resolved_yaml(config: Config) -> str:
     """The whole config in the order of the models; loading it gives an equal config."""
+    return dump_yaml(_values_of(config))
+
+
+def pinned_yaml(config: Config, features: Sequence[FeatureSpec]) -> str:
+    """The config of a run folder: features as they were decided, paths from the root.
+
+    Args:
+        config: As it was given, relative to the folder that the command runs in.
+        features: Those of the run; none where they are not known, and nothing is pinned then.
+    """
+    values = _values_of(with_paths(config, absolute_path))
+    if features and (config.features == "auto" or any(one.names_all for one in config.features)):
+        columns = [spec.column for spec in features if spec.cross is None]
+        merged = merge_entries(config.features, columns)
+        values[GIVEN_FEATURES] = values["features"]
+        values["features"] = [_pinned(spec, merged[spec.column]) for spec in features]
+    return _TITLE + dump_yaml(values)
+
+
+def with_paths(config: Config, change: Callable[[str], str]) -> Config:
+    """The config with each path to files that training depends on, and its output, changed."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, str):
+            return change(value)
+        return tuple(map(change, value)) if isinstance(value, tuple) else value
+
+    data, model, train = config.data, config.model, config.train
+    begins = train.init_from
+    if begins is not None and not isinstance(begins, str):
+        begins = begins.model_copy(update={"run": change(begins.run)})
+    return config.model_copy(
+        update={
+            "data": data.model_copy(
+                update={
+                    split: changed(getattr(data, split)) for split in ("train", "valid", "test")
+                }
+            ),
+            "model": model.model_copy(update={"file": changed(model.file)}),
+            "train": train.model_copy(update={"init_from": changed(begins)}),
+            "output": change(config.output),
+        }
+    )
+
+
+def absolute_path(path: str) -> str:
+    """A path, or the path within a database's address, from the root; other addresses as they are.
+
+    A glob stays one, whatever the folder that the command runs in is called.
+    """
+    address = _ADDRESS.fullmatch(path)
+    if address is not None and address["scheme"] not in _DATABASES:
+        return path
+    prefix, rest = (f"{address['scheme']}://", address["rest"]) if address else ("", path)
+    here = str(Path.cwd())
+    expanded = Path(rest).expanduser()
+    if glob.has_magic(rest) and not expanded.exists():
+        here = glob.escape(here)
+    return f"{prefix}{Path(here) / expanded}"
+
+
+def _pinned(spec: FeatureSpec, merged: MergedEntry) -> dict[str, Any]:
+    """An entry that gives this feature whatever the data says."""
+    entry = merged.entry
+    plain: dict[str, Any] = {"columns": spec.column}
+    if entry.cross is not None:
+        plain = {"cross": list(entry.cross), "name": spec.column}
+    for key, cut in (("sequence", spec.sequence), ("vector", spec.vector)):
+        if cut is not None:
+            plain[key] = cut.model_dump(mode="python")
+    for key, decided in (("number", spec.number), ("id", spec.id)):
+        # What the config says stays as it says it: an age may be open.
+        chain: Sequence[Transform] | None = getattr(entry, key) or decided
+        if chain:
+            plain[key] = [_transform(step.model_dump(mode="python")) for step in chain]
+    if entry.embedding is not None:
+        plain["embedding"] = entry.embedding.model_dump(mode="python", exclude_none=True)
+    plain |= {"type": "auto", "sensitive": spec.sensitive}
+    return {key: _plain(plain[key]) for key in FeatureEntry.model_fields if key in plain}
+
+
+def _values_of(config: Config) -> dict[str, Any]:
     values = config.model_dump(mode="python")
     if config.features != "auto":
         values["features"] = _entries(config.features, values["features"])
     options = values["model"]["options"]
-    plain = _plain(values)
+    plain: dict[str, Any] = _plain(values)
     plain["model"]["options"] = _plain(options)
-    return dump_yaml(plain)
+    return plain
 
 
 def _entries(entries: Sequence[FeatureEntry], values: Sequence[dict[str, Any]]) -> list[Any]:

@@ -110,12 +110,13 @@ def fingerprint_of(
     Raises:
         DataError: A file is gone.
     """
+    # The files say where they are, however that was written. What is read is not sampled; what is
+    # trained on is.
+    without = {"train", "valid", "test", "sample", "key_columns"}
     facts: dict[str, Any] = {
         "version": INGESTED_VERSION,
-        # What is read is not sampled; what is trained on is.
         "data": data.model_dump(
-            mode="json",
-            exclude={"sample", "key_columns"} | (set() if data.weight else {"weight"}),
+            mode="json", exclude=without if data.weight else without | {"weight"}
         ),
         "format": [source.format, source.delimiter],
         "types": list(column_types.items()),

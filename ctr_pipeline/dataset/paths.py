@@ -77,7 +77,9 @@ def _resolve_one(item: str, key: str) -> list[DataFile]:
         raise DataError(
             f"no such file: '{path}'",
             place=key,
-            remedy="Paths are relative to the folder the command runs in; check the spelling",
+            remedy="Check the spelling"
+            if path.is_absolute()
+            else f"Paths are relative to the folder the command runs in, {Path.cwd()}",
         )
     # Path.glob takes no absolute pattern.
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ctr_pipeline import durable
 from ctr_pipeline.config.key_paths import render_key_path, value_at
 from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.config.resolved import GIVEN_FEATURES
 from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import column_names, read_columns
@@ -344,7 +345,8 @@ def _read_config(run: RunFolder) -> dict[str, Any]:
         raise _damaged(run.config) from error
     if not isinstance(values, dict) or not isinstance(value_at(values, ("model", "name")), str):
         raise _damaged(run.config)
-    return values
+    # Of features, what was decided is compared.
+    return {key: value for key, value in values.items() if key != GIVEN_FEATURES}
 
 
 def _read_metrics(run: RunFolder) -> _Metrics:

@@ -1,6 +1,7 @@
 """The columns that a config names, held against those of the data, all at once."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -48,6 +49,23 @@ def inspect_named(loaded: LoadedConfig) -> Source:
     except DataError as error:
         header = find_header(config.data.model_dump(exclude_defaults=True))
         problems = loaded.missing_columns(header) if header else []
-        if len(problems) < 2:
-            raise
-        raise ConfigError(problems) from error
+        if len(problems) > 1:
+            raise ConfigError(problems) from error
+        _refuse_rows_beside_config(loaded)
+        raise
+
+
+def _refuse_rows_beside_config(loaded: LoadedConfig) -> None:
+    """Raises DataError if rows lie where the config is, and the command runs elsewhere."""
+    if loaded.path is None:
+        return
+    folder, data = loaded.path.absolute().parent, loaded.config.data
+    for key, paths in (("train", data.train), ("valid", data.valid), ("test", data.test)):
+        for path in paths_of(paths or ()):
+            if not Path(path).exists() and (folder / path).is_file():
+                raise DataError(
+                    f"no such file: '{path}'",
+                    place=f"data.{key}",
+                    remedy=f"Paths are relative to the folder the command runs in, {Path.cwd()}; "
+                    f"there is one of that name in {folder}, where the config is: run it there",
+                )

@@ -191,6 +191,7 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
     lines = [
         "# Written by ctrpipe init from the head of the data. 'ctrpipe check' shows the plan,",
         "# 'ctrpipe run' trains; 'ctrpipe schema' explains every key to your editor.",
+        "# Paths are relative to the folder that ctrpipe runs in.",
         f"name: {flow_yaml(name)}",
         "data:",
         _line(

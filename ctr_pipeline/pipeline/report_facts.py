@@ -85,7 +85,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
         model=config.model.name,
         created=datetime.now(UTC),
         run_folder=str(run.path),
-        config_yaml=loaded.resolved_yaml(),
+        config_yaml=run.config.read_text(encoding="utf-8"),
         splits=() if ingested is None else shown_splits(ingested),
         history=()
         if not trained

@@ -62,7 +62,7 @@ def run_report(
             model=config.model.name,
             created=datetime.now(UTC),
             run_folder=str(run.path),
-            config_yaml=loaded.resolved_yaml(),
+            config_yaml=run.config.read_text(encoding="utf-8"),
             test=results.get("test"),
             valid=results.get("valid"),
             splits=shown_splits(analysis.ingested),

@@ -337,7 +337,7 @@ class _Search:
                 values_with(self.resolved, {**proposal.values, "output": str(run.path)}),
                 check_model=check_model,
             )
-            run.keep_config(trial)
+            run.keep_config(trial, self.folder.run.features)
             record = self._train(trial, run, proposal, number)
         except ConfigError as error:
             reason = "; ".join(f"{problem.key}: {problem.message}" for problem in error.problems)

@@ -16,9 +16,16 @@ from typing import Any
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
+from ctr_pipeline.config.resolved import (
+    RESOLVED_CONFIG,
+    RUN_LOCK,
+    absolute_path,
+    pinned_yaml,
+    with_paths,
+)
 from ctr_pipeline.embeddings.log_folder import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
+from ctr_pipeline.pipeline.feature_file import load_features
 
 _LEFT_SECONDS = 60.0
 _FREE_KEYS = {
@@ -38,6 +45,15 @@ _FREE_KEYS = {
     "train.embeddings.memory_limit_gb",
 }
 """Keys that may change between the start of a run and its resumption."""
+
+_PATH_KEYS = {
+    "data.train",
+    "data.valid",
+    "data.test",
+    "model.file",
+    "train.init_from",
+    "train.init_from.run",
+}
 
 _LEFTOVERS = (
     "checkpoints",
@@ -367,9 +383,16 @@ class RunFolder:
                 f"{what}: {', '.join(different[:5])} {verb}", place=str(self.path), remedy=remedy
             )
 
-    def keep_config(self, loaded: LoadedConfig) -> None:
-        """Writes the config with all defaults; from now on the folder is this config's."""
-        durable.write_text(self.config, loaded.resolved_yaml())
+    def keep_config(self, loaded: LoadedConfig, features: Path | None = None) -> None:
+        """Writes the config with all defaults; from now on the folder is this config's.
+
+        Args:
+            loaded: The config.
+            features: Where the features lie that were decided; None: in this folder.
+        """
+        decided = features or self.features
+        known = load_features(decided) if decided.exists() else ()
+        durable.write_text(self.config, pinned_yaml(loaded.config, known))
 
     def _has_results(self) -> bool:
         return any((self.path / name).exists() for name in _LEFTOVERS)
@@ -437,7 +460,9 @@ def require_mode(run: RunFolder, *, processes: bool) -> None:
 
 def model_fingerprint(config: Config) -> str:
     """Names the keys that a trained model depends on; where it lies and runs is not among them."""
-    kept = _without_free(config.model_dump(mode="json"), "")
+    # Members may see files at other places, so a path counts by its last name.
+    by_name = with_paths(config, lambda path: Path(path).name)
+    kept = _without_free(by_name.model_dump(mode="json"), "")
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode("utf-8")).hexdigest()
 
 
@@ -460,7 +485,7 @@ def differing_keys(earlier: Config, later: Config) -> list[str]:
 
 
 def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
-    if key in _FREE_KEYS or earlier == later:
+    if key in _FREE_KEYS or earlier == later or (key in _PATH_KEYS and _meet(earlier, later)):
         return
     if isinstance(earlier, dict) and isinstance(later, dict):
         for name in earlier | later:
@@ -469,3 +494,18 @@ def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
             )
         return
     different.append(key)
+
+
+def _meet(earlier: Any, later: Any) -> bool:
+    """Whether paths name the same: written from the root, or as the end of what is.
+
+    A run folder has them from the root. A project that was moved as a whole keeps its configs, in
+    which they are relative.
+    """
+    if isinstance(earlier, list) and isinstance(later, list):
+        return len(earlier) == len(later) and all(map(_meet, earlier, later))
+    if not (isinstance(earlier, str) and isinstance(later, str)):
+        return False
+    return absolute_path(later) == absolute_path(earlier) or (
+        not Path(later).is_absolute() and earlier.endswith(f"/{later.removeprefix('./')}")
+    )

@@ -77,3 +77,20 @@ def test_all_columns_that_are_not_there_are_told_at_once(rows):
     with pytest.raises(DataError, match="no such file"):
         inspect_named(named(train="gone.csv", label="clik"))
     assert inspect_named(named(label="click")).column_names == ("click", "city", "price")
+
+
+def test_rows_that_lie_beside_the_config_are_pointed_to(rows, tmp_path, monkeypatch):
+    path = tmp_path / "c.yaml"
+    path.write_text("data: {train: rows.csv, label: click}\noutput: run\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(DataError) as caught:
+        inspect_named(load_config(path))
+    assert caught.value.place == "data.train"
+    assert str(elsewhere) in caught.value.remedy
+    assert f"in {tmp_path}, where the config is" in caught.value.remedy
+    rows.unlink()
+    with pytest.raises(DataError, match="no such file") as caught:
+        inspect_named(load_config(path))
+    assert caught.value.remedy.endswith(str(elsewhere))

@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.trained_run import logged
 from ctr_pipeline.pipeline.workspace import RUN_LOCK, RunFolder, differing_keys
@@ -173,10 +174,39 @@ def test_empty_folder_is_fine(tmp_path):
         pass
 
 
-def test_kept_config_is_the_resolved_one(run):
+def test_kept_config_is_the_resolved_one_from_the_root(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with run.locked():
         run.keep_config(loaded())
-    assert run.config.read_text() == loaded().resolved_yaml()
+    kept = yaml.safe_load(run.config.read_text())
+    resolved = yaml.safe_load(loaded().resolved_yaml())
+    assert kept["data"].pop("train") == str(tmp_path / "rows.csv")
+    assert kept.pop("output") == str(tmp_path / "runs" / "ctrpipe")
+    del resolved["data"]["train"], resolved["output"]
+    assert kept == resolved
+
+
+@pytest.mark.parametrize(
+    ("paths", "same"),
+    [
+        ("rows.csv", True),
+        ("./rows.csv", True),
+        ("[rows.csv]", False),
+        ("other.csv", False),
+        ("/else/project/rows.csv", False),
+        ("project/rows.csv", True),
+    ],
+)
+def test_a_project_may_be_moved_with_its_runs(run, tmp_path, monkeypatch, paths, same):
+    """Relative paths of a config then lead to other places than its run was made from."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    with run.locked():
+        run.keep_config(loaded())
+    monkeypatch.chdir(tmp_path)
+    earlier = load_config(run.config).config
+    different = differing_keys(earlier, loaded(f"data.train={paths}").config)
+    assert different == ([] if same else ["data.train"])
 
 
 def test_same_config_is_welcome_to_resume_or_to_start_anew(used):
