@@ -11,30 +11,33 @@ from rich.text import Text
 
 from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+from ctr_pipeline.cli.run_views import add_session_rows
 from ctr_pipeline.pipeline.job_progress import describe_event
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
+    from ctr_pipeline.pipeline.run_states import RunStatus
 
 _PIPE_WIDTH = 160
 _NUM_EVENTS = 8
 _UNKNOWN = "–"
+_OVER = frozenset({"finished", "stopped", "failed"})
 _GOOD = frozenset({"running", "standby", "finished", "training"})
 _BAD = frozenset({"silent", "ended", "backing off", "failed"})
 
 
-def print_status(view: "JobView") -> None:
+def print_status(view: "JobView", run: "RunStatus") -> None:
     """Progress, members and what happened last."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
-    console.print(_render_job(view, time.time()))
+    console.print(_render_job(view, run, time.time()))
     if view.traceback:
         console.print(f"\n[red]What the failed member wrote last[/]\n{escape(view.traceback)}")
 
 
-def _render_job(view: "JobView", now: float) -> RenderableType:
-    parts: list[RenderableType] = [_render_facts(view), Text(), _render_members(view.members)]
+def _render_job(view: "JobView", run: "RunStatus", now: float) -> RenderableType:
+    parts: list[RenderableType] = [_render_facts(view, run), Text(), _render_members(view.members)]
     events = view.events[-_NUM_EVENTS:]
     if events:
         parts += [Text(), _render_events(events, now)]
@@ -43,21 +46,25 @@ def _render_job(view: "JobView", now: float) -> RenderableType:
 
 def _spoken_place(view: "JobView") -> str:
     place = f"{view.state}, epoch {view.epoch + 1} of {view.epochs}"
-    if view.tasks_total and view.state not in {"finished", "stopped", "failed"}:
+    if view.tasks_total and view.state not in _OVER:
         place += f", task {view.tasks_done:,} of {view.tasks_total:,}"
     return place
 
 
-def _render_facts(view: "JobView") -> Table:
+def _render_facts(view: "JobView", run: "RunStatus") -> Table:
     table = Table(title=view.job, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     state = Text(_spoken_place(view), style=_style_of(view.state))
-    if not view.answering:
-        state.append("  (no master answers; from its ledger)", style="yellow")
+    if not view.answering and view.state not in _OVER:
+        launcher = run.last
+        if launcher is not None and launcher.ended is None and run.alive is False:
+            gone = f"  (the launcher, process {launcher.process}, is gone: nothing trains)"
+            state.append(gone, style="red")
+        else:
+            state.append("  (no master answers; from its ledger)", style="yellow")
     table.add_row("state", state)
-    if view.reason:
-        table.add_row("why", escape(view.reason))
+    add_session_rows(table, run, why=view.reason)
     records = view.records
     table.add_row(
         "records",
@@ -109,7 +116,7 @@ def _render_members(members: "Sequence[MemberView]") -> Table:
         seen = member.last_seen_seconds
         memory, speed, rows = _spoken_figures(member)
         table.add_row(
-            f"{member.role}-{member.index}",
+            member.name,
             Text(member.state, style=_style_of(member.state)),
             escape(member.address),
             str(member.pid) if member.pid else "",

@@ -1,6 +1,7 @@
 """Several runs as a person reads them on a terminal."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ from ctr_pipeline.cli.tables import make_console, print_paths
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.comparison import ComparisonResult
-    from ctr_pipeline.pipeline.run_list import ListedRun
+    from ctr_pipeline.pipeline.run_states import ListedRun, RunStatus
 
 _COLOURS = {"ahead": "green", "behind": "red", "open": "default"}
+_STATES = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}
 _KEYS_SHOWN = 40
 
 
@@ -58,6 +60,73 @@ def print_comparison(result: "ComparisonResult") -> None:
         console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
     if result.output is not None:
         print_paths(console, {"page": result.output})
+
+
+def print_run_status(run: "RunStatus") -> None:
+    """What a run in one process does now, or how it ended."""
+    table = Table(
+        title=escape(run.name or str(run.folder)),
+        title_justify="left",
+        show_header=False,
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("state", f"[{_STATES.get(run.state, 'yellow')}]{run.state}[/]")
+    add_session_rows(table, run)
+    if run.history:
+        last = run.history[-1]
+        table.add_row("epochs", f"{len(run.history)} of {run.epochs} done")
+        table.add_row(
+            "model",
+            f"training loss {last.train_logloss:.4f}, validation logloss "
+            f"{last.valid_logloss:.4f}, AUC {last.valid_auc:.4f}",
+        )
+    make_console().print(table)
+
+
+def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
+    """The command that works on a run, its stage and its process; why it ended; how to go on.
+
+    Args:
+        table: Of names and texts.
+        run: Which.
+        why: What is known better than the session does; empty if nothing.
+    """
+    last, now = run.last, datetime.now(UTC)
+    why = why or ("" if last is None else last.reason)
+    if why:
+        table.add_row("why", escape(why))
+    if last is None:
+        return
+    if last.stage:
+        more = ", the last one"
+        if run.alive and last.stage_since is not None:
+            more = f", since {_spoken_moment(last.stage_since, now)}"
+        table.add_row("stage", f"{last.stage}{more}")
+    started = f"'ctrpipe {last.command}', started {_spoken_moment(last.started, now)}"
+    if len(run.sessions) > 1:
+        started += f", session {len(run.sessions)}"
+    table.add_row("command", started)
+    process = f"{last.process} on {escape(last.host)}"
+    if last.ended is not None:
+        process += f"; it ended {_spoken_moment(last.seen, now)}"
+    elif run.alive is None:
+        process += f"; nothing was heard of it since {_spoken_moment(last.seen, now)}"
+    elif not run.alive:
+        process += f"; it is gone, last heard of {_spoken_moment(last.seen, now)}"
+    table.add_row("process", process)
+    if run.resume is not None:
+        table.add_row("resume with", escape(run.resume))
+
+
+def _spoken_moment(when: datetime, now: datetime) -> str:
+    """The time of day, with the date if it is not of the last day, and how long ago."""
+    local, seconds = when.astimezone(), max(0.0, (now - when).total_seconds())
+    is_recent = seconds < 86_400
+    time = f"{local:%H:%M:%S}" if is_recent else f"{local:%Y-%m-%d %H:%M:%S}"
+    return f"{time} ({spoken_seconds(seconds)} ago)" if is_recent else time
 
 
 def print_runs(runs: "Sequence[ListedRun]", folder: Path) -> None:

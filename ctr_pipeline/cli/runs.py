@@ -30,7 +30,7 @@ def runs(
     """
     session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.cli.run_views import print_runs
-    from ctr_pipeline.pipeline.run_list import list_runs
+    from ctr_pipeline.pipeline.run_states import list_runs
 
     found = list_runs(folder)
     payload = [

@@ -1,4 +1,4 @@
-"""`ctrpipe status`: how a job in several processes is doing."""
+"""`ctrpipe status`: how a run is doing, in one process or in several."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from ctr_pipeline.cli.session import session_of
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.master.status import JobView
+    from ctr_pipeline.pipeline.run_states import RunStatus
 
 
 def status(
@@ -20,7 +21,7 @@ def status(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show progress, speed, members and failures of a job.
+    """Show what a run does now, or how it ended; of a job, also members, speed and failures.
 
     For example:
 
@@ -29,14 +30,41 @@ def status(
     ctrpipe status config.yaml --json
     """
     session = session_of(context, verbose, quiet, as_json)
+    from ctr_pipeline.pipeline.run_states import read_run_status
+    from ctr_pipeline.pipeline.workspace import RunFolder, find_run
+
+    found = RunFolder(find_run(run))
+    state = read_run_status(found)
+    if not found.job.is_dir():
+        from ctr_pipeline.cli.run_views import print_run_status
+
+        session.show(_run_payload(state), lambda: print_run_status(state))
+        return
     from ctr_pipeline.cli.job_tables import print_status
-    from ctr_pipeline.pipeline.job_control import find_job, read_status
+    from ctr_pipeline.pipeline.job_control import Job, read_status
 
-    view = read_status(find_job(run))
-    session.show(_as_payload(view), lambda: print_status(view))
+    view = read_status(Job(found.path))
+    payload = _job_payload(view) | {"run": _run_payload(state)}
+    session.show(payload, lambda: print_status(view, state))
 
 
-def _as_payload(view: "JobView") -> dict[str, Any]:
+def _run_payload(state: "RunStatus") -> dict[str, Any]:
+    """The run for programs: epochs count from 1, times are ISO 8601, and nobody's is null."""
+    last = state.last
+    return {
+        "folder": state.folder,
+        "name": state.name,
+        "state": state.state,
+        "alive": state.alive,
+        "session": None if last is None else last.model_dump(mode="json"),
+        "num_sessions": len(state.sessions),
+        "epochs": state.epochs,
+        "history": [asdict(record) | {"epoch": record.epoch + 1} for record in state.history],
+        "resume": state.resume,
+    }
+
+
+def _job_payload(view: "JobView") -> dict[str, Any]:
     """The job for programs: epochs count from 1, and what nobody knows is null."""
     payload = asdict(view)
     payload["epoch"] += 1
@@ -46,4 +74,5 @@ def _as_payload(view: "JobView") -> dict[str, Any]:
         payload["best_epoch"] += 1
     if not view.answering:
         payload["samples_per_second"] = payload["master_errors"] = None
+    payload["members"] = [{"name": one.name, **asdict(one)} for one in view.members]
     return payload

@@ -117,7 +117,7 @@ def describe_event(event: JobEvent) -> str:
 def describe_member(member: MemberView) -> str:
     """One member in a line: state, speed, memory, restarts."""
     stats = member.stats
-    parts = [f"{member.role}-{member.index}".ljust(10), member.state.ljust(9)]
+    parts = [member.name.ljust(10), member.state.ljust(9)]
     if stats is not None and stats.samples_per_second:
         parts.append(f"{stats.samples_per_second:,.0f} rows/s")
     if stats is not None and stats.rows_held:

@@ -7,10 +7,11 @@ and the report what a run took in all.
 import json
 import logging
 import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -18,11 +19,14 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from ctr_pipeline import durable
 from ctr_pipeline.errors import CtrPipelineError, Interrupted, RunFolderError
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.timing import StageTimes, start_of_process
 
 _LOGGER = logging.getLogger(__name__)
 _SECONDS_BETWEEN = 15.0
 """After which the time of a long stage is written again: at most that much is lost to a kill."""
+
+_SILENT_AFTER = timedelta(seconds=4 * _SECONDS_BETWEEN)
+"""A session on another host that wrote nothing for so long may be gone."""
 
 FINISHED = "finished"
 STOPPED = "stopped"
@@ -36,8 +40,11 @@ class Session(BaseModel):
         command: "run", "train", or "prepare" where people start the members.
         resumed: Whether it went on from what was there.
         process: Its id.
-        started: When, as the next.
+        host: Where that ran.
+        process_start: When that was started there, in ticks of `start_of_process`.
+        started: When, as the next two.
         seen: When this was written.
+        stage_since: When the stage began.
         stage: What it does, or did last; empty before the first stage.
         seconds: Of each stage until `seen`.
         ended: `FINISHED`, `STOPPED` (a signal, 'ctrpipe stop') or `FAILED`; None: it goes on, or
@@ -49,8 +56,11 @@ class Session(BaseModel):
     command: str
     resumed: bool
     process: int
+    host: str = ""
+    process_start: int | None = None
     started: datetime
     seen: datetime
+    stage_since: datetime | None = None
     stage: str = ""
     seconds: dict[str, float] = {}
     ended: str | None = None
@@ -76,6 +86,27 @@ def load_sessions(path: Path) -> tuple[Session, ...]:
             place=str(path),
             remedy="Delete it: then it is not known how long earlier sessions took",
         ) from error
+
+
+def decide_alive(
+    session: Session, *, lock_holder: int | None, host: str, now: datetime
+) -> bool | None:
+    """Whether the process of a session works on; None: it is on another host, and silent.
+
+    Args:
+        session: Which.
+        lock_holder: The process that holds the lock of the run folder; 0: one that is not known.
+        host: This one.
+        now: The time of day.
+    """
+    if session.ended is not None:
+        return False
+    if lock_holder in {0, session.process}:
+        return True
+    if session.host != host:
+        return True if now - session.seen < _SILENT_AFTER else None
+    start = session.process_start
+    return start is not None and start_of_process(session.process) == start
 
 
 def total_seconds(sessions: Sequence[Session]) -> dict[str, float]:
@@ -113,6 +144,7 @@ class SessionLog:
         self._clock = clock
         self._earlier = load_sessions(path) if resumes else ()
         self._started = clock()
+        self._stage_since: datetime | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         times.earlier = total_seconds(self._earlier)
@@ -147,8 +179,11 @@ class SessionLog:
             command=self._command,
             resumed=bool(self._earlier),
             process=os.getpid(),
+            host=socket.gethostname(),
+            process_start=start_of_process(os.getpid()),
             started=self._started,
             seen=self._clock(),
+            stage_since=self._stage_since,
             stage=self._times.stage_now,
             seconds=self._times.seconds_so_far(),
             ended=ended,
@@ -162,6 +197,7 @@ class SessionLog:
             durable.write_text(self._path, json.dumps(content, indent=1) + "\n")
 
     def _tell(self) -> None:
+        self._stage_since = self._clock()
         self._write(None, "")
 
     def _try_to_write(self, ended: str | None, reason: str) -> None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FIRST_STEP = "first step"
-_OWN_STAT = Path("/proc/self/stat")
 _START_TIME_FIELD = 22
 
 
@@ -87,10 +86,22 @@ def start_up_sentence(start_up: dict[str, float]) -> str:
 
 def process_age_seconds() -> float:
     """How long ago this process was started; 0 where the system does not tell to a hundredth."""
+    ticks = start_of_process(os.getpid())
     try:
-        # The name of the program, in brackets, may hold spaces and brackets.
-        fields = _OWN_STAT.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        started = int(fields[_START_TIME_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)
-    except (OSError, ValueError, IndexError, AttributeError):
+        started = (ticks or 0) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started) if ticks else 0.0
+    except (OSError, ValueError, AttributeError):
         return 0.0
+
+
+def start_of_process(process: int) -> int | None:
+    """When a process was started, in ticks since the machine was; None: there is none, or unknown.
+
+    A number of a process is given again one day; together with this it is not.
+    """
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        # The name of the program, in brackets, may hold spaces and brackets.
+        return int(text.rpartition(")")[2].split()[_START_TIME_FIELD - 3])
+    except (OSError, ValueError, IndexError):
+        return None

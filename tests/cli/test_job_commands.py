@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ctr_pipeline.distributed.master.status import MasterErrors
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
 from ctr_pipeline.pipeline import job_control
+from ctr_pipeline.pipeline.sessions import Session
 from ctr_pipeline.training.history import EpochRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -121,6 +123,36 @@ class TestStatus:
         shown = [[cell.strip() for cell in line[6:10]] for line in cells]
         assert shown == [["–", "–", "", "–"], ["–", "–", "–", ""]]
 
+    @pytest.mark.parametrize(("ended", "is_gone"), [(None, True), ("stopped", False)])
+    def test_a_dead_launcher_is_told_from_one_that_ended(
+        self, capsys, run, monkeypatch, ended, is_gone
+    ):
+        (run / "job").mkdir()
+        now = datetime.now(UTC)
+        session = Session(
+            command="run",
+            resumed=False,
+            process=2**22 + 1,
+            host=socket.gethostname(),
+            started=now,
+            seen=now,
+            stage="training",
+            ended=ended,
+        )
+        (run / "sessions.json").write_text(f"[{session.model_dump_json()}]")
+        monkeypatch.setattr(job_control, "read_status", lambda job: a_view(answering=False))
+        _, out, _ = call(capsys, "status", run)
+        gone = f"(the launcher, process {session.process}, is gone: nothing trains)"
+        assert (gone in out) == is_gone
+        assert ("no master answers" in out) != is_gone
+        assert "ctrpipe run CONFIG --resume" in out
+        _, out, _ = call(capsys, "status", run, "--json")
+        payload = json.loads(out)
+        assert payload["run"]["state"] == ("killed" if is_gone else "stopped")
+        assert [one["name"] for one in payload["members"]] == [
+            *("master-0", "ps-0", "worker-0", "worker-1")
+        ]
+
     def test_a_config_names_its_run_folder(self, capsys, run, master, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         Path("c.yaml").write_text("data:\n  train: rows.csv\noutput: runs/x\n")
@@ -163,6 +195,9 @@ class TestNoJob:
     )
     def test_is_told(self, capsys, tmp_path, command, name, message):
         (tmp_path / "empty").mkdir()
+        if command == ["status"]:
+            # It tells of runs in one process as well.
+            message = message.replace("holds no job of several processes", "is not a run folder")
         verb, *options = command
         member = ["worker-0"] if verb == "logs" else []
         code, out, err = call(capsys, verb, tmp_path / name, *member, *options)

@@ -1,8 +1,13 @@
 """What a run's folder tells of the commands that worked on it, and the list of runs."""
 
+import contextlib
 import json
 import os
+import re
 import signal
+import socket
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,9 +16,9 @@ from fake_runs import scored_rows, write_run
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.errors import DataError, Interrupted, RunFolderError
 from ctr_pipeline.pipeline.report_facts import rewrite_report, session_notes
-from ctr_pipeline.pipeline.run_list import decide_state, list_runs
-from ctr_pipeline.pipeline.sessions import Session, SessionLog, load_sessions
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.run_states import decide_state, list_runs, read_run_status, spoken_state
+from ctr_pipeline.pipeline.sessions import Session, SessionLog, decide_alive, load_sessions
+from ctr_pipeline.pipeline.timing import StageTimes, start_of_process
 from ctr_pipeline.pipeline.workspace import RunFolder
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -105,7 +110,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sessions", "is_used", "is_finished", "state"),
+    ("sessions", "alive", "is_finished", "state"),
     [
         ([], False, False, "not trained"),
         ([], False, True, "finished"),
@@ -114,13 +119,122 @@ def test_a_damaged_file_is_named(tmp_path):
         ([a_session(ended="finished", command="prepare")], False, False, "prepared"),
         ([a_session(stage="training")], True, False, "running: training"),
         ([a_session(stage="training")], False, False, "killed: training"),
+        ([a_session(stage="training")], None, False, "silent: training"),
         ([a_session(ended="stopped", stage="ingest")], False, False, "stopped: ingest"),
         # Resumed after it had been finished.
         ([a_session(ended="finished"), a_session(ended="failed")], False, True, "failed"),
     ],
 )
-def test_the_state_of_a_run(sessions, is_used, is_finished, state):
-    assert decide_state(sessions, is_used=is_used, is_finished=is_finished) == state
+def test_the_state_of_a_run(sessions, alive, is_finished, state):
+    word = decide_state(sessions, alive=alive, is_finished=is_finished)
+    assert spoken_state(word, sessions) == state
+
+
+OWN_START = start_of_process(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("changes", "lock_holder", "silent_seconds", "alive"),
+    [
+        ({"ended": "finished", "process": os.getpid()}, os.getpid(), 0, False),
+        ({"process": 7}, 7, 0, True),
+        ({"process": 7}, 0, 0, True),
+        # The lock is that of an evaluation; the number is that of another process by now.
+        ({"process": os.getpid(), "process_start": 1}, 8, 0, False),
+        ({"process": os.getpid(), "process_start": OWN_START}, None, 0, True),
+        ({"process": 2**22 + 1, "process_start": OWN_START}, None, 0, False),
+        ({"process": 7, "host": "there"}, None, 20, True),
+        ({"process": 7, "host": "there"}, None, 61, None),
+    ],
+)
+def test_whether_a_session_lives(changes, lock_holder, silent_seconds, alive):
+    session = a_session(**{"host": "here", **changes})
+    now = NOON + timedelta(seconds=silent_seconds)
+    assert decide_alive(session, lock_holder=lock_holder, host="here", now=now) is alive
+
+
+def status_of(capsys, folder):
+    assert main(["status", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert main(["status", str(folder), "--json"]) == 0
+    return text, json.loads(capsys.readouterr().out)
+
+
+def test_status_of_a_run_that_goes_on(tmp_path, capsys):
+    run, hands, times = RunFolder(tmp_path / "run"), Hands(), StageTimes()
+    with (
+        run.locked(),
+        SessionLog(run.sessions, times, command="run", resumes=False, clock=hands.day),
+        times.stage("ingest"),
+    ):
+        text, payload = status_of(capsys, run.path)
+    assert (payload["state"], payload["alive"]) == ("running", True)
+    assert (payload["session"]["stage"], payload["session"]["process"]) == ("ingest", os.getpid())
+    assert payload["resume"] is None
+    assert re.search(r"state +running", text)
+    assert re.search(r"stage +ingest, since ", text)
+    assert f"{os.getpid()} on {socket.gethostname()}" in text
+
+
+def test_status_of_a_run_that_was_killed_says_how_to_go_on(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", *scored_rows())
+    (folder / "metrics.json").unlink()
+    (folder / "checkpoints").mkdir()
+    code = (
+        "import sys, os; from pathlib import Path\n"
+        "from ctr_pipeline.pipeline.sessions import SessionLog\n"
+        "from ctr_pipeline.pipeline.timing import StageTimes\n"
+        "times = StageTimes()\n"
+        "path = Path(sys.argv[1])\n"
+        "with SessionLog(path, times, command='train', resumes=False), times.stage('training'):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder / "sessions.json")], check=False)
+    text, payload = status_of(capsys, folder)
+    (session,) = load_sessions(folder / "sessions.json")
+    assert (payload["state"], payload["alive"]) == ("killed", False)
+    assert payload["resume"] == f"ctrpipe train {folder} --resume"
+    assert payload["resume"] in " ".join(text.split())
+    assert f"{session.process} on {session.host}; it is gone" in text
+    assert "training, the last one" in text
+    num_epochs = len((folder / "history.csv").read_text().splitlines()) - 1
+    assert f"{num_epochs} of {payload['epochs']} done" in text
+    assert [record["epoch"] for record in payload["history"]] == [*range(1, num_epochs + 1)]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "why"),
+    [
+        (None, "trained", ""),
+        (DataError("is empty"), "failed", "is empty"),
+        (Interrupted(signal.SIGTERM), "stopped", "stopped by signal 15"),
+    ],
+)
+def test_status_of_a_run_that_ended(tmp_path, capsys, error, state, why):
+    run = RunFolder(tmp_path / "run")
+    with run.locked():
+        pass
+    for _ in range(2):
+        log = SessionLog(run.sessions, StageTimes(), command="train", resumes=True)
+        with contextlib.suppress(DataError, Interrupted), log:
+            if error is not None:
+                raise error
+    text, payload = status_of(capsys, run.path)
+    assert (payload["state"], payload["num_sessions"]) == (state, 2)
+    assert payload["resume"] == (None if error is None else "ctrpipe train CONFIG --resume")
+    assert "session 2" in text
+    assert "it ended" in text
+    assert why in text
+
+
+def test_a_prepared_job_is_resumed_as_one(tmp_path):
+    run = RunFolder(write_run(tmp_path / "run", *scored_rows()))
+    (run.path / "metrics.json").unlink()
+    log = SessionLog(run.sessions, StageTimes(), command="prepare", resumes=False)
+    with pytest.raises(DataError), log:
+        raise DataError("is empty")
+    status = read_run_status(run)
+    assert status.resume == f"ctrpipe train {run.path} --prepare-only --resume"
 
 
 def test_a_resumption_is_told():

@@ -1,6 +1,8 @@
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from ctr_pipeline.pipeline.timing import (
     FIRST_STEP,
     StageTimes,
     process_age_seconds,
+    start_of_process,
     start_up_sentence,
 )
 
@@ -64,7 +67,8 @@ def test_the_age_of_a_process():
 
 
 @pytest.mark.parametrize("text", ["", "1 (a) S", "1 (odd ) name) S 1"])
-def test_a_system_that_does_not_tell_gives_zero(text, tmp_path, monkeypatch):
-    (tmp_path / "stat").write_text(text)
-    monkeypatch.setattr("ctr_pipeline.pipeline.timing._OWN_STAT", tmp_path / "stat")
+def test_a_system_that_does_not_tell_gives_zero(text, monkeypatch):
+    assert start_of_process(os.getpid()) > 0
+    monkeypatch.setattr(Path, "read_text", lambda path, **options: text)
+    assert start_of_process(os.getpid()) is None
     assert process_age_seconds() == 0

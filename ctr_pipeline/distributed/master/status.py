@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctr_pipeline.distributed.coordination.events import SplitTotals
+from ctr_pipeline.distributed.coordination.events import Phase, SplitTotals
 from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
 from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
@@ -78,7 +78,7 @@ class MemberView:
         address: It serves on; empty for workers.
         metrics_address: Of its Prometheus metrics; empty if it has none.
         state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`;
-            `unknown` where no master answered.
+            `finished` once the job is; `unknown` where no master answered.
         restarts: Starts after the first.
         last_seen_seconds: Since its last heartbeat; None if there was none.
         leases: Tasks that it holds.
@@ -98,6 +98,11 @@ class MemberView:
     leases: int
     last_end: str
     stats: MemberStats | None
+
+    @property
+    def name(self) -> str:
+        """Role and index, such as `ps-0`."""
+        return f"{self.role}-{self.index}"
 
 
 @dataclass(frozen=True)
@@ -252,7 +257,7 @@ def view_job(
             status.best_cut,
         )
     members = tuple(
-        _view_member(member, answering=master is not None, is_over=status.phase in OVER)
+        _view_member(member, answering=master is not None, phase=status.phase)
         for member in status.members
     )
     return JobView(
@@ -309,10 +314,12 @@ def measure_split(totals: SplitTotals) -> SplitMetrics:
     )
 
 
-def _view_member(member: MemberStatus, *, answering: bool, is_over: bool) -> MemberView:
+def _view_member(member: MemberStatus, *, answering: bool, phase: Phase) -> MemberView:
     is_heard = answering and bool(member.incarnation)
     # Without a master nobody knows how its members are, unless it saw them leave.
-    unheard = "left" if is_over else "unknown"
+    state = member.state if answering else "left" if phase in OVER else "unknown"
+    if phase == "finished" and state == "left":
+        state = "finished"
     return MemberView(
         role=member.role,
         index=member.index,
@@ -320,7 +327,7 @@ def _view_member(member: MemberStatus, *, answering: bool, is_over: bool) -> Mem
         host=member.host,
         address=member.address,
         metrics_address=member.metrics_address,
-        state=member.state if answering else unheard,
+        state=state,
         restarts=member.restarts,
         last_seen_seconds=member.silent_seconds if is_heard else None,
         leases=member.leases,

@@ -1838,12 +1838,46 @@ def test_more_epochs_may_be_asked_for_when_a_finished_job_goes_on():
     assert [epoch.trained for epoch in again.job.status().epochs] == [192, 192]
 
 
+@pytest.mark.parametrize(("num_tasks", "place"), [(0, "its beginning"), (99, "checkpoint 1")])
+def test_a_resumption_is_an_event(num_tasks, place):
+    bench = Bench()
+    bench.begin_training("w")
+    bench.holds.add(TakeCut)
+    bench.train_all(most_tasks=num_tasks)
+    for cut in bench.all_of(TakeCut)[:1]:
+        bench.tell(CutTaken(cut.cut))
+    bench.tell(CannotGoOn("disk full"))
+    again = Bench(records=bench.disk, resume=True)
+    again.tell(Tick())
+    assert again.told() == f"the job is resumed: it goes on from {place}"
+    # A master that only follows one that was killed resumes nothing.
+    other = Bench(records=bench.disk, resume=False)
+    other.tell(Tick())
+    assert other.told() == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "last_end"), [(0, ""), (-15, ""), (143, ""), (-9, ""), (-11, "crashed (SIGSEGV)")]
+)
+def test_members_that_leave_a_finished_job_had_no_accident(code, last_end):
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    assert bench.job.phase == "finished"
+    bench.see("ps", 0, "p", "completed" if code == 0 else "killed", code=code)
+    (server,) = (one for one in bench.job.status().members if one.role == "ps")
+    assert server.state == "left"
+    assert last_end in server.last_end
+    assert bool(server.last_end) == bool(last_end)
+
+
 def test_a_finished_job_that_goes_on_ends_at_once_and_starts_nobody():
     bench = Bench(num_epochs=1)
     bench.begin_training("w")
     bench.train_all()
     again = Bench(records=bench.disk, resume=True, num_epochs=1)
     again.tell(Tick())
+    assert again.told() == "the job is resumed: nothing is left to train"
     again.tell(ProcessesSeen(()))
     again.tell(Tick())
     assert again.all_of(End) == [End("finished")]

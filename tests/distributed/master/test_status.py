@@ -103,6 +103,8 @@ def test_what_a_ledger_cannot_know_is_not_told():
     assert decode(JobView, encode(found)) == found
     over = view(replace(STATUS, phase="stopped"), master=None)
     assert {member.state for member in over.members} == {"left"}
+    finished = view(replace(STATUS, phase="finished"), master=None)
+    assert {member.state for member in finished.members} == {"finished"}
 
 
 def totals(labels, logits):

@@ -400,3 +400,8 @@ def _resume(state: JobState) -> None:
     elif state.all_is_scored:
         # What comes after is made from the best cut; nobody needs members for it.
         head.phase = "finished"
+    cut = state.cut_to_restore()
+    done = f"it goes on from checkpoint {cut}" if cut else "it goes on from its beginning"
+    if head.phase == "finished":
+        done = "nothing is left to train"
+    state.announce("the job is resumed", done)

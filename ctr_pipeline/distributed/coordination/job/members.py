@@ -1,5 +1,6 @@
 """Members of a job: who may join, who is lost, who is started and ended."""
 
+from ctr_pipeline.distributed.coordination.endings import BY_SOMEBODY, signal_of
 from ctr_pipeline.distributed.coordination.events import (
     ScaleAsked,
     StartMember,
@@ -93,11 +94,13 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
         reason, process.exit_code, member=member.name, rss_bytes=member.stats.rss_bytes
     )
     is_wanted = state.is_wanted(member)
+    if not is_wanted and _left_as_told(process):
+        # It left as it was told to, or was ended for not doing so: no accident.
+        why = ""
     member.start_asked_at = None
     if is_registered and is_wanted:
         lose(state, member, why)
     elif is_registered:
-        # It left as it was told to.
         _release_leases(state, member)
     member.give_up(process.incarnation)
     member.last_end = why
@@ -110,6 +113,12 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
         state.announce(why, f"it is started again in {relaunch.delay_seconds:g} s")
     if relaunch.blames_program:
         _count_error(state, member, why, process.traceback)
+
+
+def _left_as_told(process: ProcessState) -> bool:
+    """Whether a process that was told to end did so, by itself or by force."""
+    code = process.exit_code or 0
+    return code == 0 or signal_of(code) in BY_SOMEBODY
 
 
 def refuse_start(state: JobState, event: StartRefused) -> None:

@@ -1,6 +1,8 @@
-"""`ctrpipe runs`: the runs below a folder, and how each of them stands."""
+"""How a run stands, as its folder tells, and the list of the runs below a folder."""
 
 import json
+import shlex
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,13 +11,16 @@ from typing import Any
 
 import yaml
 
+from ctr_pipeline.config import load_config
 from ctr_pipeline.config.key_paths import value_at
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
-from ctr_pipeline.pipeline.sessions import FINISHED, Session, load_sessions
+from ctr_pipeline.pipeline.sessions import FINISHED, Session, decide_alive, load_sessions
 from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.training.history import EpochRecord, load_history
 
+_AT_AN_END = frozenset({"finished", "trained", "prepared", "not trained"})
 _DEPTH = 4
 """Folders below the one that is named, at most: a tree of data is not walked through."""
 
@@ -32,7 +37,7 @@ class ListedRun:
         auc: Of the test rows, or of the validation rows if there are none.
         logloss: Of the same rows.
         training_seconds: Over all sessions.
-        state: What `decide_state` says, or `damaged`.
+        state: What `spoken_state` says, or `damaged`.
         when: When it ended, or was last seen.
     """
 
@@ -47,17 +52,17 @@ class ListedRun:
     when: datetime | None
 
 
-def decide_state(sessions: Sequence[Session], *, is_used: bool, is_finished: bool) -> str:
-    """How a run stands, in words.
+def decide_state(sessions: Sequence[Session], *, alive: bool | None, is_finished: bool) -> str:
+    """How a run stands, in a word.
 
     Args:
         sessions: Of the run.
-        is_used: Whether a process holds the folder's lock.
+        alive: Whether the process of the last one works on; None: nobody knows.
         is_finished: Whether the folder has metrics.
 
     Returns:
-        `finished`, `trained`, `prepared`; `running`, `stopped`, `failed` or `killed` with the
-        stage; `not trained` where no session is known.
+        `finished`, `trained`, `prepared`, `running`, `stopped`, `failed`, `killed`, or `silent`
+        where nobody knows; `not trained` where no session is known.
     """
     if not sessions:
         return "finished" if is_finished else "not trained"
@@ -65,8 +70,93 @@ def decide_state(sessions: Sequence[Session], *, is_used: bool, is_finished: boo
     if last.ended == FINISHED:
         done = {"run": "finished", "train": "trained", "prepare": "prepared"}
         return "finished" if is_finished else done.get(last.command, "trained")
-    word = last.ended or ("running" if is_used else "killed")
-    return f"{word}: {last.stage}" if last.stage else word
+    return last.ended or {True: "running", False: "killed", None: "silent"}[alive]
+
+
+def spoken_state(state: str, sessions: Sequence[Session]) -> str:
+    """The word, with the stage of a run that has not come to its end."""
+    stage = sessions[-1].stage if sessions else ""
+    return f"{state}: {stage}" if stage and state not in _AT_AN_END else state
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How one run stands: what its process does, or did last.
+
+    Attributes:
+        folder: Its path.
+        name: Of the config; None before training.
+        state: As `decide_state` says.
+        alive: Whether the process of the last session works on; None: nobody knows.
+        sessions: All of them, in the order of time.
+        epochs: Most epochs; None before training.
+        history: Of the training, or of the first model's of an ensemble.
+        resume: The command that goes on with it; None where there is nothing to go on with.
+    """
+
+    folder: Path
+    name: str | None
+    state: str
+    alive: bool | None
+    sessions: tuple[Session, ...]
+    epochs: int | None
+    history: tuple[EpochRecord, ...]
+    resume: str | None
+
+    @property
+    def last(self) -> Session | None:
+        """The session that works on the run, or did last."""
+        return self.sessions[-1] if self.sessions else None
+
+
+def read_run_status(run: RunFolder) -> RunStatus:
+    """How a run stands, as its folder tells.
+
+    Raises:
+        CtrPipelineError: It is none, or a file in it is damaged.
+    """
+    if not any((run.path / name).exists() for name in (RUN_LOCK, RESOLVED_CONFIG, "job")):
+        raise RunFolderError(
+            "is not a run folder",
+            place=str(run.path),
+            remedy="Name the 'output' of a config; 'ctrpipe runs FOLDER' lists runs",
+        )
+    config = load_config(run.config).config if run.config.is_file() else None
+    sessions = load_sessions(run.sessions)
+    alive = _is_alive(run, sessions)
+    state = decide_state(sessions, alive=alive, is_finished=run.metrics.exists())
+    trained = run.trained_folders()
+    resume = None
+    if state in {"stopped", "failed", "killed", "silent"}:
+        named = "CONFIG" if config is None else str(run.path)
+        resume = _resume_command(sessions[-1].command, named)
+    return RunStatus(
+        folder=run.path,
+        name=None if config is None else config.name,
+        state=state,
+        alive=alive,
+        sessions=sessions,
+        epochs=None if config is None else config.train.epochs,
+        history=tuple(load_history(trained[0].history)) if trained else (),
+        resume=resume,
+    )
+
+
+def _resume_command(command: str, config: str) -> str:
+    is_prepared = command == "prepare"
+    verb, options = ("train", ["--prepare-only"]) if is_prepared else (command, [])
+    return shlex.join(["ctrpipe", verb, config, *options, "--resume"])
+
+
+def _is_alive(run: RunFolder, sessions: Sequence[Session]) -> bool | None:
+    if not sessions:
+        return False
+    return decide_alive(
+        sessions[-1],
+        lock_holder=run.user_process(),
+        host=socket.gethostname(),
+        now=datetime.now(UTC),
+    )
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
@@ -106,7 +196,7 @@ def _listed(run: RunFolder) -> ListedRun:
         sessions = load_sessions(run.sessions)
     except (CtrPipelineError, OSError, ValueError, yaml.YAMLError, RecursionError):
         return ListedRun(run.path, *(None,) * 6, "damaged", None)
-    is_used = run.user_process() is not None
+    state = decide_state(sessions, alive=_is_alive(run, sessions), is_finished=run.metrics.exists())
     measured = metrics.get("test") or metrics.get("valid") or {}
     seconds = value_at(metrics, ("timings_seconds", "training"))
     if seconds is None:
@@ -120,7 +210,7 @@ def _listed(run: RunFolder) -> ListedRun:
         auc=measured.get("auc"),
         logloss=measured.get("logloss"),
         training_seconds=seconds,
-        state=decide_state(sessions, is_used=is_used, is_finished=run.metrics.exists()),
+        state=spoken_state(state, sessions),
         when=when,
     )
 
