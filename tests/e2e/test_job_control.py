@@ -59,7 +59,9 @@ class RunningJob:
 
     def status(self):
         found = ctrpipe("status", "runs/x", "--json", folder=self.folder, check=False)
-        return json.loads(found.stdout) if found.returncode == 0 else None
+        payload = json.loads(found.stdout) if found.returncode == 0 else {}
+        # Before there is a job, it is that of any run.
+        return payload if "answering" in payload else None
 
     def wait_for(self, condition):
         """The first status that a condition is true of."""
@@ -168,3 +170,16 @@ def test_nothing_survives_the_process_that_the_user_started(job):
     found = ctrpipe("scale", "runs/x", "-w", 2, folder=job.folder, check=False)
     assert found.returncode == 1
     assert "the job does not run" in found.stderr
+
+    text = " ".join(ctrpipe("status", "runs/x", folder=job.folder).stdout.split())
+    assert f"(the launcher, process {job.process.pid}, is gone: nothing trains)" in text
+    run = job.status()["run"]
+    assert (run["state"], run["alive"]) == ("killed", False)
+    assert run["resume"] == "ctrpipe run runs/x --resume"
+    assert run["resume"] in text
+    _, *words = run["resume"].split()
+    ctrpipe(*words, "--set", "train.epochs=1", folder=job.folder)
+    view = job.status()
+    assert (view["state"], view["run"]["state"]) == ("finished", "finished")
+    assert {(one["state"], one["last_end"]) for one in view["members"]} == {("finished", "")}
+    assert "the job is resumed" in [event["what"] for event in view["events"]]
