@@ -846,11 +846,11 @@ def stall_disk(chaos: Disturbance) -> None:
     folder = run.output / "checkpoints"
     run.wait_for("a checkpoint", lambda: run.now.checkpoint is not None, 300.0)
     restarts = sum(run.restarts.values())
-    for _ in range(3):
-        chaos.wait_for_moment(0.1, 0.3)
-        taken = run.now.checkpoint
-        run.wait_for("a new checkpoint", lambda t=taken: _cut(run) > t.cut, 120.0)
-        trained = run.now.records.trained
+    for part in (0.1, 0.3, 0.5):
+        chaos.wait_for_moment(part, part + 0.05)
+        taken = _cut(run)
+        run.wait_for("a new checkpoint", lambda t=taken: _cut(run) > t, 120.0)
+        before = run.now
         # The next one begins while nothing can be written.
         subprocess.run(["fsfreeze", "--freeze", str(folder)], check=True)
         try:
@@ -859,7 +859,12 @@ def stall_disk(chaos: Disturbance) -> None:
         finally:
             subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=True)
         frozen = _cut(run)
-        chaos.expect(run.now.records.trained > trained, "training stood still with the disk")
+        # The cut at the end of an epoch is waited for, and so is its validation.
+        is_same_epoch = {before.state, run.now.state} == {"training"}
+        chaos.expect(
+            not is_same_epoch or run.now.records.trained > before.records.trained,
+            "training stood still with the disk",
+        )
         run.wait_for("a checkpoint after that", lambda f=frozen: _cut(run) > f, 60.0)
     found = sum(run.restarts.values())
     chaos.expect(found == restarts, f"{found - restarts} members were restarted for a slow disk")
@@ -1171,7 +1176,8 @@ FAULTS: tuple[Fault, ...] = (
         "disk_stalled",
         "checkpoints' disk stands still for 8 s in three cuts",
         stall_disk,
-        most_stall_seconds=10.0,
+        # The cut at the end of an epoch waits for the disk, and may have failed once before that.
+        most_stall_seconds=20.0,
         surroundings=disk_that_stalls,
         needs_root=True,
     ),

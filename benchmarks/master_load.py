@@ -10,8 +10,8 @@ time; nothing is left behind.
 A worker of the default trains a task of 64 batches in 3.2 s. It asks for more before it needs it,
 and the master keeps the answer back until it does: how long that takes says nothing of the master.
 So leases are timed by a few more workers that hold nothing when they ask, and are answered at once.
-Agents share the machine with the master, so milliseconds are upper bounds wherever the processor is
-busy.
+The other agents share the machine with the master and give way to it; milliseconds are upper bounds
+nevertheless wherever the processor is busy.
 """
 
 import argparse
@@ -76,6 +76,8 @@ BATCH_SIZE = 1024
 _DEADLINE_SECONDS = 10.0
 _PATIENCE_SECONDS = 120.0
 """For all members to register and for the first task to be leased."""
+_NICE = 10
+"""Of the agents: on a machine of its own the master would not wait for them."""
 _IDLE_WORKERS = 4
 _IDLE_SECONDS = 0.1
 """Between the tasks of one that holds nothing when it asks."""
@@ -173,6 +175,7 @@ def connect(run_folder: Path, role: Role) -> RpcClient:
 
 def be_servers(run_folder: Path, number: int, channel: Connection) -> None:
     """Registers so many servers and sends their heartbeats until the channel says stop."""
+    os.nice(_NICE)
     access = Access.load(run_folder / "job", "ps")
     server = RpcServer(
         "PsService",
@@ -312,6 +315,7 @@ class Worker:
 
 def be_workers(run_folder: Path, indices: range, batch_seconds: float, channel: Connection) -> None:
     """Is some of the workers, until the channel says stop; answers calls and times of leases."""
+    os.nice(_NICE)
     calls, leases = Tally(), list[float]()
     workers = [
         Worker(index, lambda: TimedLink(connect(run_folder, "worker"), calls, leases))
