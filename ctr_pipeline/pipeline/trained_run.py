@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.errors import CheckpointError, CtrPipelineError, Interrupted
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError, FolderInUseError, Interrupted
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.resources import bound_libraries
 from ctr_pipeline.pipeline.results import PredictResult
@@ -63,7 +63,12 @@ def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
 
 
 def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
-    """What scores new rows: members of a job, or the model opened in this process."""
+    """What scores new rows: members of a job, or the model opened in this process.
+
+    Raises:
+        FolderInUseError: The model cannot be opened, and another run replaces it at this moment.
+        CtrPipelineError: It cannot be opened for another reason.
+    """
     bound_libraries(loaded.config.runtime)
     if scores_by_job(loaded, run):
         from ctr_pipeline.pipeline.job_model import find_trained_cut
@@ -73,7 +78,19 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "Fi
     from ctr_pipeline.pipeline.loading import open_trained
     from ctr_pipeline.pipeline.unseen import ModelScorer
 
-    return ModelScorer(loaded, run, open_trained(loaded, run, progress))
+    try:
+        return ModelScorer(loaded, run, open_trained(loaded, run, progress))
+    except CtrPipelineError as error:
+        process = run.user_process()
+        if process is None:
+            raise
+        raise FolderInUseError(
+            f"another run (process {process or 'unknown'}) replaces the model at this moment "
+            f"({error.message})",
+            place=str(run.path),
+            remedy="Try again once it has trained an epoch, or train in another 'output' and score "
+            "with this folder meanwhile",
+        ) from error
 
 
 @contextmanager

@@ -12,7 +12,9 @@ import pytest
 from clicks import settings_of, write_clicks
 
 from ctr_pipeline.config import config_from_mapping, load_config
+from ctr_pipeline.errors import FolderInUseError, StatisticsError
 from ctr_pipeline.pipeline import evaluate, predict, train
+from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
 SILENT = SilentProgress()
@@ -95,8 +97,6 @@ def test_any_number_may_score_at_once_in_a_folder_that_a_run_holds(project, else
         )
         return pd.read_parquet(output)["probability"]
 
-    from ctr_pipeline.pipeline.workspace import RunFolder
-
     with RunFolder(folder).locked(), ThreadPoolExecutor(3) as pool:
         for found in pool.map(score, range(3)):
             assert found.equals(expected)
@@ -105,3 +105,19 @@ def test_any_number_may_score_at_once_in_a_folder_that_a_run_holds(project, else
     assert {path: time for path, time in after.items() if path not in logs} == {
         path: time for path, time in before.items() if path not in logs
     }
+
+
+def test_a_model_that_is_being_replaced_is_said_to_be(project, elsewhere):
+    folder = shutil.copytree(project / "runs" / "first", elsewhere / "retrained")
+    (folder / "statistics.json").unlink()
+    output = elsewhere / "p.parquet"
+    with pytest.raises(StatisticsError):
+        scores(folder, project / "other.tsv", output)
+    with (
+        RunFolder(folder).locked(),
+        pytest.raises(
+            FolderInUseError, match=f"process {os.getpid()}.*replaces the model"
+        ) as error,
+    ):
+        scores(folder, project / "other.tsv", output)
+    assert "Try again" in error.value.remedy
