@@ -31,7 +31,7 @@ from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
 NUM_FINE_QUANTILES = 300
-"""Of numbers that may be ids as well."""
+"""Of numbers whose single values tell something as well."""
 NUM_FINEST_QUANTILES = 10_000
 """Of ids that are stored as floats: frequent ones have intervals of their own."""
 _SECONDS_OF_A_DAY = 86_400
@@ -338,9 +338,11 @@ def _decide_number(
 
 def _num_quantiles(judged: WholeNumbers | None) -> int:
     """How fine the intervals are that have an id each."""
-    if judged is None or judged.nature is Nature.MEASURE or judged.by_value == 0.0:
+    if judged is None or judged.nature is Nature.MEASURE:
         return NUM_QUANTILES
-    return NUM_FINEST_QUANTILES if judged.nature is Nature.ID else NUM_FINE_QUANTILES
+    if judged.nature is Nature.ID:
+        return NUM_FINEST_QUANTILES
+    return NUM_FINE_QUANTILES if judged.need_fine_intervals else NUM_QUANTILES
 
 
 def _between_categories(column: ColumnStatistics) -> tuple[float, ...]:

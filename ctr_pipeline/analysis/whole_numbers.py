@@ -27,6 +27,8 @@ _VALUES_AN_INTERVAL = 3
 _BEYOND_CHANCE = 2.0
 """Standard errors."""
 FEW_VALUES = 20
+_FAR_AHEAD = 1.5
+"""What single values explain, in parts of what intervals do, above which these are too coarse."""
 _MOST_ORDER = 0.25
 """What other values nearby explain, in parts of what a value itself does, above which the order of
 the values tells something."""
@@ -78,6 +80,11 @@ class WholeNumbers:
         is_ordered = self.by_others > _MOST_ORDER * self.by_value
         is_id = tells and not is_ordered and self.num_values > FEW_VALUES
         return Nature.ID if is_id else Nature.BOTH
+
+    @property
+    def need_fine_intervals(self) -> bool:
+        """Whether intervals of many values hide what single values tell."""
+        return self.by_value > _FAR_AHEAD * self.by_interval
 
     @property
     def are_texts(self) -> bool:

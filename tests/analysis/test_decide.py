@@ -203,8 +203,16 @@ def judged(**found):
             False,
             {"by_interval": 0.029, "by_others": 0.028, "lead": 0.001},
             (Standardize(),),
-            Bucketize(quantiles=300),
+            Bucketize(quantiles=30),
             "intervals of neighbouring ones 2.90%, so they are taken as both ids and a measure; ",
+        ),
+        (
+            False,
+            {"by_interval": 0.015, "by_others": 0.014, "lead": 0.015},
+            (Standardize(),),
+            Bucketize(quantiles=300),
+            "so they are taken as both ids and a measure; skew 0.0: standardized, and an id for "
+            "each of up to 300 equally full intervals",
         ),
         (
             False,
@@ -214,7 +222,7 @@ def judged(**found):
             "in the first 900 rows with a value, no value tells more of the click than others do; ",
         ),
     ],
-    ids=["ids", "ids in floats", "measure", "both", "neither"],
+    ids=["ids", "ids in floats", "measure", "close", "both", "neither"],
 )
 def test_whole_numbers_are_what_they_were_judged_to_be(decide, is_text, found, number, ids, reason):
     values = [float(index % 300) for index in range(900)]
