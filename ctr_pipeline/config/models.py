@@ -85,24 +85,27 @@ def _completed(given: dict[str, Any], default: Section, *, fill: bool = False) -
 class SplitConfig(Section):
     """How rows are divided into training, validation and test."""
 
-    valid: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that validate.")
-    test: float = Field(default=0.1, ge=0, lt=1, description="Share of rows that test.")
+    valid: float = Field(
+        default=0.1, ge=0, lt=1, description="Share of the rows used for validation."
+    )
+    test: float = Field(default=0.1, ge=0, lt=1, description="Share of the rows used for the test.")
     by: Literal["order", "random", "hash", "time"] = Field(
         default="order",
-        description="order: first rows train, last rows test; random: by seed; hash: by `column`, "
-        "so that all rows of one value stay together; time: by `column`, the latest rows test, "
-        "those before them validate, and rows of one time stay together.",
+        description="order: the first rows train and the last rows test; random: by train.seed; "
+        "hash: by the hash of `column`, so that all rows of one value stay together; time: by "
+        "the time in `column`: the latest rows test, those before them validate, and rows of "
+        "one time stay together.",
     )
     column: str | None = Field(
         default=None,
-        description="Column whose hash or time decides, for by: hash and by: time.",
+        description="Column that by: hash and by: time split by.",
     )
     time_format: str | None = Field(
         default=None,
         exclude_if=is_none,
-        description="How the column of by: time tells a time: iso, epoch_seconds (or "
-        "_milliseconds, _microseconds, _nanoseconds), or a pattern such as %d/%m/%Y %H:%M; null: "
-        "iso, or any numbers.",
+        description="Format of the times for by: time: iso, epoch_seconds (or _milliseconds, "
+        "_microseconds, _nanoseconds), or a pattern such as %d/%m/%Y %H:%M; null: iso, or any "
+        "numbers.",
     )
 
     @field_validator("time_format")
@@ -132,16 +135,16 @@ class SampleConfig(Section):
         default=1.0,
         gt=0,
         le=1,
-        description="Share of the training rows of label 0 that is trained on, drawn by the seed; "
-        "predictions are corrected for it.",
+        description="Share of the training rows of label 0 that is used, drawn by train.seed. "
+        "Predictions stay calibrated for all rows.",
     )
 
 
 Paths = Annotated[
     str | tuple[str, ...],
     Field(
-        description="A file, a list of files, or a glob; a folder of key=value folders of Parquet; "
-        "the same in an object store, such as s3://bucket/clicks/*.parquet; or tables: "
+        description="A file, a list of files, or a glob; a folder of Parquet files in key=value "
+        "folders; the same in an object store, such as s3://bucket/clicks/*.parquet; or tables: "
         "odps://project/table, duckdb://file/table, sqlite://file/table."
     ),
 ]
@@ -158,68 +161,78 @@ LabelText = Annotated[
 class DataConfig(Section):
     """Where the rows are and how they are read."""
 
-    train: Paths = Field(description="File, list or glob of the rows to train on.")
-    valid: Paths | None = Field(
-        default=None, description="Validation rows; instead of split.valid."
+    train: Paths = Field(
+        description="Rows to train on: a file, a list, a glob, an address or a table."
     )
-    test: Paths | None = Field(default=None, description="Test rows; instead of split.test.")
+    valid: Paths | None = Field(
+        default=None, description="Validation rows, instead of data.split.valid."
+    )
+    test: Paths | None = Field(default=None, description="Test rows, instead of data.split.test.")
     format: Literal["auto", "csv", "tsv", "parquet", "recordio"] = Field(
-        default="auto", description="File format; auto goes by the file's first bytes and ending."
+        default="auto",
+        description="File format; auto: from the first bytes and the ending of the file.",
     )
     record: Literal["auto", "line", "example"] = Field(
         default="auto",
-        description="What a record of RecordIO holds: line: a row of delimited text; example: a "
-        "tf.train.Example with one value a feature; auto goes by the first record.",
+        description="Content of a RecordIO record; line: a row of delimited text; example: a "
+        "tf.train.Example with one value per feature; auto: from the first record.",
     )
     columns: tuple[str, ...] | None = Field(
         default=None,
         min_length=2,
-        description="Column names of a file without a header, in order; I1..I13 is a range.",
+        description="Column names of a file without a header line, in order; I1..I13 is a range.",
     )
     delimiter: str | None = Field(
         default=None,
         min_length=1,
         max_length=1,
-        description="Field separator; null: by the format.",
+        description="Field separator; null: that of the format.",
     )
     quote: str | None = Field(
         default='"',
         max_length=1,
-        description="Quote character; null if quotes are plain characters.",
+        description="Quote character; null: no character quotes.",
     )
     label: str = Field(
-        default="label", description="The column to predict: 0 or 1, or as `positive` says."
+        default="label", description="The column to predict, 0 or 1 unless `positive` is given."
     )
     positive: LabelText | None = Field(
         default=None,
-        description="What label 1 is written as where labels are not 0 and 1: 'True', yes, 1 "
-        "(beside -1); case does not count.",
+        description="The value that means label 1, if labels are not 0 and 1: 'True', yes, or 1 "
+        "(with -1). Case is ignored.",
     )
     negative: LabelText | None = Field(
         default=None,
-        description="What label 0 is written as; null: the opposite of `positive`, where that is "
+        description="The value that means label 0; null: the opposite of `positive`, if that is "
         "true, yes, on, t, y or 1.",
     )
     weight: str | None = Field(
         default=None,
-        description="Column of the rows' weights in loss and metrics, 0 or more; null: all alike.",
+        description="Column of row weights, 0 or more, for loss and metrics; null: all rows "
+        "count alike.",
     )
-    split: SplitConfig = Field(default=SplitConfig(), description="How one set of rows is divided.")
+    split: SplitConfig = Field(
+        default=SplitConfig(),
+        description="How one set of rows is split into training, validation and test rows.",
+    )
     sample: SampleConfig = Field(
-        default=SampleConfig(), description="Which of the training rows are trained on."
+        default=SampleConfig(), description="Which training rows are used."
     )
     missing_values: tuple[str, ...] = Field(
-        default=("",), description="Texts that mean 'missing'; the empty one always does."
+        default=("",), description="Texts that mean 'missing'; the empty text always does."
     )
     bad_rows: Literal["fail", "skip"] = Field(
         default="fail",
-        description="fail: stop at the first bad row; skip: leave them out, counted.",
+        description="fail: stop at the first bad row; skip: leave bad rows out and count them.",
     )
     max_bad_fraction: float = Field(
-        default=0.01, ge=0, le=1, description="With bad_rows: skip, stop above this share of rows."
+        default=0.01,
+        ge=0,
+        le=1,
+        description="With bad_rows: skip, stop if more than this share of rows is bad.",
     )
     key_columns: tuple[str, ...] = Field(
-        default=(), description="Columns carried into predictions.parquet as they are."
+        default=(), description="Columns that are copied into predictions.parquet."
     )
 
     @property
@@ -265,8 +278,8 @@ class OptimizerConfig(Section):
         "amsgrad",
         "rmsprop",
         "ftrl",
-    ] = Field(description="Which update rule.")
-    learning_rate: float = Field(gt=0, description="Step size.")
+    ] = Field(description="Update rule.")
+    learning_rate: float = Field(gt=0, description="Learning rate.")
     beta_1: float = Field(
         default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
     )
@@ -274,10 +287,14 @@ class OptimizerConfig(Section):
         default=0.999, ge=0, lt=1, description="Adam, AMSGrad: decay of the second moment."
     )
     epsilon: float = Field(
-        default=1e-7, gt=0, description="Adam, AMSGrad, Adagrad, RMSprop: keeps division finite."
+        default=1e-7,
+        gt=0,
+        description="Adam, AMSGrad, Adagrad, RMSprop: small constant in the denominator.",
     )
     initial_accumulator: float = Field(
-        default=0.1, ge=0, description="Adagrad, FTRL: first value of the squared-gradient sum."
+        default=0.1,
+        ge=0,
+        description="Adagrad, FTRL: initial value of the accumulator of squared gradients.",
     )
     l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
     l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
@@ -293,22 +310,26 @@ class CountScaledL2(Section):
     Adds strength * n_b / count**count_power * w to the batch's summed gradient of the row.
     """
 
-    strength: float = Field(default=0.0, ge=0, description="How strong.")
+    strength: float = Field(default=0.0, ge=0, description="Strength of the penalty.")
     count_power: Literal[0, 1, 2] = Field(
-        default=1, description="0: alike for all; 1, 2: rare ids are shrunk harder."
+        default=1,
+        description="Power of an id's count that divides the strength. 0: the same for all ids; "
+        "1 or 2: stronger for rare ids.",
     )
 
 
 class SegmentConfig(Section):
     """How one part of an embedding row (the linear weight, the vector) is trained."""
 
-    optimizer: OptimizerConfig = Field(description="Update rule of this part.")
+    optimizer: OptimizerConfig = Field(description="Optimizer of this part.")
     reduction: Literal["sum", "mean"] = Field(
         description="Whether the gradient is summed or averaged over the batch."
     )
-    l2: CountScaledL2 = Field(default=CountScaledL2(), description="Shrinking of rare ids.")
+    l2: CountScaledL2 = Field(default=CountScaledL2(), description="L2 penalty.")
     initial_range: float = Field(
-        default=0.0, ge=0, description="New rows are uniform in ± this; 0: zeros."
+        default=0.0,
+        ge=0,
+        description="New rows are drawn uniformly between - and + this value; 0: zeros.",
     )
 
 
@@ -316,12 +337,16 @@ class OwnL2(Section):
     """What an L2 has of its own; what is not given is that of train.embeddings."""
 
     strength: float | None = Field(
-        default=None, ge=0, exclude_if=is_none, description="How strong; null: as in train."
+        default=None,
+        ge=0,
+        exclude_if=is_none,
+        description="Strength of the penalty; null: that of train.embeddings.",
     )
     count_power: Literal[0, 1, 2] | None = Field(
         default=None,
         exclude_if=is_none,
-        description="0: alike for all; 1, 2: rare ids are shrunk harder; null: as in train.",
+        description="Power of an id's count that divides the strength. 0: the same for all ids; "
+        "1 or 2: stronger for rare ids; null: that of train.embeddings.",
     )
 
 
@@ -329,21 +354,23 @@ class OwnSegment(Section):
     """What one part of some embedding rows has of its own; the rest is that of train.embeddings."""
 
     optimizer: OptimizerConfig | None = Field(
-        default=None, exclude_if=is_none, description="Update rule; null: as in train."
+        default=None, exclude_if=is_none, description="Optimizer; null: that of train.embeddings."
     )
     reduction: Literal["sum", "mean"] | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Whether the gradient is summed or averaged over the batch; null: as in train.",
+        description="Whether the gradient is summed or averaged over the batch; null: that of "
+        "train.embeddings.",
     )
     l2: OwnL2 | None = Field(
-        default=None, exclude_if=is_none, description="Shrinking of rare ids; null: as in train."
+        default=None, exclude_if=is_none, description="L2 penalty; null: that of train.embeddings."
     )
     initial_range: float | None = Field(
         default=None,
         ge=0,
         exclude_if=is_none,
-        description="New rows are uniform in ± this, 0: zeros; null: as in train.",
+        description="New rows are drawn uniformly between - and + this value, 0: zeros; null: "
+        "that of train.embeddings.",
     )
 
 
@@ -354,26 +381,26 @@ class EmbeddingEntry(Section):
         default=None,
         min_length=1,
         exclude_if=is_none,
-        description="Name of the table that the ids are of: that of another feature, or a new name "
-        "that two or more entries give. Their `id` must be the same, and a vocabulary is then one "
-        "of the values of all of them.",
+        description="Name of the embedding table to share: another feature, or a new name that "
+        "several entries give. Their `id` must be the same; a vocabulary then holds the values "
+        "of all of them.",
     )
     dimension: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Length of the vectors, at most model.embedding_dim, to which a trained matrix "
-        "projects them; auto: the fourth root of the number of ids, rounded up; null: "
-        "model.embedding_dim.",
+        description="Length of the vectors, at most model.embedding_dim; a trained matrix "
+        "projects them to model.embedding_dim. auto: the fourth root of the number of ids, "
+        "rounded up; null: model.embedding_dim.",
     )
     linear: OwnSegment | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Training of the linear weights, where not as in train.embeddings.linear.",
+        description="Overrides train.embeddings.linear for these ids.",
     )
     vector: OwnSegment | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Training of the vectors, where not as in train.embeddings.vector.",
+        description="Overrides train.embeddings.vector for these ids.",
     )
 
     @field_validator("dimension", mode="before")
@@ -406,32 +433,33 @@ class FeatureEntry(Section):
 
     columns: str | tuple[str, ...] = Field(
         default=(),
-        description="One column, a list, a range such as I1..I13, or '*': all, of which the "
-        "statistics decide what no entry says; `auto` in place of an entry is short for that.",
+        description="One column, a list, a range such as I1..I13, or '*' for all columns, for "
+        "which the statistics decide whatever no entry says. The entry `auto` is short for "
+        "{columns: '*'}.",
     )
     cross: tuple[str, ...] | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Columns that make one field together, id: {hash: {buckets: N}}; texts as they "
-        "are, numbers by the id of their own entry. Instead of columns.",
+        description="Columns that form one field together, with id: {hash: {buckets: N}}; texts "
+        "by their value, numbers by the id of their own entry. Instead of `columns`.",
     )
     name: str | None = Field(
         default=None,
         min_length=1,
         exclude_if=is_none,
-        description="What a cross is called; null: its columns, with × between them.",
+        description="Name of a cross; null: the names of its columns, joined by ×.",
     )
     sequence: SequenceSpec | None = Field(
         default=None,
         exclude_if=is_none,
-        description="The columns hold lists: texts of elements, each of which goes through `id`, "
-        "or list columns of Parquet; {} takes every default.",
+        description="The columns hold lists: delimited texts, or list columns of Parquet. `id` "
+        "applies to each element; {} takes every default.",
     )
     vector: VectorSpec | None = Field(
         default=None,
         exclude_if=is_none,
         description="The columns hold vectors: texts of `length` numbers, or list columns of "
-        "Parquet; each number is a dense input, after `number` where it is given.",
+        "Parquet. Each number becomes a dense input, after the chain in `number`, if given.",
     )
     number: tuple[AnyTransform, ...] | None = Field(
         default=None, description="Chain of transforms that ends in a dense input."
@@ -442,15 +470,17 @@ class FeatureEntry(Section):
     embedding: EmbeddingEntry | None = Field(
         default=None,
         exclude_if=is_none,
-        description="What the embeddings of these ids have of their own: a table that they share, "
-        "the length of its vectors, how its rows are trained. A later entry's replaces all of it.",
+        description="Overrides for the embeddings of these ids: a shared table, the length of "
+        "vectors, how rows are trained. A later entry replaces all of it.",
     )
     type: Literal["auto", "numeric", "categorical"] = Field(
         default="auto",
-        description="For a column without number and id: decide its transforms as of this type.",
+        description="For a column without number and id: the type by which its transforms are "
+        "decided.",
     )
     sensitive: bool = Field(
-        default=False, description="Keep the values out of messages, logs and reports."
+        default=False,
+        description="Keep the values of these columns out of messages, logs and reports.",
     )
 
     @field_validator("number", "id", mode="before")
@@ -544,62 +574,70 @@ class ModelConfig(Section):
     )
     embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
     hidden_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(128, 64), description="Widths of the deep part's layers."
+        default=(128, 64), description="Layer sizes of the deep part."
     )
     dropout: float = Field(
         default=0.2, ge=0, lt=1, description="Share of hidden units dropped after each layer."
     )
-    cross_layers: int = Field(default=2, ge=1, le=16, description="Cross layers of dcn and dcnv2.")
+    cross_layers: int = Field(
+        default=2, ge=1, le=16, description="dcn, dcnv2: number of cross layers."
+    )
     cin_layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(16, 16), description="Feature maps of xdeepfm's compressed interaction layers."
+        default=(16, 16), description="xdeepfm: feature maps of the compressed interaction layers."
     )
     attention_layers: int = Field(
-        default=2, ge=1, le=16, description="Interacting layers of autoint."
+        default=2, ge=1, le=16, description="autoint: number of interacting layers."
     )
-    attention_heads: int = Field(default=2, ge=1, le=64, description="Heads of autoint's layers.")
-    attention_units: int = Field(
-        default=16, ge=1, le=1024, description="Units of a head of autoint's layers."
+    attention_heads: int = Field(
+        default=2, ge=1, le=64, description="autoint: attention heads of a layer."
     )
+    attention_units: int = Field(default=16, ge=1, le=1024, description="autoint: units of a head.")
     senet_reduction: int = Field(
-        default=3, ge=1, description="fibinet weighs fields through fields / this many units."
+        default=3,
+        ge=1,
+        description="fibinet: reduction ratio of the squeeze-excitation network that weighs "
+        "fields.",
     )
     bilinear: Literal["all", "each", "interaction"] = Field(
         default="interaction",
-        description="fibinet's matrices: one for all pairs of fields, one a field, or one a pair.",
+        description="fibinet: one matrix for all pairs of fields, one per field, or one per pair.",
     )
-    mask_blocks: int = Field(default=3, ge=1, le=16, description="Blocks of masknet.")
-    mask_block_units: int = Field(default=64, ge=1, description="Units of a block of masknet.")
+    mask_blocks: int = Field(default=3, ge=1, le=16, description="masknet: number of blocks.")
+    mask_block_units: int = Field(default=64, ge=1, description="masknet: units of a block.")
     mask_units: int = Field(
-        default=64, ge=1, description="Hidden units that make a mask of masknet."
+        default=64, ge=1, description="masknet: hidden units of the network that makes a mask."
     )
     mask_structure: Literal["parallel", "serial"] = Field(
-        default="parallel", description="masknet's blocks side by side, or one after another."
+        default="parallel", description="masknet: blocks side by side, or one after another."
     )
     second_hidden_units: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-        default=None, description="finalmlp's second stream; null: as hidden_units."
+        default=None,
+        description="finalmlp: layer sizes of the second stream; null: those of hidden_units.",
     )
     fusion_heads: int = Field(
-        default=1, ge=1, description="Pieces that finalmlp cuts its streams into to multiply them."
+        default=1,
+        ge=1,
+        description="finalmlp: number of heads of the bilinear fusion of the streams.",
     )
     bottom_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(64,), description="dlrm's network of the numbers, before embedding_dim units."
+        default=(64,),
+        description="dlrm: layer sizes of the bottom network, before its layer of embedding_dim "
+        "units.",
     )
     target: str | None = Field(
         default=None,
         exclude_if=is_none,
-        description="din's target: the feature, such as the item shown, that the elements of "
-        "sequences are held against.",
+        description="din: the feature, such as the item shown, with which the elements of "
+        "sequences are compared.",
     )
     activation_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(36,), description="Widths of the network that weighs an element for din."
+        default=(36,), description="din: layer sizes of the network that weighs elements."
     )
     file: str | None = Field(
         default=None,
-        description="For model: custom, a Python file with build_model(inputs, options).",
+        description="custom: a Python file that defines build_model(inputs, options).",
     )
-    options: dict[str, Any] = Field(
-        default={}, description="For model: custom, passed to build_model as they are."
-    )
+    options: dict[str, Any] = Field(default={}, description="custom: passed to build_model.")
 
     @model_validator(mode="after")
     def _custom_has_file(self) -> "ModelConfig":
@@ -631,26 +669,26 @@ class EmbeddingTraining(Section):
     admit_after: int = Field(
         default=1,
         ge=1,
-        description="Occurrences in the training rows from which on an id has a row of its own; "
-        "rarer ids read as zeros, learn nothing and take no memory. For hashed ids: a vocabulary "
-        "has min_count.",
+        description="Smallest number of occurrences in the training rows for an id to have a "
+        "row; rarer ids read as zeros and take no memory. For hashed ids; vocabularies have "
+        "min_count.",
     )
     evict_after: int | None = Field(
         default=None,
         ge=1,
         exclude_if=is_none,
-        description="A row that has had no update for more than so many steps is removed when an "
-        "epoch ends, before it is validated; an id that comes back begins anew. Steps of the runs "
-        "that train.init_from goes on from count; null: rows stay.",
+        description="Rows without an update for more than this many steps are removed at the "
+        "end of an epoch, before validation; an id that returns starts afresh. Steps of earlier "
+        "runs (train.init_from) count. null: rows stay.",
     )
     memory_limit_gb: float | None = Field(
         default=None,
         gt=0,
         exclude_if=is_none,
-        description="Memory, in 10^9 bytes, for the records of embedding rows (values, optimizer "
-        "state) in each process that holds rows, for each model of an ensemble; further ones lie "
-        "in a file in the run folder, mapped, with the same results. Keys and index, 25 to 41 "
-        "bytes a row, come on top; null: all in memory.",
+        description="Memory, in 10^9 bytes, for the records of embedding rows (values and "
+        "optimizer state), for each process and each model of an ensemble. Further records are "
+        "mapped from a file in the run folder, with the same results. Keys and index take 25 to "
+        "41 bytes per row in addition. null: all in memory.",
     )
 
 
@@ -658,13 +696,13 @@ class EarlyStopping(Section):
     """When to stop before the last epoch."""
 
     metric: Literal["logloss", "auc"] = Field(
-        default="logloss", description="Watched on validation."
+        default="logloss", description="Validation metric that is watched."
     )
     tolerance: float = Field(
         default=0.0015, ge=0, description="Stop when the metric is this much worse than its best."
     )
     patience: int = Field(
-        default=2, ge=1, description="Or when this many epochs have passed without a new best."
+        default=2, ge=1, description="Stop after this many epochs without a new best."
     )
 
 
@@ -672,7 +710,7 @@ class LearningRateSchedule(Section):
     """Factor on every learning rate as training goes on."""
 
     name: Literal["constant", "cosine", "exponential"] = Field(
-        default="constant", description="Shape after the warm-up."
+        default="constant", description="Shape of the schedule after the warm-up."
     )
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up from 0.")
     decay_steps: int | None = Field(
@@ -693,33 +731,36 @@ class LearningRateSchedule(Section):
 class EarlierRun(Section):
     """A finished run whose parameters, transforms and vocabularies a new one begins with."""
 
-    run: str = Field(min_length=1, description="Its run folder.")
+    run: str = Field(min_length=1, description="Run folder of the earlier run.")
     checkpoint: Literal["best", "last"] = Field(
         default="best",
-        description="best: the epoch that its early stopping chose; last: its newest checkpoint.",
+        description="best: its best epoch; last: its newest checkpoint.",
     )
 
 
 class TrainConfig(Section):
     """Training."""
 
-    epochs: int = Field(default=20, ge=1, description="Most passes over the training rows.")
-    batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows a step.")
-    seed: int = Field(
-        default=0, ge=0, lt=2**63, description="Of row order, dropout, initial values."
+    epochs: int = Field(
+        default=20, ge=1, description="Largest number of passes over the training rows."
     )
-    shuffle: bool = Field(default=True, description="New order of the rows every epoch.")
+    batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows per step.")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="Seed of row order, dropout and initial values."
+    )
+    shuffle: bool = Field(default=True, description="Shuffle the rows anew in every epoch.")
     optimizer: OptimizerConfig = Field(
-        default=OptimizerConfig(name="adam", learning_rate=1e-3), description="Of dense parameters."
+        default=OptimizerConfig(name="adam", learning_rate=1e-3),
+        description="Optimizer of dense parameters.",
     )
     embeddings: EmbeddingTraining = Field(
-        default=EmbeddingTraining(), description="Of embedding rows."
+        default=EmbeddingTraining(), description="Training of embedding rows."
     )
     learning_rate_schedule: LearningRateSchedule = Field(
         default=LearningRateSchedule(), description="Factor on every learning rate over time."
     )
     gradient_clip_norm: float | None = Field(
-        default=None, gt=0, description="Bound on the norm of the dense gradient; null: none."
+        default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."
     )
     early_stopping: EarlyStopping | None = Field(
         default=EarlyStopping(), description="When to stop early; null: never."
@@ -727,46 +768,51 @@ class TrainConfig(Section):
     refit: bool = Field(
         default=False,
         exclude_if=_is_false,
-        description="Train once more, from the start, on training and validation rows, for "
-        "as many epochs as were best; that model is tested and exported. Transforms stay those of "
-        "the training rows. Needs test rows; in one process only.",
+        description="Train once more from the start on training and validation rows together, "
+        "for as many epochs as were best. That model is tested and exported. Transforms stay "
+        "those of the training rows. Needs test rows, and one process.",
     )
     checkpoint_seconds: float = Field(
-        default=30.0, gt=0, description="Seconds between checkpoints; each epoch's end is one too."
+        default=30.0,
+        gt=0,
+        description="Seconds between checkpoints; one is also written at the end of each epoch.",
     )
-    keep_checkpoints: int = Field(default=2, ge=1, description="Checkpoints kept, beside the best.")
+    keep_checkpoints: int = Field(
+        default=2, ge=1, description="Number of checkpoints kept, in addition to the best one."
+    )
     precision: Literal["float32", "bfloat16", "auto"] = Field(
         default="float32",
-        description="What gradients of the dense part are computed in. bfloat16 needs a processor "
-        "with AMX or AVX512-BF16; auto: bfloat16 where it has one, else float32. Parameters, loss, "
-        "scores and the export are float32 in any case.",
+        description="Precision of the gradients of the dense part. bfloat16 needs a processor "
+        "with AMX or AVX512-BF16; auto: bfloat16 if available, else float32. Parameters, loss, "
+        "scores and the export are always float32.",
     )
     deterministic: bool = Field(
         default=False,
-        description="Same bits on every run of the same machine. In one process it costs nothing "
-        "that can be measured; a worker of several waits for each of its updates.",
+        description="Identical bits on every run on the same machine. Costs nothing measurable "
+        "in one process; in several processes, workers wait for each update.",
     )
     ensemble: int = Field(
         default=1,
         ge=1,
         le=100,
         exclude_if=_is_one,
-        description="Models that are trained one after another, with seeds from `seed` on, and "
-        "exported as one whose logit is the mean of theirs.",
+        description="Number of models that are trained one after another, with consecutive "
+        "seeds, and exported as one model whose logit is the mean of theirs.",
     )
     ensemble_models: tuple[str, ...] | None = Field(
         default=None,
         min_length=1,
         exclude_if=is_none,
-        description="Kinds of the ensemble's models, in turn, each with the keys of `model` that "
-        "it uses; null: all are model.name.",
+        description="Architectures of the ensemble's models, in turn, each with the keys of "
+        "`model` that it uses; null: all are model.name.",
     )
     init_from: EarlierRun | str | None = Field(
         default=None,
         exclude_if=is_none,
-        description="Run folder of an earlier run with the same features and model, to go on from "
-        "with new rows: {run: FOLDER, checkpoint: last} takes its last checkpoint instead of the "
-        "best. Its transforms stay as they are, vocabularies get the values that are new.",
+        description="Run folder of an earlier run with the same features and model, from which "
+        "training continues with new rows. {run: FOLDER, checkpoint: last} takes its last "
+        "checkpoint instead of the best. Transforms stay as they are; vocabularies get the new "
+        "values.",
     )
 
     @property
@@ -786,15 +832,15 @@ class EvaluationConfig(Section):
     """What is measured on validation and test rows."""
 
     gauc_column: str | None = Field(
-        default=None, description="Column whose values group rows for GAUC, such as user_id."
+        default=None, description="Column that groups rows for GAUC, such as user_id."
     )
     group_by: tuple[str, ...] = Field(
         default=(),
-        description="Columns, such as country, by whose values AUC, logloss and calibration are "
-        "measured as well: of the 20 most frequent values, and of all others together.",
+        description="Columns, such as country: AUC, logloss and calibration are also measured "
+        "for each of their 20 most frequent values, and for all other values together.",
     )
     calibration_bins: int = Field(
-        default=20, ge=2, le=1000, description="Bins of equal row count in the calibration table."
+        default=20, ge=2, le=1000, description="Number of calibration bins, of equally many rows."
     )
 
     @property
@@ -809,25 +855,27 @@ class ReportConfig(Section):
 
     importance: bool | Literal["auto"] = Field(
         default="auto",
-        description="Permutation importance per feature; auto: where it takes at most 5 seconds, "
-        "or a tenth of the time of training.",
+        description="Permutation importance per feature; auto: if it takes at most 5 seconds or "
+        "a tenth of the training time.",
     )
     importance_rows: int = Field(
-        default=20_000, ge=100, description="Test rows that importance is measured on, at most."
+        default=20_000,
+        ge=100,
+        description="Largest number of test rows on which importance is measured.",
     )
     importance_repeats: int = Field(
-        default=3, ge=1, le=100, description="Shuffles of each feature; their spread is shown."
+        default=3, ge=1, le=100, description="Shuffles per feature; the report shows their spread."
     )
 
 
 class ExportConfig(Section):
     """The servable model."""
 
-    model_version: int = Field(
-        default=1, ge=1, description="Number of the version folder that a server loads."
-    )
+    model_version: int = Field(default=1, ge=1, description="Number of the version folder.")
     parity_rows: int = Field(
-        default=1000, ge=1, description="Rows that prove export and trainer score alike."
+        default=1000,
+        ge=1,
+        description="Number of rows that prove that the export scores as the trainer does.",
     )
 
 
@@ -851,13 +899,14 @@ class AnalysisConfig(Section):
 
     engine: Literal["auto", "spark"] = Field(
         default="auto",
-        description="auto: here, and those of tables of MaxCompute there; spark: by Spark, from "
-        "CSV, TSV and Parquet files.",
+        description="auto: on this machine, and in MaxCompute for its tables; spark: by Spark, "
+        "from CSV, TSV and Parquet files.",
     )
     master: str = Field(
         default="local[2]",
-        description="Which Spark: local[2] runs one here with two threads; spark://host:7077, "
-        "yarn or k8s://host:443 name a cluster, whose machines see data files at the same paths.",
+        description="Spark master: local[2] runs Spark on this machine with two threads; "
+        "spark://host:7077, yarn or k8s://host:443 name a cluster, whose machines must see the "
+        "data files at the same paths.",
     )
     conf: dict[str, str | int | float | bool] = Field(
         default={}, description="Settings of Spark, such as spark.executor.memory: 4g."
@@ -865,7 +914,7 @@ class AnalysisConfig(Section):
     start_seconds: float = Field(
         default=120.0,
         gt=0,
-        description="Seconds in which Spark must start, and a cluster give an executor.",
+        description="Seconds within which Spark must start and a cluster must provide an executor.",
     )
 
     @field_validator("master")
@@ -905,9 +954,9 @@ class WorkersConfig(Section):
     """How many workers train; they come and go while a job runs."""
 
     min: int = Field(
-        default=1, ge=1, le=1000, description="Training starts as soon as so many workers run."
+        default=1, ge=1, le=1000, description="Training starts as soon as this many workers run."
     )
-    max: int = Field(default=1, ge=1, le=1000, description="There are never more workers.")
+    max: int = Field(default=1, ge=1, le=1000, description="Largest number of workers.")
 
 
 class EtcdLedger(Section):
@@ -920,18 +969,20 @@ class EtcdLedger(Section):
         default="/ctrpipe/",
         min_length=1,
         max_length=200,
-        description="Begins all keys of the ledger; each job adds its own name.",
+        description="Prefix of all keys of the ledger; each job adds its own name.",
     )
     ca: str | None = Field(
         default=None,
-        description="PEM file of the authority that signed etcd's certificate; null: the usual "
-        "ones. A user and password come from CTRPIPE_ETCD_USER and CTRPIPE_ETCD_PASSWORD in the "
-        "environment.",
+        description="PEM file of the authority that signed etcd's certificate; null: those of "
+        "the system. User and password come from the environment variables CTRPIPE_ETCD_USER "
+        "and CTRPIPE_ETCD_PASSWORD.",
     )
     certificate: str | None = Field(
-        default=None, description="PEM file of a client certificate, where etcd asks for one."
+        default=None, description="PEM file of a client certificate, if etcd requires one."
     )
-    key: str | None = Field(default=None, description="PEM file of the certificate's key.")
+    key: str | None = Field(
+        default=None, description="PEM file of the key of the client certificate."
+    )
 
     @model_validator(mode="after")
     def _has_both_or_none(self) -> "EtcdLedger":
@@ -959,11 +1010,12 @@ class RuntimeConfig(Section):
         default=1.0, gt=0, description="Memory DuckDB may use before it spills to disk."
     )
     parameter_servers: int = Field(
-        default=1, ge=1, le=1000, description="Servers that hold the parameters, rows divided."
+        default=1, ge=1, le=1000, description="Number of parameter servers."
     )
     workers: WorkersConfig | Literal["auto"] = Field(
         default=WorkersConfig(),
-        description="Bounds of the number of workers; auto: as many as make training faster.",
+        description="Smallest and largest number of workers; auto: as many as make training "
+        "faster.",
     )
     partitions: int = Field(
         default=512,
