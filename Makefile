@@ -32,7 +32,7 @@ setup: $(STAMP) ## Make the virtual environment
 demo: $(STAMP) ## Sample rows to a served model; DATA=path/to/train.txt for real Criteo rows
 ifeq ($(DATA),data/sample/train.txt)
 	@test -f $(DATA) && test "$$(wc -l < $(DATA))" = "$(ROWS)" || \
-		$(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
+		$(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA) --overwrite
 endif
 	$(BIN)/ctrpipe run configs/criteo_deepfm.yaml --overwrite --set data.train=$(DATA) --set output=$(DEMO)
 	@echo "Next: source $(BIN)/activate, then ctrpipe init YOUR_ROWS.csv"

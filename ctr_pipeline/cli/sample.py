@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
+from ctr_pipeline.cli.options import AsJson, OverwriteOutput, Quiet, Verbose
 from ctr_pipeline.cli.session import session_of
 
 
@@ -18,6 +18,7 @@ def criteo(
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
     ] = Path("data/criteo/train.txt"),
     header: Annotated[bool, typer.Option("--header", help="Write a header line.")] = False,
+    overwrite: OverwriteOutput = False,
     verbose: Verbose = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -31,10 +32,12 @@ def criteo(
     ctrpipe sample criteo --rows 200000 --seed 1 --output data/criteo/train.txt
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Writing {rows:,} rows to {output}")
     from ctr_pipeline.cli.tables import print_sample
+    from ctr_pipeline.pipeline.outputs import require_output
     from ctr_pipeline.sampling import write_criteo_sample
 
+    require_output(output, overwrite=overwrite, makes_folder=True)
+    session.progress.say(f"Writing {rows:,} rows to {output}")
     summary = write_criteo_sample(
         output, num_rows=rows, seed=seed, header=header, progress=session.progress
     )

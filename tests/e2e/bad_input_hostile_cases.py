@@ -163,4 +163,17 @@ HOSTILE_CASES = (
         )
         for call in (RUN, CHECK)
     ),
+    Case(
+        "sample_over_ones_rows",
+        nothing,
+        ("rows.csv", "exists already", "--overwrite"),
+        ("sample", "criteo", "--rows", "100", "-o", "rows.csv"),
+    ),
+    Case(
+        "sample_over_what_a_run_made",
+        nothing,
+        ("run/features.json", "belongs to the run"),
+        ("sample", "criteo", "--rows", "100", "-o", "run/features.json", "--overwrite"),
+        trained=True,
+    ),
 )
