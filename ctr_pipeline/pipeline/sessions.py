@@ -78,7 +78,7 @@ def load_sessions(path: Path) -> tuple[Session, ...]:
     """
     try:
         return _SESSIONS.validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, ValueError) as error:
         raise RunFolderError(
