@@ -267,13 +267,7 @@ class _Ingestion:
         rows = writer.finish()
         points_D, counts_D = counts.totals()
         if len(points_D) < len(shares.splits):
-            raise DataError(
-                f"the rows have {len(points_D)} different times, too few to divide them into "
-                f"{', '.join(shares.splits)}: rows of one time stay together",
-                place=f"data.split.column '{time.name}'",
-                remedy="Give rows of more times, name files in data.valid and data.test, or set "
-                "data.split.by: random",
-            )
+            raise _too_few_times(len(points_D), shares, time.name)
         ranges = plan_time_ranges(counts_D, shares)
         borders = points_D[[first for first, _ in list(ranges.values())[1:]]]
         writers = {split: self._writer(self.folder / split) for split in ranges}
@@ -336,28 +330,94 @@ def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None
     for split, files in parts.items():
         num_rows = sum(part.num_rows for part in files)
         num_positive = sum(part.num_positive for part in files)
-        place = f"{split} rows"
-        if not num_rows:
-            raise DataError(
-                f"the {split} split has no rows ({ledger.num_good} good rows in all)",
-                place=place,
-                remedy=f"Give more rows, or change data.{split} or data.split",
-            )
         if num_positive in {0, num_rows}:
-            only = 1 if num_positive else 0
-            raise DataError(
-                f"all {num_rows} labels of the {split} split are {only}; both classes are needed",
-                place=place,
-                remedy="Check data.label; if the rows are sorted by it, set data.split.by: random",
-            )
+            raise lacks_class(split, num_rows, num_positive, ledger.num_good)
         weights = WeightSums.of_all(part.weights for part in files)
         if weights is not None and not 0 < weights.positive < weights.total:
             of = "" if not weights.total else f" of label {0 if weights.positive else 1}"
             raise DataError(
                 f"all weights of the {split} rows{of} are 0; both classes need weight",
-                place=place,
+                place=f"{split} rows",
                 remedy="Check data.weight",
             )
+
+
+def lacks_class(split: str, num_rows: int, num_positive: int, num_good: int) -> DataError:
+    """The error of a split without rows, or without rows of one class.
+
+    Args:
+        split: Its name.
+        num_rows: Rows of the split.
+        num_positive: Those of label 1: none or all.
+        num_good: Good rows of all splits.
+    """
+    if not num_rows:
+        return DataError(
+            f"the {split} split has no rows ({num_good} good rows in all)",
+            place=f"{split} rows",
+            remedy=f"Give more rows, or change data.{split} or data.split",
+        )
+    only = 1 if num_positive else 0
+    return DataError(
+        f"all {num_rows} labels of the {split} split are {only}; both classes are needed",
+        place=f"{split} rows",
+        remedy="Check data.label; if the rows are sorted by it, set data.split.by: random",
+    )
+
+
+def check_division(rows: pa.Table, data: DataConfig, source: Source, *, seed: int) -> None:
+    """Divides rows as `ingest` does and refuses what it would refuse.
+
+    Args:
+        rows: All good rows of `data.train`, with the label and the column of `data.split`.
+        data: How they are divided.
+        source: The files.
+        seed: Of the random split.
+
+    Raises:
+        DataError: A split has no rows, or rows of one class alone.
+    """
+    shares = _shares_of(data, source)
+    labels = rows.column(data.label).to_numpy() == 1
+    num_rows, column = len(labels), data.split.column
+    if data.split.by == "order" or shares.splits == ("train",):
+        ranges = plan_order_ranges(num_rows, shares)
+        divided = {split: labels[first:after] for split, (first, after) in ranges.items()}
+    elif data.split.by == "time" and column is not None:
+        types = {column: ColumnType.NUMBER} if _is_float(rows, column) else {}
+        time = find_time_column(data, rows, types)
+        points = _points_of(rows.column(column), time) if time is not None else np.empty(0)
+        different, counts = np.unique(points, return_counts=True)
+        if len(different) < len(shares.splits):
+            raise _too_few_times(len(different), shares, column)
+        divided = {}
+        for split, (first, after) in plan_time_ranges(counts, shares).items():
+            is_inside = (points >= different[first]) & (points <= different[after - 1])
+            divided[split] = labels[is_inside]
+    else:
+        places = (
+            random_places(0, num_rows, seed) if column is None else hash_places(rows.column(column))
+        )
+        tables = divide(pa.table({"label": labels}), places, shares)
+        divided = {split: table.column(0).to_numpy() for split, table in tables}
+    for split, chosen in divided.items():
+        num_positive = int(np.count_nonzero(chosen))
+        if num_positive in {0, len(chosen)}:
+            raise lacks_class(split, len(chosen), num_positive, num_rows)
+
+
+def _is_float(rows: pa.Table, column: str) -> bool:
+    return bool(pa.types.is_floating(rows.schema.field(column).type))
+
+
+def _too_few_times(num_times: int, shares: Shares, column: str) -> DataError:
+    return DataError(
+        f"the rows have {num_times} different times, too few to divide them into "
+        f"{', '.join(shares.splits)}: rows of one time stay together",
+        place=f"data.split.column '{column}'",
+        remedy="Give rows of more times, name files in data.valid and data.test, or set "
+        "data.split.by: random",
+    )
 
 
 @contextmanager

@@ -45,6 +45,7 @@ from ctr_pipeline.dataset.recordio_head import (
     look_at_lines,
 )
 from ctr_pipeline.dataset.recordio_rows import ExampleSource, LineSource
+from ctr_pipeline.dataset.records import count_lines
 from ctr_pipeline.dataset.text import TextBlock, TextFile, texts_of_block
 from ctr_pipeline.dataset.text_head import (
     TextHead,
@@ -84,6 +85,8 @@ class Source:
         times: Columns of points in time that are no texts, and their `datetime` format: whole
             numbers that look like it, and columns of dates and timestamps.
         lists: Columns of lists that fit a feature, and how they are cut.
+        head_block: The first rows as text files have them, bad ones among them; None otherwise.
+        head_is_all: Whether the first rows are known to be all rows.
     """
 
     files: Mapping[str, tuple[Place, ...]]
@@ -97,6 +100,8 @@ class Source:
     record: RecordKind | None = None
     times: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
+    head_block: TextBlock | None = None
+    head_is_all: bool = False
 
     @property
     def is_delimited(self) -> bool:
@@ -412,6 +417,7 @@ def _inspect_parquet(
         opened={file: opened[file] for file in all_files},
         times=_times_of(schema, head),
         lists=_lists_of(head),
+        head_is_all=len(all_files) == 1 and opened[first].num_rows == head.num_rows,
     )
 
 
@@ -551,6 +557,7 @@ def _inspect_text(
     first = all_files[0]
     opened: dict[Place, SourceFile] = {}
     heads: dict[DataFile, pa.Table] = {}
+    blocks: dict[DataFile, TextBlock] = {}
     delimiter: str | None = None
     is_recordio = _format_of(first, data) == "recordio"
     for file in all_files:
@@ -567,7 +574,8 @@ def _inspect_text(
         if file != first:
             check_same_names(names, file, opened[first].column_names, first)
         opened[file] = LineSource(text_file) if is_recordio else text_file
-        heads[file] = _read_texts(text_file, head, data)
+        blocks[file] = _head_block(text_file, head)
+        heads[file] = _read_texts(blocks[file], data)
     kinds = {name: infer_type(heads[first].column(name)) for name in heads[first].schema.names}
     numbers = [name for name, kind in kinds.items() if kind is ColumnType.NUMBER]
     for file in all_files[1:]:
@@ -596,6 +604,8 @@ def _inspect_text(
         head=_typed(texts, types, data),
         opened=opened,
         record="line" if is_recordio else None,
+        head_block=None if is_recordio else blocks[head_file],
+        head_is_all=head.is_whole and len(all_files) == 1 and not is_recordio,
         times=_times_of_texts(texts, types),
     )
 
@@ -612,10 +622,16 @@ def _times_of_texts(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[st
     return found
 
 
-def _read_texts(file: TextFile, head: TextHead, data: DataConfig) -> pa.Table:
-    """The head's rows as texts, missing values NULL."""
+def _head_block(file: TextFile, head: TextHead) -> TextBlock:
+    """The head's rows as they are read."""
+    skipped = count_lines(head.data[: head.first_end]) if file.has_header else 0
     body = head.records(has_header=file.has_header)
-    table = texts_of_block(TextBlock(file, body, 0, 0)).combine_chunks()
+    return TextBlock(file, body, 0, head.num_lines_before + skipped)
+
+
+def _read_texts(block: TextBlock, data: DataConfig) -> pa.Table:
+    """The head's rows as texts, missing values NULL."""
+    table = texts_of_block(block).combine_chunks()
     missing = ("", *data.missing_values)
     return pa.table(
         {name: missing_to_null(table.column(name), missing) for name in table.column_names}

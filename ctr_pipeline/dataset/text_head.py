@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.compression import Compression, detect_compression
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes
-from ctr_pipeline.dataset.records import Dialect, find_first_end, find_last_end, split_record
+from ctr_pipeline.dataset.records import (
+    Dialect,
+    count_lines,
+    find_first_end,
+    find_last_end,
+    split_record,
+)
 from ctr_pipeline.dataset.text_blocks import read_head
 from ctr_pipeline.errors import DataError
 
@@ -29,6 +35,7 @@ class TextHead:
         data: Its bytes from there on, up to where the look ended.
         first_end: Position in them after the first record.
         is_whole: Whether they are the rest of the file.
+        num_lines_before: Empty lines before the first record.
     """
 
     path: DataFile
@@ -38,6 +45,7 @@ class TextHead:
     data: bytes
     first_end: int
     is_whole: bool
+    num_lines_before: int = 0
 
     def records(self, *, has_header: bool) -> bytes:
         """The whole records in it, the header left out."""
@@ -74,6 +82,7 @@ def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | N
                 "pd.read_json(FILE, lines=True).to_parquet('rows.parquet')",
             )
         start = len(head) - len(head.lstrip(b"\r\n"))
+        num_lines_before = count_lines(head[:start])
         head = head[start:]
         dialect = Dialect(delimiter or choose_delimiter(path, head, data), data.quote)
         end = find_first_end(head, dialect)
@@ -100,7 +109,7 @@ def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | N
             remedy="Convert the file to UTF-8",
         ) from error
     check_delimiter(path, first, dialect.delimiter)
-    return TextHead(path, compression, dialect, first, head, end, is_whole)
+    return TextHead(path, compression, dialect, first, head, end, is_whole, num_lines_before)
 
 
 def check_text(head: bytes, path: DataFile) -> None:

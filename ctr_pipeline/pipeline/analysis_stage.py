@@ -24,7 +24,12 @@ from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import FeatureSpec, expression_key
-from ctr_pipeline.pipeline.columns import FeatureColumns, choose_columns, complete_features
+from ctr_pipeline.pipeline.columns import (
+    FeatureColumns,
+    choose_columns,
+    complete_features,
+    no_feature,
+)
 from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
 from ctr_pipeline.pipeline.feature_file import save_features
 from ctr_pipeline.pipeline.header import inspect_named
@@ -240,10 +245,7 @@ def _decide(
         profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
     features, left_out = complete_features(loaded, columns, source.head, profile)
     if not features:
-        reasons = "; ".join(f"{decision.column}: {decision.reason}" for decision in left_out[:3])
-        raise ConfigError(
-            [loaded.problem_at("features", f"no column can serve as a feature ({reasons})")]
-        )
+        raise ConfigError([loaded.problem_at("features", no_feature(left_out))])
     return features, left_out
 
 

@@ -559,3 +559,9 @@ def _require(
                     key, f"the data has no column '{column}'", near[0] if near else None
                 )
             )
+
+
+def no_feature(left_out: Sequence[ColumnDecision]) -> str:
+    """What is said where no column is a feature, with the reasons of the first ones."""
+    reasons = "; ".join(f"{decision.column}: {decision.reason}" for decision in left_out[:3])
+    return f"no column can serve as a feature ({reasons})"

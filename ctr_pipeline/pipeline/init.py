@@ -1,7 +1,7 @@
 """`ctrpipe init`: from a look at the data to a commented config that runs as it is."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ from ctr_pipeline.config.label_values import opposite_of
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
+from ctr_pipeline.dataset.ingest import check_division
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.paths import names_table
 from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
 from ctr_pipeline.dataset.times import find_unordered_time
+from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ColumnType, Datetime, FeatureSpec, Transform
 from ctr_pipeline.models.registry import MODELS
+from ctr_pipeline.pipeline.columns import no_feature
 from ctr_pipeline.pipeline.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.preview import HeadDecisions, decide_from_head
@@ -116,6 +119,12 @@ def init_config(
             section["missing_values"] = words
             source = inspect_source(load().config.data)
         decided = decide_from_head(load(), source)
+        if not decided.features:
+            raise DataError(
+                no_feature(decided.left_out),
+                place=data,
+                remedy="Give rows with columns that tell something about the label",
+            )
         time = None if source.format == "table" else _unordered_time(decided)
         if time is not None:
             section["split"] = {"valid": 0.1, "test": 0.1, "by": "time", "column": time}
@@ -123,6 +132,7 @@ def init_config(
                 f"the rows are not in the order of '{time}': they are divided by it, so that the "
                 "latest ones test (data.split)"
             )
+        notes += _divide_both_classes(load, section, decided)
     text = render_config(slug, section, decided)
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +148,52 @@ def init_config(
         left_out=tuple((decision.column, decision.reason) for decision in decided.left_out),
         notes=(*notes, *decided.warnings),
     )
+
+
+def _divide_both_classes(
+    load: Callable[[], LoadedConfig], section: dict[str, Any], decided: HeadDecisions
+) -> list[str]:
+    """Sees to it that each split has rows of both labels, at random where it must be.
+
+    Returns:
+        A sentence about what was done, or about what is not known yet.
+
+    Raises:
+        DataError: There are too few rows, or rows of one label alone.
+    """
+    source, config = decided.source, load().config
+    labels = decided.rows.column(config.data.label).to_numpy()
+    label, num_rows, num_clicks = config.data.label, len(labels), int(labels.sum())
+    only = next((one for one in (0, 1) if num_clicks == one * num_rows), None)
+    place = f"{next(iter(source.opened))}, column '{label}'"
+    if not source.head_is_all:
+        if only is None:
+            return []
+        return [f"all {num_rows:,} labels looked at are {only}: a run needs rows of both"]
+    if only is not None:
+        raise DataError(
+            f"all {num_rows:,} labels are {only}; rows of both labels are needed",
+            place=place,
+            remedy="Name another column to predict, or give rows of both labels",
+        )
+    try:
+        check_division(decided.rows, config.data, source, seed=config.train.seed)
+    except DataError:
+        section["split"] = {"valid": 0.1, "test": 0.1, "by": "random"}
+    else:
+        return []
+    try:
+        check_division(decided.rows, load().config.data, source, seed=config.train.seed)
+    except DataError as error:
+        raise DataError(
+            f"{num_rows:,} rows, {num_clicks:,} of them with label 1, are too few: {error.message}",
+            place=place,
+            remedy="Give more rows",
+        ) from error
+    return [
+        "rows are divided at random: by their order or time, one part would have one label alone "
+        "(data.split)"
+    ]
 
 
 def _unordered_time(decided: HeadDecisions) -> str | None:

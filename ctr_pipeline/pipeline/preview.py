@@ -20,19 +20,22 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
-from ctr_pipeline.dataset.columns import ColumnPlan
+from ctr_pipeline.dataset.columns import plan_columns
+from ctr_pipeline.dataset.ingest import check_division
 from ctr_pipeline.dataset.parquet import convert_column
 from ctr_pipeline.dataset.parts import write_part
+from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.times import find_time_column
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.analysis_stage import (
     add_text_numbers,
     choose_columns_of,
     with_newest_times,
 )
-from ctr_pipeline.pipeline.columns import FeatureColumns, complete_features
+from ctr_pipeline.pipeline.columns import FeatureColumns, complete_features, no_feature
 from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.header import inspect_named
 from ctr_pipeline.pipeline.labels import label_rate_of
@@ -57,12 +60,14 @@ class HeadDecisions:
         features: What would become of each column.
         left_out: Columns without a feature, with the reason.
         warnings: What a person may want to know about columns.
+        rows: The head's good rows.
     """
 
     source: Source
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
     warnings: tuple[str, ...]
+    rows: pa.Table
 
 
 @dataclass(frozen=True)
@@ -236,22 +241,28 @@ def decide_from_head(loaded: LoadedConfig, source: Source) -> HeadDecisions:
 
     Raises:
         ConfigError: Columns or chains that do not fit, all at once.
-        DataError: The head holds no row with a label.
+        DataError: The head holds a bad row, or no row with a label.
     """
-    with _part_of_head(loaded, source) as (columns, file):
-        return _decide(loaded, source, columns, file)
+    with _part_of_head(loaded, source) as head:
+        return _decide(loaded, source, head)
 
 
 def preview_features(loaded: LoadedConfig) -> Preview:
     """Decides as `decide_from_head`, and fits transforms to the head.
 
     Raises:
-        ConfigError: Columns or chains that do not fit, all at once.
-        DataError: The head holds no row with a label, or files that cannot be read.
+        ConfigError: Columns or chains that do not fit, all at once, or none that does.
+        DataError: The head holds a bad row, no row with a label, or all rows, of which a split
+            lacks a class; or files cannot be read.
     """
     source = inspect_named(loaded)
-    with _part_of_head(loaded, source) as (columns, file):
-        decided = _decide(loaded, source, columns, file)
+    with _part_of_head(loaded, source) as head:
+        decided, file = _decide(loaded, source, head), head.file
+        if not decided.features:
+            message = no_feature(decided.left_out)
+            raise ConfigError([loaded.problem_at("features", message)])
+        if source.head_is_all:
+            check_division(head.rows, loaded.config.data, source, seed=loaded.config.train.seed)
         features = with_newest_times(decided.features, [file])
         statistics = _collect(loaded, features, file, file.parent)
         return Preview(
@@ -259,33 +270,47 @@ def preview_features(loaded: LoadedConfig) -> Preview:
             features=features,
             left_out=decided.left_out,
             warnings=decided.warnings,
+            rows=head.rows,
             plan=plan_preprocessing(features, statistics, file.parent),
             open_ages=tuple(open_ages(decided.features)),
         )
 
 
+@dataclass(frozen=True)
+class _Head:
+    """The head of the data.
+
+    Attributes:
+        columns: Which columns are read.
+        rows: Its good rows.
+        file: The same as a part, alone in a folder.
+    """
+
+    columns: FeatureColumns
+    rows: pa.Table
+    file: Path
+
+
 @contextmanager
-def _part_of_head(loaded: LoadedConfig, source: Source) -> Iterator[tuple[FeatureColumns, Path]]:
-    """Which columns are read, and the head's rows as a part, alone in a folder that goes again."""
+def _part_of_head(loaded: LoadedConfig, source: Source) -> Iterator[_Head]:
     label_rate_of(source, loaded.config.data)
     columns = choose_columns_of(loaded, source)
     with tempfile.TemporaryDirectory() as name:
+        rows = _good_rows(loaded, source, columns)
         file = Path(name) / "head.arrow"
-        write_part(_head(loaded, source, columns), file, loaded.config.data.label)
-        yield columns, file
+        write_part(rows, file, loaded.config.data.label)
+        yield _Head(columns, rows, file)
 
 
-def _decide(
-    loaded: LoadedConfig, source: Source, columns: FeatureColumns, file: Path
-) -> HeadDecisions:
-    profile = None
+def _decide(loaded: LoadedConfig, source: Source, head: _Head) -> HeadDecisions:
+    columns, profile = head.columns, None
     if columns.automatic:
         plain = [
             FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
         ]
-        profile = _collect(loaded, plain, file, file.parent / "profile")
+        profile = _collect(loaded, plain, head.file, head.file.parent / "profile")
     features, left_out = complete_features(loaded, columns, source.head, profile)
-    return HeadDecisions(source, features, left_out, columns.warnings)
+    return HeadDecisions(source, features, left_out, columns.warnings, head.rows)
 
 
 def _collect(
@@ -306,22 +331,28 @@ def _collect(
     return add_text_numbers(found, plan, [file], folder, config.runtime)
 
 
-def _head(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Table:
-    """The head's rows that have a label, in the types of ingested rows, without bad ones.
+def _good_rows(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Table:
+    """The head's rows as they are read, bad ones left out.
 
     Raises:
-        DataError: A value does not fit its column, and the config has bad rows end a reading.
+        DataError: There is a bad row, and the config has bad rows end a reading.
     """
     data = loaded.config.data
-    plan = ColumnPlan(
-        label=data.label,
-        label_values=data.label_values,
-        types=read.types,
-        carried=frozenset(),
-        missing_values=("", *data.missing_values),
+    plan = plan_columns(
+        data,
+        read.types,
+        label_required=True,
+        carried=[] if data.split.column is None else [data.split.column],
         sensitive=read.sensitive,
         lists=read.lists,
+        time=find_time_column(data, source.head, read.types),
     )
+    if source.head_block is not None:
+        parsed = source.head_block.parse(plan)
+        if parsed.faults and data.bad_rows == "fail":
+            fault, row = parsed.faults[0]
+            raise _bad_row(source.head_block.path, fault, row).as_error()
+        return parsed.table
     head = source.head.combine_chunks()
     faults = BlockFaults(head.num_rows, plan.sensitive)
     records = np.arange(head.num_rows)
@@ -332,20 +363,15 @@ def _head(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Tabl
         columns[name] = convert_column(values, name, plan, faults, records)
     if data.bad_rows == "fail":
         for fault in faults.first():
-            if fault.column != data.label:
-                raise _bad_head(source, fault)
+            # The head may hold rows of several files.
+            first = next(iter(source.opened))
+            error = _bad_row(first, fault, fault.record + 1).as_error()
+            place = f"{first}, among the first rows, column '{fault.column}'"
+            raise DataError(error.message, place=place, remedy=error.remedy)
     return pa.table(columns, plan.schema).filter(pa.array(faults.good))
 
 
-def _bad_head(source: Source, fault: Fault) -> DataError:
-    # The head may hold rows of several files.
-    first = str(next(iter(source.opened)))
-    bad = BadRow(
-        file=first,
-        row=fault.record + 1,
-        column=fault.column,
-        reason=fault.reason,
-        value=fault.value,
-    ).as_error()
-    place = f"{first}, among the first rows, column '{fault.column}'"
-    return DataError(bad.message, place=place, remedy=bad.remedy)
+def _bad_row(place: Place, fault: Fault, row: int) -> BadRow:
+    return BadRow(
+        file=str(place), row=row, column=fault.column, reason=fault.reason, value=fault.value
+    )
