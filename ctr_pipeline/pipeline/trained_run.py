@@ -78,10 +78,10 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "Fi
     from ctr_pipeline.pipeline.loading import open_trained
     from ctr_pipeline.pipeline.unseen import ModelScorer
 
+    process = run.user_process()
     try:
-        return ModelScorer(loaded, run, open_trained(loaded, run, progress))
+        model = open_trained(loaded, run, progress)
     except CtrPipelineError as error:
-        process = run.user_process()
         if process is None:
             raise
         raise FolderInUseError(
@@ -91,6 +91,12 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "Fi
             remedy="Try again once it has trained an epoch, or train in another 'output' and score "
             "with this folder meanwhile",
         ) from error
+    if process is not None:
+        progress.say(
+            f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
+            "its best epoch until now"
+        )
+    return ModelScorer(loaded, run, model)
 
 
 @contextmanager

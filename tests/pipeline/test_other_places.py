@@ -121,3 +121,22 @@ def test_a_model_that_is_being_replaced_is_said_to_be(project, elsewhere):
     ):
         scores(folder, project / "other.tsv", output)
     assert "Try again" in error.value.remedy
+
+
+def test_a_model_that_may_still_train_is_said_to(project, elsewhere):
+    class Said(SilentProgress):
+        lines = ()
+
+        def say(self, text):
+            self.lines += (text,)
+
+    folder = shutil.copytree(project / "runs" / "first", elsewhere / "training")
+    said = Said()
+    with RunFolder(folder).locked():
+        predict(
+            load_config(folder),
+            data=str(project / "other.tsv"),
+            output=elsewhere / "p.parquet",
+            progress=said,
+        )
+    assert [line for line in said.lines if f"process {os.getpid()}" in line]
