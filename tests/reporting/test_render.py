@@ -342,7 +342,7 @@ def test_a_report_with_nothing_optional_still_renders():
     )
     page = assert_well_formed(render_report(data))
     assert "No rows were held out" in page.text
-    assert "No bad rows were met" in page.text
+    assert "No bad rows were found" in page.text
 
 
 @pytest.mark.parametrize(
