@@ -5,7 +5,10 @@ The whole of it from a notebook:
     import ctr_pipeline
     result = ctr_pipeline.run("config.yaml", overrides=["train.epochs=2"])
     result.metrics["test"]["auc"]
-    ctr_pipeline.load("runs/criteo-deepfm").predict(dataframe)
+    trained = ctr_pipeline.load("runs/criteo-deepfm")
+    trained.predict(dataframe)
+    trained.evaluate(labelled, by=["country"])
+    trained.importance
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load", "run"]
+
+
+def __dir__() -> list[str]:
+    # What is imported when it is asked for is there for `help` as well.
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,22 +1,31 @@
-"""The Python API for notebooks: `run` a config, `load` a run and `predict`."""
+"""The Python API for notebooks: `run` a config, `load` a run, `predict` and `evaluate`."""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from ctr_pipeline.config.label_values import LabelValues, as_written
 from ctr_pipeline.config.loader import LoadedConfig, config_from_mapping, load_config
+from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.models.registry import check_model
 from ctr_pipeline.pipeline import run_pipeline
-from ctr_pipeline.pipeline.results import RunResult
+from ctr_pipeline.pipeline.results import RunResult, headline, metrics_html
+from ctr_pipeline.pipeline.run_states import load_metrics
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
     from ctr_pipeline.pipeline.trained_model import TrainedModel
+
+Rows: TypeAlias = Union["pd.DataFrame", Sequence[Mapping[str, Any]]]
+"""A DataFrame, or a list of dictionaries, a row each."""
 
 
 def run(
@@ -74,11 +83,16 @@ class _Warnings(SilentProgress):
 
 
 class LoadedRun:
-    """A trained model, ready to score rows in memory.
+    """A trained model, ready to score and to be looked at.
 
     Args:
         config: Of the run.
         folder: Of the run.
+
+    Attributes:
+        config: Of the run.
+        folder: Of the run.
+        metrics: As in `metrics.json`: "valid", "test", "findings", …; empty before the evaluation.
     """
 
     def __init__(self, config: LoadedConfig, folder: RunFolder) -> None:
@@ -86,15 +100,31 @@ class LoadedRun:
 
         self.config = config.config
         self.folder = folder.path
+        self.metrics = load_metrics(folder)
         self._run = folder
         self._model: TrainedModel = open_trained(config, folder, _Warnings())
 
-    def predict(self, rows: "pd.DataFrame") -> "pd.Series[float]":
+    @property
+    def importance(self) -> "pd.DataFrame":
+        """What shuffling each feature costs, costliest first; empty where it was not measured.
+
+        `report.importance: true` has it measured. Columns: `feature`, `auc_drop`, `logloss_rise`,
+        `auc_drop_std`, `logloss_rise_std`, `repeats`.
+        """
+        import pandas as pd
+
+        from ctr_pipeline.evaluation.importance import ImportanceRow
+
+        rows = self.metrics.get("importance") or []
+        return pd.DataFrame(rows, columns=list(ImportanceRow.model_fields))
+
+    def predict(self, rows: Rows) -> "pd.Series[float]":
         """Click probabilities of raw rows.
 
         Args:
-            rows: The columns that the features read, as in the file: texts as strings, numbers as
-                numbers; None and NaN are missing. Other columns are ignored.
+            rows: A DataFrame, or a list of dictionaries, a row each. They have the columns that the
+                features read, as in the file: texts as strings, numbers as numbers; None and NaN
+                are missing. Other columns are ignored.
 
         Returns:
             float32, named `probability`, with the index of `rows`.
@@ -103,10 +133,65 @@ class LoadedRun:
             DataError: A column is missing or of another type.
         """
         import pandas as pd
+
+        from ctr_pipeline.evaluation.likelihood import probabilities_of
+
+        frame = _as_frame(rows)
+        logits = self._score(frame)
+        return pd.Series(
+            probabilities_of(logits).astype("float32"), index=frame.index, name="probability"
+        )
+
+    def evaluate(self, rows: Rows, *, by: Sequence[str] = ()) -> dict[str, Any]:
+        """Metrics of the model on labelled rows.
+
+        Args:
+            rows: As for `predict`; with the label, and with the weight and the columns to measure
+                by where the config names some.
+            by: Columns by whose values the rows are measured as well; empty: as the config says.
+
+        Returns:
+            As `test` in `metrics`.
+
+        Raises:
+            DataError: A column is missing or of another type, a label is none, or all are equal.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        from ctr_pipeline.pipeline.evaluation_stage import findings_on, measure
+        from ctr_pipeline.training.scoring import ScoredRows
+
+        frame, config = _as_frame(rows), self.config
+        if by:
+            evaluation = config.evaluation.model_copy(update={"group_by": tuple(by)})
+            config = config.model_copy(update={"evaluation": evaluation})
+        weight = [] if config.data.weight is None else [config.data.weight]
+        wanted = [config.data.label, *weight, *config.evaluation.columns]
+        for name in wanted:
+            if name not in frame:
+                raise DataError(f"the rows have no column '{name}'", remedy="Add it")
+        if frame.empty:
+            raise DataError("there are no rows", remedy="Give some of both labels")
+        labels = _labels_of(frame, config.data).astype(np.float32)
+        carried = {name: _as_array(frame[name]) for name in config.evaluation.columns}
+        for name in weight:
+            carried[name] = pa.array(_weights_of(frame, name))
+        scored = ScoredRows(labels, self._score(frame))
+        result = measure(config, scored, pa.table(carried), place="the rows")
+        return result.to_metrics() | {"findings": findings_on(result, "given")}
+
+    def __repr__(self) -> str:
+        return f"<LoadedRun {self.folder}: {self.config.model.name}, {headline(self.metrics)}>"
+
+    def _repr_html_(self) -> str:
+        return metrics_html(f"{self.folder}: {self.config.model.name}", self.metrics)
+
+    def _score(self, rows: "pd.DataFrame") -> "NDArray[np.float32]":
+        """Logits of raw rows."""
         import pyarrow as pa
 
         from ctr_pipeline.dataset.lists import as_texts, find_bad_vectors, is_list
-        from ctr_pipeline.evaluation.likelihood import probabilities_of
         from ctr_pipeline.features import ColumnType
         from ctr_pipeline.pipeline.unseen import score_table
 
@@ -145,7 +230,69 @@ class LoadedRun:
                             place=f"row {rows.index[fault.rows[0]]}, column '{name}'",
                             remedy=f"Give {vector.length} finite numbers, or nothing at all",
                         )
-        logits = score_table(pa.table(columns), self._run, self._model)
-        return pd.Series(
-            probabilities_of(logits).astype("float32"), index=rows.index, name="probability"
+        return score_table(pa.table(columns), self._run, self._model)
+
+
+def _as_frame(rows: Rows) -> "pd.DataFrame":
+    """Rows of a list keep the types of their values: a missing number makes no float of others."""
+    import pandas as pd
+
+    if isinstance(rows, pd.DataFrame):
+        return rows
+    if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        return pd.DataFrame(columns, dtype=object, index=range(len(rows)))
+    raise DataError(
+        f"{type(rows).__name__} is neither a DataFrame nor a list of dictionaries, a row each",
+        remedy="Give [row] for one row",
+    )
+
+
+def _labels_of(rows: "pd.DataFrame", data: DataConfig) -> "NDArray[np.float64]":
+    import numpy as np
+
+    values = data.label_values
+    written = [
+        as_written(bool(value) if isinstance(value, np.bool_) else value)
+        for value in rows[data.label].tolist()
+    ]
+    if values is None:
+        # A flag of Python is as plain as 0 and 1.
+        values = LabelValues("1", "0")
+        written = [{"true": "1", "false": "0"}.get(str(value), value) for value in written]
+    found = [values.number_of(str(value)) for value in written]
+    if None in found:
+        place = found.index(None)
+        raise DataError(
+            f"the label is {written[place]!r}, neither {values.positive} nor {values.negative}",
+            place=f"row {rows.index[place]}, column '{data.label}'",
+            remedy="Leave the row out, or mend it",
         )
+    return np.array(found, np.float64)
+
+
+def _weights_of(rows: "pd.DataFrame", name: str) -> "NDArray[np.float64]":
+    import numpy as np
+    import pandas as pd
+
+    weights = np.asarray(pd.to_numeric(rows[name], errors="coerce"), np.float64)
+    wrong = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
+    if wrong.size:
+        raise DataError(
+            "the weight is no number of 0 or more",
+            place=f"row {rows.index[wrong[0]]}, column '{name}'",
+            remedy="Leave the row out, or mend it",
+        )
+    return weights
+
+
+def _as_array(column: "pd.Series[Any]") -> "pa.Array":
+    """Values to group by, of whatever type."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        texts = column.astype(str).where(column.notna(), None)
+        return pa.array(texts, pa.string(), from_pandas=True)

@@ -1,5 +1,7 @@
 """What the pipeline gives back to the command line and to notebooks."""
 
+import html
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +10,48 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+_SHOWN = (
+    ("auc", "AUC", "{:.4f}"),
+    ("logloss", "logloss", "{:.4f}"),
+    ("calibration", "calibration", "{:.3f}"),
+    ("gauc", "GAUC", "{:.4f}"),
+)
+
+
+def headline(metrics: Mapping[str, Any]) -> str:
+    """The metrics of the test rows, or of the validation rows, on a line."""
+    split = "test" if "test" in metrics else "valid"
+    found = metrics.get(split)
+    if not found:
+        return "not evaluated yet"
+    texts = [f"{name} {form.format(found[key])}" for key, name, form in _SHOWN if found.get(key)]
+    return f"{split} {', '.join(texts)}"
+
+
+def metrics_html(title: str, metrics: Mapping[str, Any], more: Mapping[str, Any] = {}) -> str:
+    """The metrics of both splits as a small table, for notebooks.
+
+    Args:
+        title: Over the table.
+        metrics: As in `metrics.json`.
+        more: Names and texts below it.
+    """
+    splits = [name for name in ("test", "valid") if name in metrics]
+    head = "".join(f"<th>{name}</th>" for name in ("", *splits))
+    lines = []
+    for key, name, form in (*_SHOWN, ("num_rows", "rows", "{:,}")):
+        values = [metrics[split].get(key) for split in splits]
+        if any(value is not None for value in values):
+            cells = "".join(f"<td>{form.format(one) if one else '–'}</td>" for one in values)
+            lines.append(f"<tr><th>{name}</th>{cells}</tr>")
+    table = f"<table><tr>{head}</tr>{''.join(lines)}</table>" if splits else "not evaluated yet"
+    facts = "".join(
+        f"<div>{html.escape(name)}: {html.escape(str(text))}</div>" for name, text in more.items()
+    )
+    return f"<div><b>{html.escape(title)}</b>{table}{facts}</div>"
+
+
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """A finished run, or the part of it that was asked for.
 
@@ -26,6 +69,12 @@ class RunResult:
     timings_seconds: dict[str, float]
     paths: dict[str, Path]
     num_rows: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<RunResult {self.folder}: {headline(self.metrics)}>"
+
+    def _repr_html_(self) -> str:
+        return metrics_html(str(self.folder), self.metrics, self.paths)
 
     @property
     def predictions(self) -> "pd.DataFrame":

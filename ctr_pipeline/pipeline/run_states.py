@@ -192,7 +192,7 @@ def _find(folder: Path, depth: int) -> Iterator[Path]:
 
 def _listed(run: RunFolder) -> ListedRun:
     try:
-        config, metrics = _read_config(run), _read_metrics(run)
+        config, metrics = _read_config(run), load_metrics(run)
         sessions = load_sessions(run.sessions)
     except (CtrPipelineError, OSError, ValueError, yaml.YAMLError, RecursionError):
         return ListedRun(run.path, *(None,) * 6, "damaged", None)
@@ -224,12 +224,24 @@ def _read_config(run: RunFolder) -> dict[str, Any]:
     return values
 
 
-def _read_metrics(run: RunFolder) -> dict[str, Any]:
+def load_metrics(run: RunFolder) -> dict[str, Any]:
+    """What `metrics.json` holds; nothing before a run is finished.
+
+    Raises:
+        RunFolderError: It cannot be read, or is none of a run.
+    """
     if not run.metrics.exists():
         return {}
-    values = json.loads(run.metrics.read_text(encoding="utf-8"))
+    try:
+        values = json.loads(run.metrics.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        values = None
     if not isinstance(values, dict):
-        raise ValueError("metrics are a mapping")
+        raise RunFolderError(
+            "is damaged, or is not what a run wrote",
+            place=str(run.metrics),
+            remedy="'ctrpipe export RUN' makes it again, with the export",
+        )
     return values
 
 

@@ -142,12 +142,27 @@ class _RunLog(logging.FileHandler):
             return open(self.baseFilename, "a", encoding=self.encoding, opener=opener)
 
 
+class _ToRoot(logging.Handler):
+    """Hands records to the handlers of the root logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logging.getLogger().handle(record)
+
+
 @contextmanager
 def logged(run: RunFolder) -> Iterator[None]:
-    """Writes what happens into `run.log`, what ended it included."""
+    """Writes what happens into `run.log`, what ended it included.
+
+    Others get what they got before: TensorFlow gives the root logger a handler, by which a notebook
+    would show each line of the file.
+    """
     handler = _RunLog(run.log, encoding="utf-8")
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    previous = _LOGGER.level
+    previous, propagates = _LOGGER.level, _LOGGER.propagate
+    to_root = _ToRoot(_LOGGER.getEffectiveLevel())
+    if propagates:
+        _LOGGER.propagate = False
+        _LOGGER.addHandler(to_root)
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(min(previous or logging.INFO, logging.INFO))
     try:
@@ -158,5 +173,7 @@ def logged(run: RunFolder) -> Iterator[None]:
         raise
     finally:
         _LOGGER.removeHandler(handler)
+        _LOGGER.removeHandler(to_root)
+        _LOGGER.propagate = propagates
         _LOGGER.setLevel(previous)
         handler.close()

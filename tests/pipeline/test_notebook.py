@@ -1,8 +1,13 @@
+import inspect
+import json
+import logging
+import pydoc
 import random
 import shutil
 
 import pandas as pd
 import pytest
+from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
 from ctr_pipeline import notebook
@@ -121,6 +126,132 @@ def test_integers_serve_as_numbers_and_not_as_text(trained):
 def test_column_of_another_kind_is_refused(trained):
     with pytest.raises(DataError, match="column 'price' is not numbers"):
         trained.predict(pd.DataFrame({"price": ["dear"], "zip": ["00001"]}))
+
+
+def test_a_list_of_rows_is_scored_as_a_frame(trained, csv):
+    rows = csv[1].head(6)[["price", "zip"]]
+    found = trained.predict(rows.to_dict("records"))
+    assert found.tolist() == trained.predict(rows).tolist()
+    # A price that is absent in one row makes floats neither of it nor of the others' texts.
+    found = trained.predict([{"price": 3, "zip": "00001"}, {"zip": "00001"}])
+    expected = pd.DataFrame({"price": [3.0, None], "zip": ["00001", "00001"]})
+    assert found.tolist() == trained.predict(expected).tolist()
+
+
+@pytest.mark.parametrize("rows", [{"price": 3, "zip": "00001"}, [1, 2], "rows.csv", None])
+def test_what_are_no_rows_is_refused(trained, rows):
+    with pytest.raises(DataError, match=r"neither a DataFrame nor a list of dict.*Give \[row\]"):
+        trained.predict(rows)
+
+
+def test_evaluates_as_scikit_learn_does(trained, csv):
+    rows = csv[1].head(300)
+    probabilities = trained.predict(rows).astype(float)
+    metrics = trained.evaluate(rows, by=["zip"])
+    assert metrics["num_rows"] == 300
+    assert metrics["auc"] == pytest.approx(roc_auc_score(rows["label"], probabilities), abs=1e-6)
+    assert metrics["logloss"] == pytest.approx(log_loss(rows["label"], probabilities), abs=1e-6)
+    groups = metrics["by_column"]["zip"]["groups"]
+    assert {one["value"]: one["num_rows"] for one in groups} == dict(rows["zip"].value_counts())
+    for one in groups:
+        own = rows["zip"] == one["value"]
+        expected = roc_auc_score(rows["label"][own], probabilities[own])
+        assert one["auc"] == pytest.approx(expected, abs=1e-6)
+    assert isinstance(metrics["findings"], list)
+    flags = rows.assign(label=rows["label"] == 1)
+    assert trained.evaluate(flags)["auc"] == metrics["auc"]
+    assert trained.evaluate(rows.to_dict("records"))["auc"] == metrics["auc"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(columns="label"), "the rows have no column 'label'"),
+        (lambda rows: rows.assign(label=[*rows["label"][:4], 2]), "row 4, column 'label': the lab"),
+        (lambda rows: rows.assign(label=[None, *rows["label"][1:]]), "row 0, column 'label'"),
+        (lambda rows: rows.assign(label=1), "all 5 labels are 1"),
+        (lambda rows: rows[:0], "there are no rows"),
+    ],
+)
+def test_rows_that_cannot_be_evaluated_are_refused(trained, csv, change, message):
+    with pytest.raises(DataError, match=message):
+        trained.evaluate(change(csv[1].head(5)))
+    with pytest.raises(DataError, match="no column 'city'"):
+        trained.evaluate(csv[1].head(5), by=["city"])
+
+
+METRICS = {
+    "test": {"auc": 0.71234, "logloss": 0.41234, "calibration": 1.01, "gauc": None, "num_rows": 9},
+    "importance": [{"feature": "zip", "auc_drop": 0.1, "logloss_rise": 0.2, "repeats": 3}],
+    "big": [*range(5000)],
+}
+
+
+def test_a_result_is_shown_short(tmp_path):
+    result = RunResult(tmp_path / "a<b>", METRICS, {}, {"report": tmp_path / "report.html"})
+    assert repr(result) == (
+        f"<RunResult {tmp_path}/a<b>: test AUC 0.7123, logloss 0.4123, calibration 1.010>"
+    )
+    page = result._repr_html_()
+    assert len(page) < 1000
+    for text in ("a&lt;b&gt;", "<td>0.7123</td>", "<td>9</td>", "report.html"):
+        assert text in page
+    assert "GAUC" not in page
+    empty = RunResult(tmp_path, {}, {}, {})
+    assert "not evaluated yet" in repr(empty)
+    assert "not evaluated yet" in empty._repr_html_()
+
+
+def test_a_loaded_run_has_metrics_and_importance(trained, tmp_path):
+    assert trained.metrics == {}
+    assert trained.importance.empty
+    assert repr(trained) == f"<LoadedRun {trained.folder}: deepfm, not evaluated yet>"
+    copy = shutil.copytree(trained.folder, tmp_path / "copy")
+    (copy / "metrics.json").write_text(json.dumps(METRICS))
+    run = ctr_pipeline.load(copy)
+    assert run.metrics == METRICS
+    assert run.importance["feature"].tolist() == ["zip"]
+    assert "auc_drop_std" in run.importance
+    assert repr(run) == (
+        f"<LoadedRun {copy}: deepfm, test AUC 0.7123, logloss 0.4123, calibration 1.010>"
+    )
+    assert "<td>0.7123</td>" in run._repr_html_()
+    (copy / "metrics.json").write_text("[")
+    with pytest.raises(RunFolderError, match=r"metrics\.json: is damaged"):
+        ctr_pipeline.load(copy)
+
+
+def test_help_shows_what_there_is():
+    text = pydoc.plain(pydoc.render_doc(ctr_pipeline))
+    for name in ("run", "load"):
+        signature = inspect.signature(getattr(ctr_pipeline, name))
+        assert f"{name}({next(iter(signature.parameters))}" in text
+    assert "Runs the whole pipeline." in text
+
+
+def test_the_log_of_a_run_is_not_shown_by_handlers_of_the_root(trained, monkeypatch):
+    from ctr_pipeline.pipeline.trained_run import logged
+    from ctr_pipeline.pipeline.workspace import RunFolder
+
+    seen = []
+    root, ours = logging.getLogger(), logging.getLogger("ctr_pipeline.pipeline")
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())
+    # As in a notebook: the command line has not been at work in this process.
+    monkeypatch.setattr(logging.getLogger("ctr_pipeline"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("ctr_pipeline"), "level", logging.NOTSET)
+    root.addHandler(handler)
+    try:
+        with logged(RunFolder(trained.folder)):
+            ours.info("for the file")
+            ours.warning("for all")
+        assert logging.getLogger("ctr_pipeline").propagate
+    finally:
+        root.removeHandler(handler)
+    assert seen == ["for all"]
+    text = (trained.folder / "run.log").read_text()
+    assert "for the file" in text
+    assert "for all" in text
 
 
 def test_missing_column_is_refused(trained):
