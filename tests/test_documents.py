@@ -192,6 +192,15 @@ def test_config_keys_in_the_text_exist(paper):
             config_from_mapping(ROWS, [f"{found[1]}={found[2]}"], check_model=check_model)
 
 
+@pytest.mark.parametrize("paper", PAPERS)
+def test_metrics_of_prometheus_exist(paper):
+    named = set(re.findall(r"`(ctrpipe_\w+)`", text_of(paper)))
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "ctr_pipeline").rglob("*.py"))
+    declared = set(re.findall(r'"(ctrpipe_\w+)"', "".join(sources))) if named else set()
+    # The client adds the ending of counters.
+    assert {name.removesuffix("_total") for name in named} <= declared
+
+
 @pytest.mark.parametrize(
     "block", [block for paper in PAPERS for block in blocks(paper, "yaml")], ids=lambda b: b.place
 )
