@@ -131,7 +131,7 @@ def _decide_column(
             f"column '{column}': the statistics are those of a {known.column_type.value} column, "
             f"and it is read as {column_type.value}"
         )
-    if format is None and column_type is ColumnType.TEXT and _are_iso_times(known):
+    if format is None and column_type is ColumnType.TEXT and tells_iso_times(known):
         format = ISO
     # None of these has to repeat as a whole to tell something.
     problem = _unusable(known) if format is None and cut is None else _all_missing(known)
@@ -174,7 +174,7 @@ def _all_missing(column: ColumnStatistics) -> str | None:
     return f"all its {_rows(column.count)} are missing"
 
 
-def _are_iso_times(column: ColumnStatistics) -> bool:
+def tells_iso_times(column: ColumnStatistics) -> bool:
     """Whether the column's most frequent values are points in time."""
     texts = [top.value for top in column.top_values]
     try:

@@ -125,6 +125,24 @@ def drift_of_values(
     )
 
 
+def drift_of_parts(
+    statistics: ColumnStatistics, names: Sequence[str], old: Sequence[int], new: Sequence[int]
+) -> ColumnDrift:
+    """The drift of what is read of a column.
+
+    Args:
+        statistics: Of the old rows.
+        names: What rows are alike in.
+        old: Rows of each name, and after them the missing ones.
+        new: The same of the new rows.
+    """
+    cells = [
+        DriftCell(kind="value", value=name, old_count=before, new_count=after)
+        for name, before, after in zip(names, old[:-1], new[:-1], strict=True)
+    ]
+    return _drift(statistics, cells, old[-1], new[-1])
+
+
 def _drift(
     statistics: ColumnStatistics, cells: Sequence[DriftCell], old_missing: int, new_missing: int
 ) -> ColumnDrift:

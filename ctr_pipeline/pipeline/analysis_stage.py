@@ -40,6 +40,7 @@ from ctr_pipeline.pipeline.spark_statistics import (
     spark_of,
 )
 from ctr_pipeline.pipeline.table_statistics import add_drift, collect_table_statistics
+from ctr_pipeline.pipeline.time_drift import times_read, with_time_drift
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.whole_numbers import WholeNumberJudge
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -125,6 +126,7 @@ def run_analysis(
         statistics = _collect(
             loaded, run.path, features, source, ingested, progress=progress, compare=True
         )
+        statistics = _compare_times(run, features, ingested, statistics)
         if beginning is None:
             _refuse_empty_columns(loaded, columns, statistics)
             _refuse_empty_vocabularies(loaded, columns, statistics)
@@ -225,6 +227,22 @@ def _say_times(ingested: IngestedRows, progress: Progress) -> None:
     ]
     if ranges:
         progress.say(f"Divided by time: {', '.join(ranges)}")
+
+
+def _compare_times(
+    run: RunFolder,
+    features: tuple[FeatureSpec, ...],
+    ingested: IngestedRows,
+    statistics: Statistics,
+) -> Statistics:
+    """Points in time are compared by what features read of them, in `statistics.json` as well."""
+    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
+    found = with_time_drift(
+        statistics, times_read(features), ingested.splits["train"].files, others
+    )
+    if found.drift != statistics.drift:
+        save_statistics(run.path / STATISTICS_FILE, found)
+    return found
 
 
 def _decide(

@@ -11,6 +11,7 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
+from ctr_pipeline.analysis.decide import tells_iso_times
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import LabelValues
 from ctr_pipeline.config.loader import load_config
@@ -20,8 +21,9 @@ from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.dataset.tables import write_table
+from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError, RunFolderError
-from ctr_pipeline.features import ColumnType, FeatureSpec
+from ctr_pipeline.features import ColumnType, DatetimePart, FeatureSpec
 from ctr_pipeline.pipeline.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.columns import UNFIT
 from ctr_pipeline.pipeline.feature_file import load_features
@@ -29,6 +31,7 @@ from ctr_pipeline.pipeline.labels import choose_label_values, label_rate_of
 from ctr_pipeline.pipeline.outputs import require_output
 from ctr_pipeline.pipeline.plan_view import chain_text, statistics_used
 from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.time_drift import TimeRead, times_read, with_time_drift
 from ctr_pipeline.pipeline.whole_numbers import WholeNumberJudge
 from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import Progress
@@ -46,6 +49,8 @@ _OPTIONS = (
     ("data.label", "--label"),
 )
 """What keys of a config are called where there is none."""
+_PARTS_OF_TIME: tuple[DatetimePart, ...] = ("hour", "weekday")
+"""What `features: auto` reads of points in time."""
 
 
 @dataclass(frozen=True)
@@ -294,6 +299,15 @@ def measure_drift(
             sensitive=before.sensitive,
         )
         statistics = _collect(before.config, types, before.files, folder, progress, new=table.files)
+        times = {
+            **{
+                name: TimeRead(ISO, _PARTS_OF_TIME)
+                for name, column in statistics.columns.items()
+                if column.column_type is ColumnType.TEXT and tells_iso_times(column)
+            },
+            **before.times,
+        }
+        statistics = with_time_drift(statistics, times, before.files, {"new": table.files})
     drift = statistics.drift["new"]
     for where, bad in ((old, before.bad_rows), (new, table.bad_rows)):
         notes += [
@@ -325,6 +339,7 @@ class _OldRows:
         bad_rows: What was left out when they were read for this comparison.
         sensitive: Columns whose values are not shown.
         names: All columns of the data, if they are known.
+        times: Columns of points in time that texts do not tell, and how they are read.
     """
 
     config: DataConfig
@@ -333,6 +348,7 @@ class _OldRows:
     bad_rows: BadRows = field(default_factory=BadRows)
     sensitive: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
+    times: Mapping[str, TimeRead] = field(default_factory=dict)
 
 
 def _run_folder_of(old: str) -> RunFolder | None:
@@ -361,12 +377,14 @@ def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
         )
     config = load_config(run.config).config
     conceal_values(config.has_sensitive_columns)
-    parts = [part for feature in load_features(run.features) for part in feature.parts]
+    features = load_features(run.features)
+    parts = [part for feature in features for part in feature.parts]
     return _OldRows(
         config=_lenient(config.data),
         types={part.column: part.column_type for part in parts},
         files=ingested.splits["train"].files,
         sensitive=frozenset(part.column for part in parts if part.sensitive),
+        times=times_read(features),
     )
 
 
@@ -376,7 +394,7 @@ def _read_old_file(
     config = table_config(old, None, columns)
     source = inspect_paths(config, {"train": old}, {"train": "OLD"})
     config = config.model_copy(update={"label": _free_name(source.column_names)})
-    types = dict(source.inferred_types)
+    types = {**source.inferred_types, **dict.fromkeys(source.times, ColumnType.TEXT)}
     table = write_table(
         config,
         source,
@@ -386,7 +404,14 @@ def _read_old_file(
         threads=num_threads(RuntimeConfig()),
         progress=progress,
     )
-    return _OldRows(config, types, table.files, table.bad_rows, names=tuple(source.column_names))
+    return _OldRows(
+        config,
+        types,
+        table.files,
+        table.bad_rows,
+        names=tuple(source.column_names),
+        times={name: TimeRead(format, _PARTS_OF_TIME) for name, format in source.times.items()},
+    )
 
 
 def _notes_on_columns(before: _OldRows, new: Source, *, in_run: bool) -> list[str]:

@@ -1,0 +1,164 @@
+"""The drift of points in time: of what a model reads of them, since no moment comes again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.analysis.stability import drift_of_parts
+from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
+from ctr_pipeline.features import Age, Datetime, DatetimePart, FeatureSpec
+from ctr_pipeline.preprocessing.arrow_values import text_column
+from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES, part_ids
+from ctr_pipeline.statistics import ColumnDrift, ColumnStatistics, RowsDrift, Statistics
+
+_SECONDS_OF_CYCLES: dict[DatetimePart, int] = {
+    "minute": 3_600,
+    "hour": 86_400,
+    "hour_of_week": 7 * 86_400,
+    "weekday": 7 * 86_400,
+    "is_weekend": 7 * 86_400,
+    "day": 31 * 86_400,
+    "month": 366 * 86_400,
+}
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+@dataclass(frozen=True)
+class TimeRead:
+    """How the points in time of a column are read.
+
+    Attributes:
+        format: One of `datetime_formats`.
+        parts: Those that a model reads, or would by `features: auto`.
+        utc_offset_minutes: By which clock.
+    """
+
+    format: str
+    parts: tuple[DatetimePart, ...]
+    utc_offset_minutes: int = 0
+
+
+def times_read(features: Sequence[FeatureSpec]) -> dict[str, TimeRead]:
+    """The columns of points in time, and how features read each."""
+    found: dict[str, TimeRead] = {}
+    for spec in features:
+        for chain in (spec.number, spec.id):
+            step = chain[0] if chain else None
+            if isinstance(step, Datetime):
+                found[spec.column] = TimeRead(step.format, step.parts, step.utc_offset_minutes)
+            elif isinstance(step, Age):
+                found.setdefault(spec.column, TimeRead(step.format, ()))
+    return found
+
+
+def with_time_drift(
+    statistics: Statistics,
+    times: Mapping[str, TimeRead],
+    files: Sequence[Path],
+    others: Mapping[str, Sequence[Path]],
+) -> Statistics:
+    """The statistics with the drift of parts in the place of the drift of points in time.
+
+    Of the parts the one counts that is farthest away, among those whose whole cycle (a day of
+    hours, a week of weekdays) lies in both sets of rows: a Monday has no Tuesdays.
+
+    Args:
+        statistics: With the drift of other rows.
+        times: Columns of points in time.
+        files: Parts of the training rows.
+        others: Parts of the other rows, by name.
+    """
+    compared = [name for name in others if name in statistics.drift]
+    if not times or not compared:
+        return statistics
+    drift = {name: dict(statistics.drift[name].columns) for name in compared}
+    for column, read in times.items():
+        if column not in statistics.columns or any(column not in drift[name] for name in compared):
+            continue
+        old = _count(files, column, read)
+        for name in compared:
+            new = _count(others[name], column, read)
+            drift[name][column] = _drift_of(statistics.columns[column], read, old, new)
+    replaced = {
+        name: RowsDrift(
+            num_rows=statistics.drift[name].num_rows,
+            columns=dict(sorted(columns.items(), key=lambda item: -item[1].psi)),
+        )
+        for name, columns in drift.items()
+    }
+    return statistics.model_copy(update={"drift": {**statistics.drift, **replaced}})
+
+
+@dataclass(frozen=True)
+class _TimeCounts:
+    """Rows by part, those without a time last; and the first and last time, None without any."""
+
+    of_parts: Mapping[DatetimePart, NDArray[np.int64]]
+    num_rows: int
+    num_missing: int
+    first: int | None
+    last: int | None
+
+    def covers(self, part: DatetimePart) -> bool:
+        if self.first is None or self.last is None:
+            return False
+        return self.last - self.first >= 0.9 * _SECONDS_OF_CYCLES[part]
+
+
+def _count(files: Sequence[Path], column: str, read: TimeRead) -> _TimeCounts:
+    of_parts = {part: np.zeros(PART_SIZES[part] + 1, np.int64) for part in read.parts}
+    num_rows = num_missing = 0
+    ends: list[int] = []
+    for batch in read_batches(files, [column]):
+        text = text_column(batch.column(0), column=column)
+        seconds = parse_seconds(text.values, read.format)
+        if text.indices is not None:
+            counts = np.bincount(text.indices, minlength=len(seconds))
+        else:
+            counts = np.ones(len(seconds), np.int64)
+        is_known = (seconds != NO_TIME) & (counts > 0)
+        num_rows += int(counts.sum())
+        num_missing += int(counts[seconds == NO_TIME].sum())
+        if is_known.any():
+            ends += [int(seconds[is_known].min()), int(seconds[is_known].max())]
+        for part, found in of_parts.items():
+            ids = part_ids(seconds, part, read.utc_offset_minutes)
+            np.add.at(found, ids, counts)
+    return _TimeCounts(
+        of_parts, num_rows, num_missing, min(ends, default=None), max(ends, default=None)
+    )
+
+
+def _drift_of(
+    statistics: ColumnStatistics, read: TimeRead, old: _TimeCounts, new: _TimeCounts
+) -> ColumnDrift:
+    candidates = [
+        drift_of_parts(
+            statistics,
+            [_name_of(part, place) for place in range(PART_SIZES[part])],
+            old.of_parts[part].tolist(),
+            new.of_parts[part].tolist(),
+        )
+        for part in read.parts
+        if old.covers(part) and new.covers(part)
+    ]
+    if not candidates:
+        present = [
+            [counts.num_rows - counts.num_missing, counts.num_missing] for counts in (old, new)
+        ]
+        return drift_of_parts(statistics, ["any time"], *present)
+    return max(candidates, key=lambda one: one.psi - one.noise)
+
+
+def _name_of(part: DatetimePart, place: int) -> str:
+    if part == "weekday":
+        return _WEEKDAYS[place]
+    if part == "hour_of_week":
+        return f"{_WEEKDAYS[place // 24]}, hour {place % 24}"
+    if part == "is_weekend":
+        return "weekend" if place else "working day"
+    return f"{part} {place + 1 if part in {'day', 'month'} else place}"
