@@ -33,7 +33,8 @@ NUM_QUANTILES = 30
 NUM_FINE_QUANTILES = 300
 """Of numbers whose single values tell something as well."""
 NUM_FINEST_QUANTILES = 10_000
-"""Of ids that are stored as floats: frequent ones have intervals of their own."""
+"""Of ids that are stored as floats or are not sure to be ids: frequent ones have intervals of their
+own."""
 _SECONDS_OF_A_DAY = 86_400
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,40})", re.ASCII)
 _NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})
@@ -283,6 +284,11 @@ def _told_by(judged: WholeNumbers | None) -> str:
             return f"{explains}, and other values nearby {of_others}, so they are ids"
         case Nature.MEASURE:
             return f"{explains}, so they are a measure"
+        case Nature.BOTH if judged.could_be_ids:
+            return (
+                f"{explains}, but neighbouring ones occur unlike often, as ids do, so they are "
+                "taken as both ids and a measure"
+            )
         case Nature.BOTH if judged.by_value > 0.0:
             return f"{explains}, so they are taken as both ids and a measure"
         case _:
@@ -340,7 +346,7 @@ def _num_quantiles(judged: WholeNumbers | None) -> int:
     """How fine the intervals are that have an id each."""
     if judged is None or judged.nature is Nature.MEASURE:
         return NUM_QUANTILES
-    if judged.nature is Nature.ID:
+    if judged.nature is Nature.ID or judged.could_be_ids:
         return NUM_FINEST_QUANTILES
     return NUM_FINE_QUANTILES if judged.need_fine_intervals else NUM_QUANTILES
 

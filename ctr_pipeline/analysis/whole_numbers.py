@@ -5,8 +5,10 @@ other rows in three ways, as `information` does it: by those that have the same 
 the same interval of neighbouring values; and by those of them that have another value. Of intervals
 there are as many as tell most. What a way tells is a mean over rows; rows of one value are one
 draw, so its standard error is that of a mean over clusters (Liang and Zeger, Longitudinal data
-analysis using generalized linear models, Biometrika 73 (1986), section 2). The names of columns
-play no part.
+analysis using generalized linear models, Biometrika 73 (1986), section 2).
+
+Where clicks are too few to tell, how often values occur may: measures have smooth frequencies, and
+those of ids jump from one to the next. The names of columns play no part.
 """
 
 import math
@@ -27,6 +29,14 @@ _VALUES_AN_INTERVAL = 3
 _BEYOND_CHANCE = 2.0
 """Standard errors."""
 FEW_VALUES = 20
+_LEAST_ROWS = 5
+"""Of a value, below which its frequency is mostly chance."""
+_LEAST_FREQUENCIES = 20
+_LOW_QUARTILE, _ERROR_OF_ONE = 0.319, 0.571
+"""Of |N(0, 1)|, as which frequencies that are smooth but for chance jump: the lower quartile, and
+its standard error times the root of their number."""
+_LEAST_JUMP = 0.85
+"""Frequencies of measures are not quite smooth."""
 _FAR_AHEAD = 1.5
 """What single values explain, in parts of what intervals do, above which these are too coarse."""
 _MOST_ORDER = 0.25
@@ -56,8 +66,10 @@ class WholeNumbers:
         value_error: Standard error of that.
         by_interval: Share that intervals of neighbouring values explain.
         by_others: Share that the other values of these explain.
+        others_error: Standard error of that.
         lead: By how much `by_value` is greater than `by_interval`, below 0 if it is less.
         lead_error: Standard error of that.
+        is_uneven: Whether neighbouring values occur unlike often, more than by chance.
         have_texts: Whether each value has one text. Integers have; of floats `7` and `7.0` are one.
     """
 
@@ -67,8 +79,10 @@ class WholeNumbers:
     value_error: float
     by_interval: float
     by_others: float
+    others_error: float
     lead: float
     lead_error: float
+    is_uneven: bool = False
     have_texts: bool = True
 
     @property
@@ -76,10 +90,23 @@ class WholeNumbers:
         """Measures if intervals explain more; ids if values do, and nothing follows from others."""
         if self.lead < -_BEYOND_CHANCE * self.lead_error:
             return Nature.MEASURE
-        tells = self.by_value > _BEYOND_CHANCE * self.value_error
-        is_ordered = self.by_others > _MOST_ORDER * self.by_value
-        is_id = tells and not is_ordered and self.num_values > FEW_VALUES
+        is_id = self.tells and not self._is_ordered and self.num_values > FEW_VALUES
         return Nature.ID if is_id else Nature.BOTH
+
+    @property
+    def tells(self) -> bool:
+        """Whether single values explain something, beyond chance."""
+        return self.by_value > _BEYOND_CHANCE * self.value_error
+
+    @property
+    def could_be_ids(self) -> bool:
+        """Whether their frequencies alone say that they are ids."""
+        return self.is_uneven and not self.tells and not self._is_ordered
+
+    @property
+    def _is_ordered(self) -> bool:
+        least = max(_MOST_ORDER * self.by_value, _BEYOND_CHANCE * self.others_error)
+        return self.by_others > least
 
     @property
     def need_fine_intervals(self) -> bool:
@@ -100,31 +127,33 @@ def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers |
         labels_B: 0 or 1, NaN where missing or wrong.
 
     Returns:
-        None if there is nothing to decide: a value is not whole, there are two at most, or all
-        labels are the same.
+        None if there is nothing to decide: a value is not whole, or there are two at most.
     """
     is_known_B = ~np.isnan(numbers_B) & ~np.isnan(labels_B)
     present_N, labels_N = numbers_B[is_known_B], labels_B[is_known_B]
     if not (np.isfinite(present_N).all() and (present_N == np.floor(present_N)).all()):
         return None
     values_V, codes_N = np.unique(present_N, return_inverse=True)
-    if len(values_V) <= 2 or len(np.unique(labels_N)) < 2:
+    if len(values_V) <= 2:
         return None
     rows_V = np.bincount(codes_N).astype(np.float64)
     clicks_V = np.bincount(codes_N, labels_N).astype(np.float64)
     num_rows, base = float(len(labels_N)), float(labels_N.mean())
-    # A value lies where its middle row does.
-    places_V = (np.cumsum(rows_V) - rows_V / 2) / num_rows
-    most_intervals = max(len(values_V) // _VALUES_AN_INTERVAL, 2)
-    intervals = [
-        (places_V * count).astype(np.int64)
-        for count in sorted({min(count, most_intervals) for count in NUMS_INTERVALS})
-    ]
-    counts = _Counts(rows_V, clicks_V, base)
-    by_value_V = counts.gains(np.arange(len(rows_V)))
-    by_interval_V = max((counts.gains(groups_V) for groups_V in intervals), key=np.sum)
-    by_others_V = max((counts.gains_by_others(groups_V) for groups_V in intervals), key=np.sum)
-    entropy = -(base * math.log(base) + (1 - base) * math.log(1 - base))
+    by_value_V = by_interval_V = by_others_V = np.zeros(len(values_V))
+    entropy = 1.0
+    if 0.0 < base < 1.0:
+        entropy = -(base * math.log(base) + (1 - base) * math.log(1 - base))
+        # A value lies where its middle row does.
+        places_V = (np.cumsum(rows_V) - rows_V / 2) / num_rows
+        most_intervals = max(len(values_V) // _VALUES_AN_INTERVAL, 2)
+        intervals = [
+            (places_V * count).astype(np.int64)
+            for count in sorted({min(count, most_intervals) for count in NUMS_INTERVALS})
+        ]
+        counts = _Counts(rows_V, clicks_V, base)
+        by_value_V = counts.gains(np.arange(len(rows_V)))
+        by_interval_V = max((counts.gains(groups_V) for groups_V in intervals), key=np.sum)
+        by_others_V = max((counts.gains_by_others(groups_V) for groups_V in intervals), key=np.sum)
 
     def mean_and_error(gains_V: _Floats) -> tuple[float, float]:
         mean = float(gains_V.sum()) / num_rows
@@ -132,6 +161,7 @@ def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers |
         return mean / entropy, deviation / num_rows / entropy
 
     by_value, value_error = mean_and_error(by_value_V)
+    by_others, others_error = mean_and_error(by_others_V)
     lead, lead_error = mean_and_error(by_value_V - by_interval_V)
     return WholeNumbers(
         num_rows=len(labels_N),
@@ -139,10 +169,33 @@ def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers |
         by_value=by_value,
         value_error=value_error,
         by_interval=mean_and_error(by_interval_V)[0],
-        by_others=mean_and_error(by_others_V)[0],
+        by_others=by_others,
+        others_error=others_error,
         lead=lead,
         lead_error=lead_error,
+        is_uneven=has_uneven_frequencies(rows_V),
     )
+
+
+def has_uneven_frequencies(rows_V: _Floats) -> bool:
+    """Whether values occur unlike often as their neighbours, as ids do and measures do not.
+
+    Smooth frequencies are near the geometric mean of both neighbours' but for chance. The lower
+    quartile of how far they are off tells, as a favourite such as 50 makes three of them jump.
+
+    Args:
+        rows_V: Rows of each value, in the order of the values.
+    """
+    low_V, middle_V, high_V = rows_V[:-2], rows_V[1:-1], rows_V[2:]
+    is_frequent_V = np.minimum(np.minimum(low_V, middle_V), high_V) >= _LEAST_ROWS
+    num_frequent = int(is_frequent_V.sum())
+    if num_frequent < _LEAST_FREQUENCIES:
+        return False
+    jumps_V = np.abs(np.log(middle_V) - (np.log(low_V) + np.log(high_V)) / 2)
+    errors_V = np.sqrt(1 / middle_V + (1 / low_V + 1 / high_V) / 4)
+    # Neighbouring jumps share frequencies, so that they vary together: five errors, not three.
+    quartile = float(np.quantile((jumps_V / errors_V)[is_frequent_V], 0.25))
+    return quartile > max(_LEAST_JUMP, _LOW_QUARTILE + 5 * _ERROR_OF_ONE / math.sqrt(num_frequent))
 
 
 @dataclass(frozen=True)

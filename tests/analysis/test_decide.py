@@ -167,7 +167,7 @@ def test_few_whole_numbers_are_categories(decide):
 
 def judged(**found):
     shares = {"by_value": 0.03, "by_interval": 0.002, "by_others": 0.0, "lead": 0.028}
-    errors = {"value_error": 0.004, "lead_error": 0.004}
+    errors = {"value_error": 0.004, "others_error": 0.004, "lead_error": 0.004}
     return WholeNumbers(num_rows=900, num_values=300, **(shares | errors | found))
 
 
@@ -221,8 +221,16 @@ def judged(**found):
             Bucketize(quantiles=30),
             "in the first 900 rows with a value, no value tells more of the click than others do; ",
         ),
+        (
+            False,
+            {"by_value": 0.0, "by_interval": 0.0, "lead": 0.0, "is_uneven": True},
+            (Standardize(),),
+            Bucketize(quantiles=10_000),
+            "but neighbouring ones occur unlike often, as ids do, so they are taken as both ids "
+            "and a measure; skew 0.0: standardized, and an id for each of up to 10,000",
+        ),
     ],
-    ids=["ids", "ids in floats", "measure", "close", "both", "neither"],
+    ids=["ids", "ids in floats", "measure", "close", "both", "neither", "uneven"],
 )
 def test_whole_numbers_are_what_they_were_judged_to_be(decide, is_text, found, number, ids, reason):
     values = [float(index % 300) for index in range(900)]

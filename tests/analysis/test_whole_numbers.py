@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from ctr_pipeline.analysis.information import Groups, label_information
-from ctr_pipeline.analysis.whole_numbers import Nature, judge_whole_numbers
+from ctr_pipeline.analysis.whole_numbers import (
+    Nature,
+    has_uneven_frequencies,
+    judge_whole_numbers,
+)
 
 ROWS = 20_000
 
@@ -90,6 +94,49 @@ def test_chance_makes_no_ids():
     assert natures.count(Nature.MEASURE) <= 4
 
 
+FREQUENCIES = {
+    "ids": (lambda r: 37 * zipf(r, 300) % 1009, True),
+    "ids by popularity": (lambda r: zipf(r, 300), False),
+    "attributes of ids": (lambda r: r.integers(15, 75, 300)[zipf(r, 300)], True),
+    "ids that are equally frequent": (lambda r: r.integers(0, 300, ROWS), False),
+    "too few": (lambda r: 37 * zipf(r, 20) % 1009, False),
+    "rare": (lambda r: r.integers(0, 9_000, ROWS), False),
+    "age": (lambda r: np.clip(r.normal(40, 12, ROWS).astype(int), 15, 90), False),
+    "age, often in tens": (
+        lambda r: np.where(
+            r.random(ROWS) < 0.3, r.integers(2, 8, ROWS) * 10, r.integers(15, 85, ROWS)
+        ),
+        False,
+    ),
+    "counts": (lambda r: r.poisson(r.gamma(1, 9, ROWS)), False),
+    "price": (lambda r: r.lognormal(5, 1.5, ROWS).astype(int), False),
+}
+
+
+def zipf(random, num_values):
+    chances = 1 / np.arange(1, num_values + 1)
+    return random.choice(num_values, ROWS, p=chances / chances.sum())
+
+
+@pytest.mark.parametrize("name", FREQUENCIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_frequencies_of_ids_are_uneven(name, seed):
+    draw, expected = FREQUENCIES[name]
+    _, counts = np.unique(draw(np.random.default_rng(seed)), return_counts=True)
+    assert has_uneven_frequencies(counts.astype(float)) is expected
+
+
+@pytest.mark.parametrize("name", ["ids", "price"])
+@pytest.mark.parametrize("rate", [0.0, 0.0002, 1.0])
+def test_frequencies_decide_where_clicks_tell_nothing(name, rate):
+    draw, expected = FREQUENCIES[name]
+    random = np.random.default_rng(0)
+    labels = (random.random(ROWS) < rate).astype(float)
+    found = judge_whole_numbers(draw(random).astype(float), labels)
+    assert found.nature is Nature.BOTH
+    assert found.could_be_ids is expected
+
+
 def test_missing_values_and_labels_are_left_out():
     random = np.random.default_rng(0)
     values, logits = ids(random, 300)
@@ -108,11 +155,10 @@ def test_missing_values_and_labels_are_left_out():
         ([1, 2.5, 3], [0, 1, 0]),
         ([1, np.inf, 3], [0, 1, 0]),
         ([1, 2, 1], [0, 1, 0]),
-        ([1, 2, 3], [1, 1, 1]),
         ([np.nan], [1]),
         ([], []),
     ],
-    ids=["fraction", "infinite", "two values", "one label", "missing", "none"],
+    ids=["fraction", "infinite", "two values", "missing", "none"],
 )
 def test_nothing_to_decide(values, labels):
     assert judge_whole_numbers(np.array(values, float), np.array(labels, float)) is None
