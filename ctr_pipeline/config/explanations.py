@@ -155,11 +155,9 @@ def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str 
     if kind == "value_error":
         return str(context["error"]), None
     if kind == "union_tag_invalid":
-        tag = str(context["tag"])
-        known = ", ".join(TRANSFORMS)
-        return f"unknown transform '{tag}'; known: {known}", nearest(tag, TRANSFORMS)
+        return _unknown_transform(str(context["tag"]))
     if kind in {"union_tag_not_found", "model_attributes_type"}:
-        return _explain_transform_shape(found), None
+        return _explain_transform_shape(found)
     if kind == "literal_error" and path == ("features",):
         return f"expected auto or a list of entries, found {describe(found)}", "auto"
     if kind == "literal_error":
@@ -232,14 +230,23 @@ def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
     return f"unknown key; known here: {', '.join(known) or 'none'}", None
 
 
-def _explain_transform_shape(found: Any) -> str:
+def _explain_transform_shape(found: Any) -> tuple[str, str | None]:
     example = "write a name such as log, or a name with options such as {hash: {buckets: 1000}}"
     if isinstance(found, dict) and len(found) == 1:
         ((name, options),) = found.items()
-        return f"the options of {name} must be a mapping, found {describe(options)}; {example}"
+        if name not in TRANSFORMS:
+            return _unknown_transform(str(name))
+        message = f"the options of {name} must be a mapping, found {describe(options)}"
+        return f"{message}; for example {TRANSFORMS[name].example}", None
     if isinstance(found, dict) and found:
-        return f"found {len(found)} names ({', '.join(map(str, found))}) in one entry; {example}"
-    return f"{example}; found {describe(found)}"
+        names = ", ".join(map(str, found))
+        return f"found {len(found)} names ({names}) in one entry; {example}", None
+    return f"{example}; found {describe(found)}", None
+
+
+def _unknown_transform(name: str) -> tuple[str, str | None]:
+    known = ", ".join(TRANSFORMS)
+    return f"unknown transform '{name}'; known: {known}", nearest(name, TRANSFORMS)
 
 
 def _is_label(step: str | int) -> bool:

@@ -307,6 +307,8 @@ def at(path, value):
         ("features", "[{id: vocabulary}]", "features[0]: needs columns, or the columns of a cross"),
         ("features", "[{columns: a, id: hash}]", "id.buckets: is required"),
         ("features", "[{columns: a, id: {hash: 9}}]", "the options of hash must be a mapping"),
+        ("features", "[{columns: a, id: {datetime: [hour]}}]", "{datetime: {parts: [hour"),
+        ("features", "[{columns: a, id: {bucketise: 3}}]", "did you mean 'bucketize'?"),
         (
             "features",
             "[{columns: a, id: {hash: {buckets: 9}, log: {}}}]",
