@@ -123,7 +123,7 @@ HOSTILE_CASES = (
         "predictions_over_the_training_rows",
         lambda world: world.rows(lines(), "other.csv"),
         ("rows.csv", "is a file that the model was trained with"),
-        ("predict", "run", "--data", "other.csv", "--output", "rows.csv", "--overwrite"),
+        ("predict", "c.yaml", "--data", "other.csv", "--output", "rows.csv", "--overwrite"),
         trained=True,
     ),
     Case(

@@ -119,7 +119,6 @@ JOB_CONFIGS = (
 JOB_COMMANDS = (
     Case("status_without_run", nothing, ("nowhere", "no such run folder"), ("status", "nowhere")),
     Case("status_without_config", nothing, ("no such config",), ("status", "nowhere.yaml")),
-    Case("status_of_one_process", nothing, _NO_JOB, ("status", "run"), trained=True),
     Case("stop_of_one_process", nothing, _NO_JOB, ("stop", "run"), trained=True),
     Case(
         "members_of_one_process",
