@@ -150,8 +150,9 @@ class JobExecutor:
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.RLock()
-        self._turn = threading.Lock()
-        """Of those that do what was asked for; taken before the other lock, never after it."""
+        self._turn = threading.Condition(threading.Lock())
+        """Of those that do what was asked for; never taken while the other lock is held."""
+        self._is_settling = False
         self._hung_up: deque[LaterReply] = deque()
         """Calls that have ended without their answers; of the machine they wait as yet."""
         self._unsettled: list[Action] = []
@@ -361,19 +362,28 @@ class JobExecutor:
         if self._settled >= number:
             return
         with self._turn:
+            # Woken together when it is done: a lock would pass from one of them to the next, and
+            # each would wait for the interpreter's lock in its turn.
+            self._turn.wait_for(lambda: self._settled >= number or not self._is_settling)
             if self._settled >= number:
                 return
             if self._death is not None:
                 raise MasterGoneError
+            self._is_settling = True
+        settled = self._settled
+        try:
             with self._lock:
                 actions, self._unsettled = self._unsettled, []
                 last = self._asked
-            try:
-                self._perform(actions)
-            except Exception as error:  # noqa: BLE001  what of it was done is unknown
-                self._die(error)
-                raise MasterGoneError from None
-            self._settled = last
+            self._perform(actions)
+            settled = last
+        except Exception as error:  # noqa: BLE001  what of it was done is unknown
+            self._die(error)
+            raise MasterGoneError from None
+        finally:
+            with self._turn:
+                self._settled, self._is_settling = settled, False
+                self._turn.notify_all()
 
     def _stumble(self, where: str, error: Exception) -> None:
         """Takes in an error of a thread of its own: only one that lost the ledger ends a master."""

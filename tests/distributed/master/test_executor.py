@@ -357,7 +357,6 @@ def test_a_master_whose_lock_may_be_anothers_answers_nobody_and_starts_nobody(st
 
 def test_a_master_that_lost_its_ledger_answers_nobody_ever_again(stage):
     stage.store.failures = [LedgerLostError("another master has it")]
-    stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
     outcomes = []
 
     def ask():
@@ -366,9 +365,14 @@ def test_a_master_that_lost_its_ledger_answers_nobody_ever_again(stage):
         except MasterGoneError as error:
             outcomes.append(error)
 
+    # One writes, and the others wait for it.
+    stage.store.is_open.clear()
     callers = [threading.Thread(target=ask) for _ in range(3)]
-    for caller in callers:
+    for number, caller in enumerate(callers):
+        stage.job.actions = [Persist({"head": {"n": number}}, durable=True)]
         caller.start()
+        stage.wait_for(lambda number=number: stage.executor._asked == number + 1)
+    stage.store.is_open.set()
     assert stage.executor.wait(20)
     assert isinstance(stage.executor.death, LedgerLostError)
     assert outcomes == []
