@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 160
 """Characters a line where no terminal says how wide it is."""
 
+_SHOWN_LEFT_OUT = 5
+"""Columns that `init` names; the config has all."""
+
 _METRICS = (
     ("auc", "AUC", "{:.4f}"),
     ("logloss", "logloss", "{:.4f}"),
@@ -266,6 +269,10 @@ def print_init(result: "InitResult") -> None:
         f"{result.num_columns} columns; of {result.num_rows_seen:,} rows looked at, "
         f"{result.label_rate:.1%} have {escape(result.label)} = {escape(result.positive)}"
     )
+    for column, reason in result.left_out[:_SHOWN_LEFT_OUT]:
+        console.print(f"left out: [cyan]{escape(column)}[/] ({escape(reason)})", soft_wrap=True)
+    if (rest := len(result.left_out) - _SHOWN_LEFT_OUT) > 0:
+        console.print(f"left out: {rest:,} more columns; the config has the reasons")
     for note in result.notes:
         console.print(note, soft_wrap=True, markup=False)
     print_paths(console, {"config": result.output})

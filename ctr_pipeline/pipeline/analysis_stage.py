@@ -29,6 +29,7 @@ from ctr_pipeline.pipeline.columns import (
     choose_columns,
     complete_features,
     no_feature,
+    tell_left_out,
 )
 from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
 from ctr_pipeline.pipeline.feature_file import save_features
@@ -264,6 +265,8 @@ def _decide(
     features, left_out = complete_features(loaded, columns, source.head, profile)
     if not features:
         raise ConfigError([loaded.problem_at("features", no_feature(left_out))])
+    for told in tell_left_out(left_out):
+        progress.say(told)
     return features, left_out
 
 

@@ -157,3 +157,20 @@ def test_check_refuses_what_run_would(error_of, kind):
 def test_rows_that_are_sorted_by_the_label_are_divided_at_random(error_of, kind):
     assert error_of("init", ACCEPTED[kind]()) is None
     assert load_config(Path("config.yaml")).config.data.split.by == "random"
+
+
+def test_what_is_left_out_stands_on_the_terminal_in_a_few_lines(error_of, capsys):
+    write(**{f"same{place}": ["x"] * NUM_ROWS for place in range(7)})
+    reason = "it has the same value in all"
+    assert main(["init", "rows.csv"]) == 0
+    said = capsys.readouterr().out
+    assert f"left out: same0 ({reason} 300 rows)" in said
+    assert said.count(reason) == 5
+    assert "2 more columns" in said
+    text = "name: x\ndata: {train: rows.csv}\nfeatures: auto\noutput: run\n"
+    Path("config.yaml").write_text(text, encoding="utf-8")
+    assert main(["analyze", "config.yaml"]) == 0
+    said = capsys.readouterr().err
+    assert f"Left out: same0 ({reason} 240 rows)" in said
+    assert said.count(reason) == 5
+    assert "2 more columns" in said
