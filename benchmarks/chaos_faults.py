@@ -662,7 +662,7 @@ def spoil_checkpoint(how: str) -> Callable[[Disturbance], None]:
 
         def cuts() -> int:
             checkpoint = run.now.checkpoint
-            return checkpoint.cut if checkpoint else 0
+            return checkpoint.number if checkpoint else 0
 
         run.wait_for("two checkpoints", lambda: cuts() >= 2, 300.0)
         chaos.wait_for_moment(0.0, 0.3)
@@ -792,7 +792,7 @@ def fill_disk(chaos: Disturbance) -> None:
         while True:
             file.write(b"\0" * (1 << 16))
     chaos.strike("disk of the checkpoints filled")
-    taken = run.now.checkpoint.cut if run.now.checkpoint else 0
+    taken = run.now.checkpoint.number if run.now.checkpoint else 0
     trained = run.now.records.trained
     chaos.wait_for_event("disk", timeout_seconds=60.0)
     run.wait_for("training goes on", lambda: run.now.records.trained > trained, 30.0)
@@ -800,7 +800,7 @@ def fill_disk(chaos: Disturbance) -> None:
     chaos.strike("room again")
     run.wait_for(
         "a checkpoint after that",
-        lambda: run.now.checkpoint is not None and run.now.checkpoint.cut > taken,
+        lambda: run.now.checkpoint is not None and run.now.checkpoint.number > taken,
         60.0,
     )
 
@@ -871,7 +871,7 @@ def stall_disk(chaos: Disturbance) -> None:
 
 
 def _cut(run: WatchedRun) -> int:
-    return 0 if run.now.checkpoint is None else run.now.checkpoint.cut
+    return 0 if run.now.checkpoint is None else run.now.checkpoint.number
 
 
 # etcd.

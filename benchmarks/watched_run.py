@@ -40,7 +40,7 @@ _PREPARED = (
     "preprocessing.json",
     "config.resolved.yaml",
 )
-_TRAINING = frozenset({"training", "cutting", "restoring", "waiting"})
+_TRAINING = frozenset({"training", "checkpointing", "restoring", "waiting"})
 
 
 class MissedError(Exception):

@@ -100,8 +100,8 @@ def _spoken_checkpoint(view: "JobView") -> str:
     if found is None:
         return "none yet"
     age = f", {spoken_seconds(found.age_seconds)} ago" if view.answering else ""
-    best = f"; the best is {found.best_cut}" if found.best_cut else ""
-    return f"{found.cut} at step {found.step:,}{age}{best}"
+    best = f"; the best is {found.best}" if found.best else ""
+    return f"{found.number} at step {found.step:,}{age}{best}"
 
 
 def _render_members(members: "Sequence[MemberView]") -> Table:

@@ -158,7 +158,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     if checkpoint:
         table.add_row(
             "checkpoint",
-            f"{checkpoint['cut']}, epoch {checkpoint['epoch']}, step {checkpoint['step']:,}",
+            f"{checkpoint['number']}, epoch {checkpoint['epoch']}, step {checkpoint['step']:,}",
         )
     if isinstance(metrics.get("num_rows"), int):
         table.add_row("rows", f"{metrics['num_rows']:,}")

@@ -2,7 +2,7 @@
 
 A training holds the lock of its folder, and its results are its own to write. So an evaluation
 beside it only reads the rows that training has, and keeps what it finds in a folder of its own:
-`evaluations/cut-000012/metrics.json` and `predictions.parquet`.
+`evaluations/checkpoint-000012/metrics.json` and `predictions.parquet`.
 """
 
 import json
@@ -116,7 +116,7 @@ def _require_cut(run: RunFolder) -> None:
 
 def _make_place(run: RunFolder, facts: CutFacts) -> Path:
     """Where the results of a cut are kept; training never looks there."""
-    place = run.evaluations / f"cut-{facts.cut:06d}"
+    place = run.evaluations / f"checkpoint-{facts.cut:06d}"
     with durable.os_errors_explained(place):
         place.mkdir(parents=True, exist_ok=True)
     return place
@@ -126,7 +126,7 @@ def describe_cut(facts: CutFacts) -> dict[str, Any]:
     """What was scored with, as JSON; epochs count from 1."""
     taken_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(facts.taken_at))
     return {
-        "cut": facts.cut,
+        "number": facts.cut,
         "epoch": facts.epoch + 1,
         "step": facts.step,
         "taken_at": taken_at,

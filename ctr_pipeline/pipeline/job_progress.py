@@ -7,7 +7,7 @@ from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
 from ctr_pipeline.progress import Progress, ProgressTask
 
 _MEBIBYTE = 2**20
-_TRAINING_STATES = frozenset({"training", "cutting"})
+_TRAINING_STATES = frozenset({"training", "checkpointing"})
 _SAID_STATES = {
     "waiting": "Starting parameter servers and workers",
     "restoring": "Parameter servers load the last checkpoint",

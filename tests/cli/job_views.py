@@ -54,7 +54,7 @@ def a_view(**changes):
         records=RecordCounts(total=80_000, trained=20_000, repeated=64, dropped=0),
         samples_per_second=25_000.0,
         train_logloss=0.4567,
-        checkpoint=CheckpointStatus(cut=3, step=512, age_seconds=4.0, best_cut=2),
+        checkpoint=CheckpointStatus(number=3, step=512, age_seconds=4.0, best=2),
         auc=0.7654,
         history=(),
         best_epoch=0,

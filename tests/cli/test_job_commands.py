@@ -76,7 +76,7 @@ class TestStatus:
             "repeated": 64,
             "dropped": 0,
         }
-        assert payload["checkpoint"]["cut"] == 3
+        assert payload["checkpoint"]["number"] == 3
         assert payload["members"][3]["restarts"] == 3
         assert payload["members"][2]["stats"]["samples_per_second"] == 12_345.0
         assert payload["events"][0]["recovery_seconds"] == 1.25

@@ -334,7 +334,7 @@ def test_rows_are_scored_while_the_model_trains_and_a_server_is_killed(data, tmp
     assert_same_epochs(
         load_history(run.output / "history.csv"), load_history(alone.output / "history.csv")
     )
-    kept = run.output / "evaluations" / f"cut-{own['checkpoint']['cut']:06d}"
+    kept = run.output / "evaluations" / f"checkpoint-{own['checkpoint']['number']:06d}"
     assert own["folder"] == str(kept)
     tables = [pq.read_table(place / "predictions.parquet") for place in (kept, run.output)]
     assert tables[0].drop_columns("probability") == tables[1].drop_columns("probability")
@@ -361,7 +361,7 @@ def evaluate_own_rows(run):
     )
     assert found["num_rows"] == (NUM_ROWS - NUM_TRAINING_ROWS) / 2
     assert found["checkpoint"]["step"] > 0
-    assert run.now.state in {"training", "cutting", "validating"}
+    assert run.now.state in {"training", "checkpointing", "validating"}
     assert run.now.step > found["checkpoint"]["step"]
     assert not run.output.joinpath("metrics.json").exists()
     assert not run.output.joinpath("predictions.parquet").exists()

@@ -140,7 +140,7 @@ def contents_of(run):
     ("mode", "job_state", "beside"),
     [
         ("processes", "training", True),
-        ("processes", "cutting", True),
+        ("processes", "checkpointing", True),
         ("processes", "validating", True),
         ("processes", None, True),
         ("processes", "finished", False),
@@ -169,7 +169,7 @@ def test_a_damaged_cut_is_passed_over_and_named(world):
     told = Told()
     assert find_newest_cut(world.run, told).manifest.facts.cut == 3
     assert len(told.lines) == 1
-    assert "cut 4" in told.lines[0]
+    assert "number 4" in told.lines[0]
     (world.run.checkpoints / "cut-000003.json").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint is whole"):
         find_newest_cut(world.run, told)
@@ -223,8 +223,8 @@ def test_test_rows_are_evaluated_in_a_place_of_their_own(world, scorer):
         metrics = evaluate(world.load(), progress=SilentProgress())
         assert contents_of(run) == before
     assert scorer == [(12, {"test"})]
-    kept = run.evaluations / "cut-000012"
-    checkpoint = {"cut": 12, "epoch": 3, "step": 1234, "taken_at": "1970-01-01T00:16:40Z"}
+    kept = run.evaluations / "checkpoint-000012"
+    checkpoint = {"number": 12, "epoch": 3, "step": 1234, "taken_at": "1970-01-01T00:16:40Z"}
     assert metrics["checkpoint"] == checkpoint
     assert metrics["folder"] == str(kept)
 

@@ -32,7 +32,7 @@ def test_epochs_are_bars_with_validation_between_them():
     told, _ = show(
         view("waiting"),
         view(trained=300),
-        view("cutting", trained=1000),
+        view("checkpointing", trained=1000),
         view("validating", trained=1000, tasks_done=3),
         view(epoch=1, trained=1500, history=(RECORD,)),
         view("finished", epoch=1, trained=2000, history=(RECORD, replace(RECORD, epoch=1))),

@@ -90,8 +90,8 @@ def test_scoring_jobs_that_live_keep_what_they_write(used):
     living, dead = RunFolder(used.scoring / "aa"), RunFolder(used.scoring / "bb")
     with dead.locked():
         (dead.path / ".scores.f32.4711.tmp").write_text("half")
-    (used.evaluations / "cut-000003").mkdir(parents=True)
-    (used.evaluations / "cut-000003" / ".metrics.json.4711.tmp").write_text("half")
+    (used.evaluations / "checkpoint-000003").mkdir(parents=True)
+    (used.evaluations / "checkpoint-000003" / ".metrics.json.4711.tmp").write_text("half")
     with living.locked():
         (living.path / ".scores.f32.4712.tmp").write_text("half")
         with used.locked():

@@ -106,7 +106,7 @@ JOB = JobSummary(
     recoveries=(
         Recovery(
             what="parameter server 0 was killed (signal 9)",
-            done="the job goes back to cut 3",
+            done="the job goes back to checkpoint 3",
             seconds=3.4,
         ),
     ),

@@ -129,7 +129,7 @@ def test_everything_the_run_knows_is_shown(full):
         "proved on 1,000 rows",
         "320,000 of 320,000",
         "ps-0 1 9.7 s 171 MB 142,060 1.18 GB",
-        "parameter server 0 was killed (signal 9) the job goes back to cut 3 3.4 s",
+        "parameter server 0 was killed (signal 9) the job goes back to checkpoint 3 3.4 s",
         "152,833",
         "240 bytes a row, index included",
         "runs/criteo-deepfm/export/1",

@@ -151,7 +151,9 @@ def begin_job(
     for manifest in sound:
         require_same_job(manifest, spec)
     if sound:
-        _LOGGER.warning("there is no ledger: the job goes on from cut %d", sound[0].facts.cut)
+        _LOGGER.warning(
+            "there is no ledger: the job goes on from checkpoint %d", sound[0].facts.cut
+        )
         return Job.from_cut(
             settings,
             {manifest.facts.cut: manifest.frozen for manifest in sound},
@@ -160,7 +162,7 @@ def begin_job(
         )
     if reasons:
         raise CheckpointError(
-            f"there is no ledger, and none of the cuts can be used: {reasons[0]}",
+            f"there is no ledger, and none of the checkpoints can be used: {reasons[0]}",
             place=str(folder.path),
             remedy="Start anew with --overwrite",
         )
@@ -222,7 +224,7 @@ def find_newest_cut(folder: CheckpointsFolder, cut: int) -> NewestCut:
         facts = folder.load(cut).facts
     except (CheckpointError, StorageError) as error:
         # Whoever restores it will see to it; for the status it is not worth the job.
-        _LOGGER.warning("the last cut cannot be read: %s", error)
+        _LOGGER.warning("the last checkpoint cannot be read: %s", error)
         return NewestCut(cut, 0, time.time())
     return NewestCut(cut, facts.step, facts.taken_at)
 

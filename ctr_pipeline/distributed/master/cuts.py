@@ -149,7 +149,7 @@ class CutKeeper:
             fence()
             self._folder.save(manifest)
         except CallAbandonedError:
-            return CutFailed(action.cut, "the job went back to an earlier cut meanwhile")
+            return CutFailed(action.cut, "the job went back to an earlier checkpoint meanwhile")
         except (StorageError, RunFolderError) as error:
             return CutFailed(action.cut, str(error), of_storage=True)
         except (CtrPipelineError, ServerRefusedError) as error:
@@ -213,7 +213,7 @@ class CutKeeper:
                 abandoned=abandoned,
             )
         except CallAbandonedError:
-            return failed("another cut is wanted by now", "server")
+            return failed("another checkpoint is wanted by now", "server")
         except (PeerUnavailable, ServerRefusedError) as error:
             return failed(error, "server")
         announced = max(reply.announced for reply in replies)
@@ -240,7 +240,7 @@ class CutKeeper:
         try:
             damages = self._folder.keep_only(cuts)
         except (OSError, StorageError) as error:
-            _LOGGER.warning("old cuts are not deleted: %s", error)
+            _LOGGER.warning("old checkpoints are not deleted: %s", error)
             return ()
         return tuple(CutDamaged(cut, reason) for cut, reason in damages.items())
 
@@ -286,6 +286,6 @@ def require_same_job(manifest: CutManifest, spec: JobSpec) -> None:
         if found != ours:
             raise CheckpointError(
                 f"was taken with {what}",
-                place=f"cut {facts.cut}",
+                place=f"checkpoint {facts.cut}",
                 remedy="Resume with what the job was begun with, or start anew with --overwrite",
             )

@@ -168,7 +168,7 @@ def chain_files(
                 raise CheckpointError(
                     f"parameter server {server} wrote partition {file.partition}, which is not its"
                     " to write",
-                    place=f"cut {facts.cut}",
+                    place=f"checkpoint {facts.cut}",
                 )
             written[file.partition] = file
     before: dict[int, tuple[LoggedFile, ...]] = {}
@@ -183,7 +183,7 @@ def chain_files(
                 None if new is None else LogFile(**vars(new)),
             )
         except ValueError as error:
-            raise CheckpointError(str(error), place=f"cut {facts.cut}") from None
+            raise CheckpointError(str(error), place=f"checkpoint {facts.cut}") from None
         files = tuple(LoggedFile(**vars(file)) for file in chain)
         partitions.append(PartitionFiles(partition, files, owners[partition]))
     dense = sorted(
@@ -256,7 +256,9 @@ class CheckpointsFolder:
         path = self._manifest_path(cut)
         manifest = load_manifest(path)
         if manifest.facts.cut != cut:
-            raise CheckpointError(f"is the manifest of cut {manifest.facts.cut}", place=str(path))
+            raise CheckpointError(
+                f"is the manifest of checkpoint {manifest.facts.cut}", place=str(path)
+            )
         if self._job is not None and manifest.facts.job != self._job:
             raise CheckpointError(
                 f"belongs to job '{manifest.facts.job}', not to '{self._job}'",
@@ -304,7 +306,7 @@ class CheckpointsFolder:
                 manifest = self.load(cut)
                 self.check_files(manifest, read=read)
             except CheckpointError as error:
-                reasons.append(f"cut {cut}: {error}")
+                reasons.append(f"checkpoint {cut}: {error}")
             else:
                 whole.append(manifest)
         return whole, reasons
@@ -414,7 +416,9 @@ def load_manifest(path: Path) -> CutManifest:
         document = json.loads(path.read_text("utf-8"))
         version = document["format"]
     except OSError as error:
-        raise log_folder.explain_read_error(error, path, absent="there is no such cut") from error
+        raise log_folder.explain_read_error(
+            error, path, absent="there is no such checkpoint"
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError("is damaged: it is no manifest", place=str(path)) from error
     if version != MANIFEST_FORMAT:

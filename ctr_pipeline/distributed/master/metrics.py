@@ -11,7 +11,7 @@ STATES = (
     "waiting",
     "restoring",
     "training",
-    "cutting",
+    "checkpointing",
     "validating",
     "scoring",
     "stopping",
@@ -57,10 +57,9 @@ class JobCollector(Collector):
         if view.auc is not None:
             yield _gauge("ctrpipe_valid_auc", "Of the last validation", view.auc)
         if view.checkpoint is not None:
-            yield _gauge("ctrpipe_checkpoint_cut", "The newest", view.checkpoint.cut)
-            yield _gauge(
-                "ctrpipe_checkpoint_age_seconds", "Of the newest cut", view.checkpoint.age_seconds
-            )
+            found = view.checkpoint
+            yield _gauge("ctrpipe_checkpoint_number", "Of the newest", found.number)
+            yield _gauge("ctrpipe_checkpoint_age_seconds", "Of the newest", found.age_seconds)
         yield from _member_metrics(view.members)
 
 

@@ -76,7 +76,7 @@ class Mover:
                 planned.target, addresses, "TakeOver", request, reply=MoveReply, abandoned=abandoned
             )
         except CallAbandonedError:
-            return failed("the job went back to a cut meanwhile")
+            return failed("the job went back to a checkpoint meanwhile")
         except (PeerUnavailable, ServerRefusedError) as error:
             return failed(error)
         if reply.refused:

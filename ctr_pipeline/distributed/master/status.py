@@ -51,19 +51,19 @@ NO_CUT = NewestCut(0, 0, 0.0)
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """The newest cut.
+    """The newest checkpoint, as users call a cut.
 
     Attributes:
-        cut: Its number.
+        number: Of it.
         step: Batches of the job that it counts.
         age_seconds: Since it was taken.
-        best_cut: Of the best epoch; 0: none yet.
+        best: Number of that of the best epoch; 0: none yet.
     """
 
-    cut: int
+    number: int
     step: int
     age_seconds: float
-    best_cut: int
+    best: int
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class JobView:
 
     Attributes:
         job: Its name.
-        state: Phase: `waiting`, `restoring`, `training`, `cutting`, `validating`, `scoring`,
-            `stopping`, `finished`, `stopped` or `failed`.
+        state: `waiting`, `restoring`, `training`, `checkpointing` at the end of an epoch,
+            `validating`, `scoring`, `stopping`, `finished`, `stopped` or `failed`.
         reason: Why it stopped or failed; empty otherwise.
         traceback: Of the member whose failure failed the job; empty otherwise.
         answering: A master answered; otherwise this is what its ledger held.
@@ -262,7 +262,7 @@ def view_job(
     )
     return JobView(
         job=job,
-        state=status.phase,
+        state="checkpointing" if status.phase == "cutting" else status.phase,
         reason=status.reason,
         traceback=status.traceback,
         answering=master is not None,

@@ -466,11 +466,11 @@ class PsCore:
             try:
                 reply = self._take_cut(request)
             except CtrPipelineError as error:
-                _LOGGER.warning("cut %d failed: %s", request.cut, error)
+                _LOGGER.warning("checkpoint %d failed: %s", request.cut, error)
                 of_storage = isinstance(error, (StorageError, RunFolderError))
                 return _no_cut(str(error), of_storage=of_storage)
             except SnapshotAbandonedError as error:
-                _LOGGER.warning("cut %d was given up: %s", request.cut, error)
+                _LOGGER.warning("checkpoint %d was given up: %s", request.cut, error)
                 # By a restore, or by an update that waited for the disk.
                 of_storage = self._gate(request.generation) is None
                 return _no_cut(str(error), of_storage=of_storage)
@@ -514,7 +514,7 @@ class PsCore:
             try:
                 self._holdings.restore(request)
             except CtrPipelineError as error:
-                _LOGGER.warning("cut %d cannot be restored: %s", request.cut, error)
+                _LOGGER.warning("checkpoint %d cannot be restored: %s", request.cut, error)
                 return RestoreReply(str(error), 0, damaged=isinstance(error, CheckpointError))
             except RuntimeError as error:
                 if not is_refused_thread(error):

@@ -112,7 +112,9 @@ class RequestLimits:
         """Numbers of a cut; raises Refusal."""
         numbers = (request.cut - 1, request.parent, request.oldest_step)
         if min(numbers) < 0 or request.parent >= request.cut or request.cut > _MOST:
-            raise Refusal("mismatch", f"there is no cut {request.cut} after {request.parent}")
+            raise Refusal(
+                "mismatch", f"there is no checkpoint {request.cut} after {request.parent}"
+            )
 
     def check_restore(self, request: RestoreRequest) -> None:
         """All that a restore names exists, or is refused before anything is given up.
@@ -122,7 +124,7 @@ class RequestLimits:
         """
         if not (0 <= request.generation <= _MOST and 0 <= request.cut <= _MOST):
             raise Refusal(
-                "mismatch", f"there is no cut {request.cut}, generation {request.generation}"
+                "mismatch", f"there is no checkpoint {request.cut}, generation {request.generation}"
             )
         for chain in request.partitions:
             if not 0 <= chain.partition < self._spec.num_partitions:

@@ -109,7 +109,7 @@ class PsMetrics(Collector):
         yield _gauge("ctrpipe_ps_waiting_calls", "That wait for other workers.", core.num_waiting)
         yield _gauge(
             "ctrpipe_ps_cut_pause_seconds",
-            "For how long updates waited for the last cut, at most.",
+            "For how long updates waited for the last checkpoint, at most.",
             core.last_pause_seconds,
         )
         yield _gauge(

@@ -752,7 +752,9 @@ def test_a_job_in_which_nothing_is_counted_goes_back_to_its_last_cut():
     stall(bench, 15)
     assert bench.job.generation > generation
     assert restored_cuts(bench)[-1] == 1
-    told = "nothing was counted for 120 s though workers hold work: the job goes back to cut 1"
+    told = (
+        "nothing was counted for 120 s though workers hold work: the job goes back to checkpoint 1"
+    )
     assert told in bench.told()
     # What was wrong is over.
     bench.holds.clear()
@@ -1256,7 +1258,7 @@ def test_after_a_failed_cut_the_next_one_holds_all_rows():
         (2, False, 1),
         (3, True, 0),
     ]
-    assert "cut 2 failed: no space left: it is tried again" in bench.told()
+    assert "checkpoint 2 failed: no space left: it is tried again" in bench.told()
 
 
 def test_no_cut_at_the_end_of_an_epoch_fails_the_job_in_the_end():
@@ -1297,7 +1299,10 @@ def test_a_damaged_cut_gives_way_to_the_one_before_it():
     bench.holds.clear()
     bench.tell(RestoreFailed(newest.generation, 2, "rows-2.log is damaged", "damage"))
     assert bench.job.cuts == (1,)
-    assert "cut 2 cannot be restored: rows-2.log is damaged: cut 1 is used" in bench.told()
+    assert (
+        "checkpoint 2 cannot be restored: rows-2.log is damaged: checkpoint 1 is used"
+        in bench.told()
+    )
     status = bench.job.status()
     assert (status.phase, status.trained, status.repeated) == ("training", 32, 32)
 
@@ -1329,12 +1334,12 @@ def test_a_cut_that_cannot_be_read_for_now_is_waited_for():
         assert bench.job.cuts == (1, 2)
         status = bench.job.status()
         assert (status.phase, status.trained) == ("restoring", 64)
-        assert status.reason == "waiting for storage: cut 2 cannot be restored: why"
+        assert status.reason == "waiting for storage: checkpoint 2 cannot be restored: why"
         asked = len(bench.all_of(RestoreCut))
         while len(bench.all_of(RestoreCut)) == asked:
             bench.tell(Tick(), after=0.5)
     assert [one for one in bench.told().splitlines() if "cannot be restored" in one] == [
-        "cut 2 cannot be restored: why: it is tried until storage is back"
+        "checkpoint 2 cannot be restored: why: it is tried until storage is back"
     ]
     bench.restore(bench.all_of(RestoreCut)[-1])
     status = bench.job.status()
@@ -1348,7 +1353,7 @@ def test_a_job_that_has_waited_for_storage_long_enough_fails_and_goes_on_from_it
     fail_restore(bench, "storage", after=60.0)
     (failure,) = bench.all_of(Fail)
     assert "Nothing that was saved is lost" in failure.reason
-    assert "--resume goes on from cut 2" in failure.reason
+    assert "--resume goes on from checkpoint 2" in failure.reason
     again = Bench(records=bench.disk, resume=True)
     again.cuts = bench.cuts
     again.register("ps", 0, "r")
@@ -1360,7 +1365,7 @@ def test_no_job_begins_anew_because_all_its_cuts_are_damaged():
     fail_restore(bench, "damage")
     fail_restore(bench, "damage")
     (failure,) = bench.all_of(Fail)
-    assert failure.reason.startswith("no cut is left: cut 1 cannot be restored: why")
+    assert failure.reason.startswith("no checkpoint is left: checkpoint 1 cannot be restored: why")
     assert "--overwrite" in failure.reason
     again = Bench(records=bench.disk, resume=True)
     again.holds.add(RestoreCut)
@@ -1414,7 +1419,7 @@ def test_a_cut_that_proves_damaged_while_it_is_kept_is_no_parent_of_the_next():
         bench.tell(Tick(), after=31.0)
     bench.tell(CutDamaged(2, "its checksum differs"))
     assert bench.job.cuts == (1,)
-    assert "cut 2 is damaged: its checksum differs" in bench.told()
+    assert "checkpoint 2 is damaged: its checksum differs" in bench.told()
     bench.train_all(0, "a", most_tasks=1)
     bench.tell(Tick(), after=31.0)
     assert (bench.all_of(TakeCut)[-1].cut, bench.all_of(TakeCut)[-1].full) == (3, True)
@@ -1549,7 +1554,7 @@ def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of
     bench.register("ps", 0, "q")
     assert bench.all_of(RestoreCut)[-1].cut == 1
     fail_restore(bench, "damage")
-    assert "cut 2 is used, of epoch 2" in bench.told()
+    assert "checkpoint 2 is used, of epoch 2" in bench.told()
     bench.restore(bench.all_of(RestoreCut)[-1])
     status = bench.job.status()
     assert (status.phase, status.tasks_done, status.best_epoch) == ("scoring", 0, 1)
@@ -1566,7 +1571,7 @@ def test_servers_that_cannot_restore_fail_the_job_in_the_end():
         bench.tell(RestoreFailed(generation, 0, "no memory", "server"))
         bench.heartbeat("ps", 0, "p")
         bench.tell(Tick(), after=1.0)
-    assert bench.all_of(Fail)[0].reason == "cut 0 cannot be restored: no memory"
+    assert bench.all_of(Fail)[0].reason == "checkpoint 0 cannot be restored: no memory"
 
 
 def test_old_cuts_go_and_the_best_one_stays():
@@ -1685,7 +1690,9 @@ def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
     second = bench.all_of(RestoreCut)[-1]
     assert second.cut == 2
     bench.tell(RestoreFailed(second.generation, 2, "damaged", "damage"))
-    assert bench.all_of(Fail)[0].reason.startswith("no cut of a whole epoch is left: cut 2")
+    assert bench.all_of(Fail)[0].reason.startswith(
+        "no checkpoint of a whole epoch is left: checkpoint 2"
+    )
 
 
 def test_all_leave_when_training_is_over_and_its_best_epoch_is_scored():
@@ -1724,7 +1731,7 @@ def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():
     bench.train_all(most_tasks=2)
     bench.tell(StopAsked())
     assert bench.job.phase == "stopped"
-    assert "it can go on from cut 1" in bench.told()
+    assert "it can go on from checkpoint 1" in bench.told()
     again = Bench(records=bench.disk, resume=True)
     again.cuts = bench.cuts
     again.tell(Tick())

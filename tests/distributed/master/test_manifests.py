@@ -180,7 +180,7 @@ def test_a_manifest_under_another_cuts_name_is_refused(tmp_path):
     folder = CheckpointsFolder(tmp_path, "job-1")
     folder.save(take(tmp_path, 1))
     (tmp_path / "cut-000001.json").rename(tmp_path / "cut-000002.json")
-    with pytest.raises(CheckpointError, match="manifest of cut 1"):
+    with pytest.raises(CheckpointError, match="manifest of checkpoint 1"):
         folder.load(2)
 
 
@@ -213,7 +213,7 @@ def test_a_damaged_cut_is_passed_over_by_name_and_the_one_before_found(
     whole, reasons = folder.sound(read=read)
     assert whole == [first]
     (reason,) = reasons
-    assert reason.startswith("cut 2: ")
+    assert reason.startswith("checkpoint 2: ")
     assert rows_name(2, "delta", 2) in reason
     assert said in reason
 
@@ -226,7 +226,7 @@ def test_damage_of_a_shared_base_is_damage_of_both_cuts(tmp_path):
     (tmp_path / rows_name(3, "base", 1)).unlink()
     whole, reasons = folder.sound()
     assert whole == []
-    assert [reason[:5] for reason in reasons] == ["cut 2", "cut 1"]
+    assert [reason[:12] for reason in reasons] == ["checkpoint 2", "checkpoint 1"]
 
 
 def test_files_that_no_kept_cut_needs_are_deleted(tmp_path):

@@ -306,8 +306,8 @@ def test_a_cut_that_fails_leaves_the_one_before_and_training_goes_on(start):
     )
     (event,) = (e for e in view.events if "failed: parameter server 1" in e.what)
     assert "the disk is full" in event.what
-    cut = view.checkpoint.cut
-    world.wait_for(lambda view: view.checkpoint.cut > cut)
+    cut = view.checkpoint.number
+    world.wait_for(lambda view: view.checkpoint.number > cut)
     world.launcher.kill("ps", 0)
     world.batch_seconds = 0.0
     assert_nothing_lost(world, finish(world))
@@ -337,7 +337,7 @@ def test_a_server_that_dies_while_a_cut_is_taken(start):
 def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
     world = start(batch_size=2, epochs=2)
     world.batch_seconds = 0.003
-    world.wait_for(lambda view: view.checkpoint and view.checkpoint.cut >= 2)
+    world.wait_for(lambda view: view.checkpoint and view.checkpoint.number >= 2)
     world.kill_master()
     world.launcher.kill_all()
     folder = CheckpointsFolder(world.checkpoints, None)
@@ -357,9 +357,9 @@ def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
     world.batch_seconds = 0.0
     view = finish(world)
     assert_nothing_lost(world, view)
-    said = [e for e in view.events if f"cut {newest} cannot be restored" in e.what]
+    said = [e for e in view.events if f"checkpoint {newest} cannot be restored" in e.what]
     assert said
-    assert said[0].done.startswith(f"cut {before} is used; its files are kept")
+    assert said[0].done.startswith(f"checkpoint {before} is used; its files are kept")
 
 
 def test_a_stopped_job_takes_a_cut_and_goes_on_later(start):
@@ -512,7 +512,7 @@ def test_cuts_of_another_job_are_no_beginning(start):
     for path in (world.run_folder / "job").glob("ledger.sqlite*"):
         path.unlink()
     save_spec(world.run_folder / "job", replace(world.spec, job="job-2"))
-    with pytest.raises(CheckpointError, match="none of the cuts can be used"):
+    with pytest.raises(CheckpointError, match="none of the checkpoints can be used"):
         Master(world.run_folder, "127.0.0.1:0", world.launcher)
 
 
@@ -546,7 +546,7 @@ def test_old_cuts_are_deleted(start):
 def test_the_manifest_says_whose_cut_it_is(start):
     world = start()
     view = finish(world)
-    newest = CheckpointsFolder(world.checkpoints, "job-1").load(view.checkpoint.cut)
+    newest = CheckpointsFolder(world.checkpoints, "job-1").load(view.checkpoint.number)
     facts = newest.facts
     assert (facts.job, facts.config_fingerprint, facts.num_partitions) == ("job-1", "config", 4)
     assert facts.step == view.step

@@ -74,9 +74,9 @@ def test_a_job_is_told_as_it_is():
     assert found.train_logloss == pytest.approx(220.0 / 400)
     assert found.auc == 0.71
     assert found.history == (RECORD,)
-    assert (found.checkpoint.cut, found.checkpoint.step) == (4, 110)
+    assert (found.checkpoint.number, found.checkpoint.step) == (4, 110)
     assert found.checkpoint.age_seconds == 10.0
-    assert found.checkpoint.best_cut == 3
+    assert found.checkpoint.best == 3
     assert [member.role for member in found.members] == ["master", "worker", "worker"]
     assert [member.last_seen_seconds for member in found.members] == [0.0, 0.4, None]
 

@@ -98,13 +98,13 @@ def take_in_failure(state: JobState, event: CutFailed) -> None:
     if event.of_storage:
         state.storage.fail(now, event.reason)
     if not event.of_storage or state.storage.is_new:
-        state.announce(f"cut {event.cut} failed: {event.reason}", "it is tried again")
+        state.announce(f"checkpoint {event.cut} failed: {event.reason}", "it is tried again")
     if state.head.phase != "cutting":
         return
     if state.storage.is_over(now):
         restores.fail_for_storage(state, "what was trained since is trained again then")
     elif not state.storage.reason and state.cut_schedule.failures_in_row >= MAX_FAILURES:
-        state.fail(f"no cut can be taken at the end of an epoch: {event.reason}")
+        state.fail(f"no checkpoint can be taken at the end of an epoch: {event.reason}")
 
 
 def take_in_contradiction(state: JobState, event: CutContradicted) -> None:
@@ -114,7 +114,7 @@ def take_in_contradiction(state: JobState, event: CutContradicted) -> None:
     batches = sum(mask.bit_count() for _, mask in event.missing)
     what = f"{batches:,} batches were reported as trained, and no server holds them all"
     cut = state.newest_cut
-    done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+    done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
     state.announce(what, done)
     claimants = state.claims.claimants(event.missing)
     restores.roll_back(state)
@@ -130,7 +130,7 @@ def take_in_damage(state: JobState, event: CutDamaged) -> None:
     """Files of a cut are not what was written."""
     if event.cut not in state.cuts:
         return
-    what = f"cut {event.cut} is damaged: {event.reason}"
+    what = f"checkpoint {event.cut} is damaged: {event.reason}"
     state.announce(what, f"it counts no more; {restores.KEPT_FILES}")
     if len(state.cuts) > 1:
         # The last one stays known: a restore of it fails, where none would begin anew.

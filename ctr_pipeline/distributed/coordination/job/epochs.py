@@ -112,7 +112,7 @@ def _advance_stop(state: JobState) -> None:
         cuts.take_if_due(state, at_once=True)
         return
     last = state.newest_cut
-    where = f"it can go on from cut {last}" if last else "it will begin anew"
+    where = f"it can go on from checkpoint {last}" if last else "it will begin anew"
     if state.counted_since_cut and not has_cut:
         where += "; what was trained since will be repeated"
     state.announce("the job stops, as asked", where)

@@ -54,12 +54,12 @@ def lose(state: JobState, member: MemberState, why: str) -> None:
     if member.role == "worker":
         done = f"{_release_leases(state, member)} leased tasks are given to others"
     elif state.head.phase == "stopping":
-        done = "the job stops without another cut"
+        done = "the job stops without another checkpoint"
     elif member.index >= state.servers.placement.num_servers:
         done = "it held nothing; it is started again"
     elif state.head.is_restored or state.restore_in_flight:
         cut = state.cut_to_restore()
-        done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+        done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
     state.announce(why, done)
     member.give_up(incarnation)
     member.last_end = why

@@ -53,7 +53,9 @@ def end_storage_wait(state: JobState) -> None:
 def fail_for_storage(state: JobState, more: str) -> None:
     """The job has waited for storage as long as it may."""
     last = state.newest_cut
-    where = f"goes on from cut {last}" if last else "begins anew, as there is no cut yet"
+    where = (
+        f"goes on from checkpoint {last}" if last else "begins anew, as there is no checkpoint yet"
+    )
     state.fail(
         f"storage could not be used for {state.settings.storage_patience_seconds:g} s: "
         f"{state.storage.reason}. Nothing that was saved is lost: once it is back, --resume "
@@ -122,7 +124,7 @@ def take_in_failure(state: JobState, event: RestoreFailed) -> None:
     if not _is_awaited(state, event.generation):
         return
     state.restore_in_flight = False
-    what = f"cut {event.cut} cannot be restored: {event.reason}"
+    what = f"checkpoint {event.cut} cannot be restored: {event.reason}"
     match event.cause:
         case "damage":
             _use_cut_before(state, event.cut, what)
@@ -145,10 +147,12 @@ def _use_cut_before(state: JobState, cut: int, what: str) -> None:
     if not before:
         whole = " of a whole epoch" if state.head.training_over else ""
         # It stays known, so that nothing begins anew unless a person says so.
-        state.fail(f"no cut{whole} is left: {what}; {KEPT_FILES}, and --overwrite begins anew")
+        state.fail(
+            f"no checkpoint{whole} is left: {what}; {KEPT_FILES}, and --overwrite begins anew"
+        )
         return
     state.forget_cut(cut)
-    done = f"cut {before} is used"
+    done = f"checkpoint {before} is used"
     if state.head.training_over:
         # Scores of two models are no scores of one.
         state.end_scoring()

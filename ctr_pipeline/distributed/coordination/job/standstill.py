@@ -77,7 +77,7 @@ def check_job(state: JobState) -> None:
         state.fail(f"{what}; this happened {times}")
         return
     cut = state.cut_to_restore()
-    done = f"the job goes back to {f'cut {cut}' if cut else 'its beginning'}"
+    done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
     state.announce(what, done)
     restores.roll_back(state)
 
