@@ -1,4 +1,4 @@
-"""Progress as plain lines, for logs and pipes: at the start, every ten seconds, at the end."""
+"""Progress as plain lines, for logs and pipes: soon after the start, every ten seconds, at the end."""
 
 import logging
 import sys
@@ -13,6 +13,8 @@ from ctr_pipeline.reporting.formats import visible_text
 
 _LOGGER = logging.getLogger(__name__)
 INTERVAL_SECONDS = 10.0
+QUIET_SECONDS = 2.0
+"""Work that is done sooner has no line: of many short epochs, a log would be full of them."""
 
 
 class LineProgress:
@@ -40,9 +42,7 @@ class LineProgress:
         self._is_beating = False
 
     def task(self, name: str, *, total: int | None, unit: str = "rows") -> "LineTask":
-        """Says that `name` begins."""
-        amount = f" ({spoken_amount(total, unit)})" if total is not None else ""
-        self.say(f"{name}: started{amount}")
+        """Says that `name` has begun, once it takes longer than a moment."""
         task = LineTask(self, name, total=total, unit=unit, clock=self._clock)
         with self._lock:
             self._open.append(task)
@@ -60,7 +60,7 @@ class LineProgress:
         """Nothing: lines that change have no place in a log."""
 
     def beat(self) -> None:
-        """Writes a line for the innermost task that has been silent for the interval."""
+        """Writes a line for the innermost task, if one is due."""
         with self._lock:
             task = self._open[-1] if self._open else None
         if task is not None:
@@ -110,6 +110,7 @@ class LineTask:
         self._clock = clock
         self._done = 0
         self._note = ""
+        self._is_told = False
         self._start = self._last = clock()
 
     def advance(self, amount: int) -> None:
@@ -121,8 +122,14 @@ class LineTask:
         self._note = text
 
     def beat(self) -> None:
-        """Writes a line if the last one is an interval ago."""
+        """Writes a line if it has gone on for a moment, or the last one is an interval ago."""
         now = self._clock()
+        if not self._is_told and now - self._start >= QUIET_SECONDS:
+            self._is_told = True
+            if now - self._start < INTERVAL_SECONDS:
+                known = self._total is not None
+                amount = f" ({spoken_amount(self._total or 0, self._unit)})" if known else ""
+                self._progress.say(f"{self._name}: started{amount}")
         if now - self._last < INTERVAL_SECONDS:
             return
         self._last = now
@@ -157,6 +164,8 @@ class LineTask:
     ) -> None:
         self._progress.close(self)
         seconds = self._clock() - self._start
+        if kind is None and seconds < QUIET_SECONDS:
+            return
         ending = "done in" if kind is None else "stopped after"
         parts = [f"{ending} {spoken_seconds(seconds)}"]
         if self._done:

@@ -67,9 +67,11 @@ def scale(
         max_workers=most,
         parameter_servers=servers,
     )
-    told = [f"{wanted} workers are wanted from now on"]
+    told = [f"{spoken_wanted(wanted, 'worker')} from now on"]
     if servers is not None:
-        told.append(f"{servers} parameter servers are wanted; 'ctrpipe status' tells of moves")
+        told.append(
+            f"{spoken_wanted(servers, 'parameter server')}; 'ctrpipe status' tells of moves"
+        )
     session.show(
         {
             "run_folder": job.run_folder,
@@ -78,3 +80,8 @@ def scale(
         },
         lambda: typer.echo("\n".join(told)),
     )
+
+
+def spoken_wanted(number: int, what: str) -> str:
+    """How many of something are wanted, with the verb."""
+    return f"{number} {what}{' is' if number == 1 else 's are'} wanted"

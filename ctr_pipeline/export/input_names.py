@@ -1,8 +1,8 @@
 """Names of the servable model's inputs.
 
 TensorFlow makes an input's name a parameter of a function and a name in the graph: ASCII letters,
-digits and underscores. A column of such a name keeps it; another gets the nearest such name, and
-the model card says which.
+digits and underscores. A column of such a name keeps it; another gets the nearest such name, or is
+called by its place where no letter of its name is left; the model card says which.
 """
 
 import keyword
@@ -24,10 +24,13 @@ def choose_input_names(columns: Iterable[str]) -> dict[str, str]:
         if _is_allowed(column) and column.lower() not in taken:
             chosen[column] = column
             taken.add(column.lower())
-    for column in columns:
+    for place, column in enumerate(columns, 1):
         if column in chosen:
             continue
         plain = re.sub(r"[^A-Za-z0-9_]", "_", column)
+        if not re.search(r"[A-Za-z]", plain):
+            # Of Chinese or Cyrillic letters there would be a row of underscores.
+            plain = re.sub(r"_+", "_", plain).strip("_") or str(place)
         if not _is_allowed(plain):
             plain = f"column_{plain}"
         name, number = plain, 2

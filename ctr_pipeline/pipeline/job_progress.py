@@ -29,6 +29,7 @@ class JobProgress:
         self._first = True
         self._title = ""
         self._task: ProgressTask | None = None
+        self._epoch: int | None = None
         self._done = 0
 
     def __enter__(self) -> Self:
@@ -71,27 +72,37 @@ class JobProgress:
         self._num_epochs_said = len(view.history)
 
     def _move_bar(self, view: JobView) -> None:
+        per_epoch = view.records.total // max(1, view.epochs)
+        trained = view.records.trained + view.records.dropped
+        if self._epoch is not None:
+            # What was trained between two looks belongs to the epoch that is over by now.
+            self._advance(min(per_epoch, trained - self._epoch * per_epoch))
         if view.state in _TRAINING_STATES:
-            per_epoch = view.records.total // view.epochs
             title = f"Training, epoch {view.epoch + 1} of {view.epochs}"
-            done = view.records.trained + view.records.dropped - view.epoch * per_epoch
-            self._switch(title, per_epoch, "rows")
+            done = trained - view.epoch * per_epoch
+            self._switch(title, per_epoch, "rows", epoch=view.epoch)
         elif view.state in {"validating", "scoring"}:
             self._switch("Validation" if view.state == "validating" else "Scoring", None, "tasks")
             done = view.tasks_done
         else:
             return
+        self._advance(done)
+        if self._task is not None:
+            self._task.note(_note(view))
+
+    def _advance(self, done: int) -> None:
         if self._task is not None:
             # A rollback takes records back; the bar waits until they are trained again.
             self._task.advance(max(0, done - self._done))
             self._done = max(done, self._done)
-            self._task.note(_note(view))
 
-    def _switch(self, title: str, total: int | None, unit: str) -> None:
+    def _switch(
+        self, title: str, total: int | None, unit: str, *, epoch: int | None = None
+    ) -> None:
         if title == self._title:
             return
         self._end_task(None, None, None)
-        self._title, self._done = title, 0
+        self._title, self._done, self._epoch = title, 0, epoch
         self._task = self._progress.task(title, total=total, unit=unit)
         self._task.__enter__()
 

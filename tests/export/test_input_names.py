@@ -28,3 +28,15 @@ def test_names_are_allowed_and_unique(columns: list[str]) -> None:
     for name in names.values():
         assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
         assert not keyword.iskeyword(name)
+
+
+def test_without_a_letter_left_a_column_is_called_by_its_place() -> None:
+    assert choose_input_names(["user", "пол", "日付", "日付1", "🙂", "7", "column_2"]) == {
+        "user": "user",
+        "пол": "column_2_2",
+        "日付": "column_3",
+        "日付1": "column_1",
+        "🙂": "column_5",
+        "7": "column_7",
+        "column_2": "column_2",
+    }

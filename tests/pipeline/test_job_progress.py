@@ -32,7 +32,7 @@ def test_epochs_are_bars_with_validation_between_them():
     told, _ = show(
         view("waiting"),
         view(trained=300),
-        view("checkpointing", trained=1000),
+        view("checkpointing", trained=900),
         view("validating", trained=1000, tasks_done=3),
         view(epoch=1, trained=1500, history=(RECORD,)),
         view("finished", epoch=1, trained=2000, history=(RECORD, replace(RECORD, epoch=1))),
@@ -40,7 +40,7 @@ def test_epochs_are_bars_with_validation_between_them():
     assert [(task.name, task.done, task.total) for task in told.tasks] == [
         ("Training, epoch 1 of 2", 1000, 1000),
         ("Validation", 3, None),
-        ("Training, epoch 2 of 2", 500, 1000),
+        ("Training, epoch 2 of 2", 1000, 1000),
     ]
     assert all(task.ended for task in told.tasks)
     assert told.said == [

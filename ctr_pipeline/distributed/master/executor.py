@@ -221,7 +221,9 @@ class JobExecutor:
         if step is None:
             return
         if step.scale is not None:
-            _LOGGER.info("%s workers are wanted: %s", step.scale.target_workers, step.reason)
+            number = step.scale.target_workers
+            wanted = "1 worker is" if number == 1 else f"{number} workers are"
+            _LOGGER.info("%s wanted: %s", wanted, step.reason)
             self.submit(step.scale)
         for worker in step.stragglers:
             self.announce(f"worker {worker} stays far behind the others", "it is replaced")
