@@ -1,4 +1,4 @@
-"""Progress as plain lines, for logs and pipes: soon after the start, every ten seconds, at the end."""
+"""Progress as plain lines, for logs and pipes: soon, every ten seconds, at the end."""
 
 import logging
 import sys
