@@ -110,8 +110,9 @@ def load_config(
     if (path / RESOLVED_CONFIG).is_file():
         path /= RESOLVED_CONFIG
     text = read_yaml_text(path)
+    is_own = path.name == RESOLVED_CONFIG and (path.parent / RUN_LOCK).exists()
     try:
-        values, source = parse_yaml(text, str(path))
+        values, source = parse_yaml(text, str(path), is_written=is_own)
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError([syntax_problem(error, str(path))]) from error
     if values is None:
@@ -121,7 +122,7 @@ def load_config(
         message = f"expected keys such as data: and output:, found {describe(values)}"
         raise ConfigError([ConfigProblem(str(path), "", message)])
     source.values = values
-    if path.name == RESOLVED_CONFIG and (path.parent / RUN_LOCK).exists():
+    if is_own:
         values["output"] = str(path.parent)
         given = values.pop(GIVEN_FEATURES, None)
         if given is not None and not any(_sets_output(override) for override in overrides):

@@ -16,7 +16,7 @@ from ctr_pipeline.config.key_paths import KeyPath, render_key_path
 from ctr_pipeline.errors import ConfigProblem
 
 MAX_VALUES = 200_000
-"""Bound on values after aliases are followed, so that a small file cannot fill the memory."""
+"""Bound on values that aliases make of a small file, so that it cannot fill the memory."""
 
 _MERGE = "tag:yaml.org,2002:merge"
 _SCALARS: tuple[tuple[str, str, str], ...] = (
@@ -46,6 +46,15 @@ class ConfigLoader(yaml.SafeLoader):
 for _tag, _pattern, _first in _SCALARS:
     _characters: list[str] = [*_first, ""] if _tag.endswith("null") else [*_first]
     ConfigLoader.add_implicit_resolver(_tag, re.compile(rf"^(?:{_pattern})$"), _characters)
+
+
+class WrittenConfigLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same for what `dump_yaml` wrote: libyaml reads it in a fraction of the time.
+
+    Configs of people are read in Python, which explains what is wrong and takes any nesting.
+    """
+
+    yaml_implicit_resolvers = ConfigLoader.yaml_implicit_resolvers
 
 
 class ConfigDumper(yaml.SafeDumper):
@@ -109,17 +118,26 @@ class Source:
         )
 
 
-def parse_yaml(text: str, name: str) -> tuple[Any, Source]:
+def parse_yaml(text: str, name: str, *, is_written: bool = False) -> tuple[Any, Source]:
     """The value of a YAML text and a `Source` that holds its places and its problems.
+
+    Args:
+        text: The text.
+        name: Of its file, for places.
+        is_written: By `dump_yaml`, and not by a person.
 
     Raises:
         yaml.YAMLError: The text is not YAML.
     """
     source = Source(name, {})
-    loader = ConfigLoader(text)
+    loader = WrittenConfigLoader(text) if is_written else ConfigLoader(text)
     try:
         node = loader.get_single_node()
-        value = None if node is None else _Builder(loader, source).build(node, ())
+        value = (
+            None
+            if node is None
+            else _Builder(loader, source, MAX_VALUES + len(text)).build(node, ())
+        )
     finally:
         loader.dispose()
     return value, source
@@ -129,16 +147,20 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Source]:
 class _Builder:
     """Walks YAML nodes into plain values, noting places and problems."""
 
-    loader: ConfigLoader
+    loader: ConfigLoader | WrittenConfigLoader
     source: Source
+    most_values: int
     num_values: int = 0
     open_nodes: set[int] = field(default_factory=set)
 
     def build(self, node: yaml.Node, path: KeyPath) -> Any:
         self.num_values += 1
-        if self.num_values > MAX_VALUES:
+        if self.num_values > self.most_values:
             raise yaml.constructor.ConstructorError(
-                None, None, f"more than {MAX_VALUES:,} values, counting aliases", node.start_mark
+                None,
+                None,
+                f"more than {self.most_values:,} values, counting aliases",
+                node.start_mark,
             )
         self.source.places.setdefault(path, self._place(node))
         if isinstance(node, yaml.ScalarNode):

@@ -5,6 +5,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.config import yaml_source
 from ctr_pipeline.config.yaml_source import dump_yaml, parse_yaml
 
 
@@ -117,8 +118,11 @@ SCALARS = st.one_of(
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1), SCALARS | st.lists(SCALARS, max_size=4)))
 def test_what_is_written_is_read_back(values):
-    parsed, _ = parse_yaml(dump_yaml(values), "c.yaml")
+    parsed, source = parse_yaml(dump_yaml(values), "c.yaml")
     assert (parsed or {}) == values
+    by_libyaml, other = parse_yaml(dump_yaml(values), "c.yaml", is_written=True)
+    assert by_libyaml == parsed
+    assert other.places == source.places
 
 
 @settings(max_examples=50, deadline=None)
@@ -126,3 +130,12 @@ def test_what_is_written_is_read_back(values):
 def test_other_yaml_readers_see_the_same_texts(values):
     texts = {key: value for key, value in values.items() if isinstance(value, str)}
     assert (yaml.safe_load(dump_yaml(texts)) or {}) == texts
+
+
+def test_a_large_file_may_hold_many_values_and_a_small_one_may_not_stand_for_them(monkeypatch):
+    monkeypatch.setattr(yaml_source, "MAX_VALUES", 50)
+    many = list(range(1000))
+    assert parse_yaml(f"a: {many}", "c.yaml")[0] == {"a": many}
+    bomb = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\nb: &b [*a, *a, *a, *a, *a, *a]\nc: [*b, *b, *b, *b]\n"
+    with pytest.raises(yaml.YAMLError, match="values, counting aliases"):
+        parse_yaml(bomb, "c.yaml")
