@@ -143,7 +143,7 @@ class Source:
                 raise self._no_column(name, key)
 
     def _no_column(self, name: str, key: str) -> DataError:
-        near = difflib.get_close_matches(name, self.column_names, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name, self.column_names, n=3)
         shown = ", ".join(f"'{column}'" for column in self.column_names[:8])
         dots = ", …" if len(self.column_names) > 8 else ""
         if near:

@@ -365,3 +365,15 @@ def test_a_large_file_is_looked_at_in_part(tmp_path):
     source = inspect(path)
     assert source.head.num_rows == pytest.approx(4 * 2**20 / 4, rel=0.01)
     assert np.all(source.head["n"].to_numpy() < 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("lable", "Did you mean 'label'?"), ("age", "Name the right column; if the file has no hea")],
+)
+def test_a_column_is_suggested_if_it_is_like_the_one_that_is_missing(tmp_path, name, remedy):
+    path = tmp_path / "rows.csv"
+    path.write_text("race,label\na,1\nb,0\n")
+    with pytest.raises(DataError) as caught:
+        inspect_source(DataConfig(train=str(path), label=name))
+    assert caught.value.remedy.startswith(remedy)
