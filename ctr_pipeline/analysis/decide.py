@@ -4,6 +4,7 @@ Reasons are sentences for a person. They tell counts, shares and ratios, never v
 since a column may be sensitive.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -361,7 +362,10 @@ def _between_categories(column: ColumnStatistics) -> tuple[float, ...]:
     values = sorted(float(top.value) for top in column.top_values)
     if not all(value.is_integer() for value in values):
         return ()
-    return tuple((low + high) / 2 for low, high in pairwise(values))
+    # Between neighbouring floats there is none.
+    return tuple(
+        max((low + high) / 2, math.nextafter(low, math.inf)) for low, high in pairwise(values)
+    )
 
 
 def _describe_tail(column: ColumnStatistics, moments: Moments) -> str | None:

@@ -4,8 +4,9 @@ An id tells something by being itself, a measure by lying near others. So each r
 other rows in three ways, as `information` does it: by those that have the same value; by those in
 the same interval of neighbouring values; and by those of them that have another value. Of intervals
 there are as many as tell most. What a way tells is a mean over rows; rows of one value are one
-draw, so its standard error is that of a mean over clusters (Liang and Zeger, Longitudinal data
-analysis using generalized linear models, Biometrika 73 (1986), section 2).
+draw, so its standard error is that of a sum over clusters (Liang and Zeger, Longitudinal data
+analysis using generalized linear models, Biometrika 73 (1986), section 2), of mean 0: it is to be
+told from nothing.
 
 Where clicks are too few to tell, how often values occur may: measures have smooth frequencies, and
 those of ids jump from one to the next. The names of columns play no part.
@@ -63,7 +64,6 @@ class WholeNumbers:
         num_rows: Rows with a value and a label that it rests on.
         num_values: Different values among them.
         by_value: Share of the label's entropy that single values explain, 0 to 1.
-        value_error: Standard error of that.
         by_interval: Share that intervals of neighbouring values explain.
         by_others: Share that the other values of these explain.
         others_error: Standard error of that.
@@ -76,7 +76,6 @@ class WholeNumbers:
     num_rows: int
     num_values: int
     by_value: float
-    value_error: float
     by_interval: float
     by_others: float
     others_error: float
@@ -87,31 +86,29 @@ class WholeNumbers:
 
     @property
     def nature(self) -> Nature:
-        """Measures if intervals explain more; ids if values do, and nothing follows from others."""
+        """Measures if intervals explain more; ids if values do, and others nearby say little."""
         if self.lead < -_BEYOND_CHANCE * self.lead_error:
             return Nature.MEASURE
-        is_id = self.tells and not self._is_ordered and self.num_values > FEW_VALUES
+        is_id = self._is_ahead and not self._is_ordered and self.num_values > FEW_VALUES
         return Nature.ID if is_id else Nature.BOTH
 
     @property
-    def tells(self) -> bool:
-        """Whether single values explain something, beyond chance."""
-        return self.by_value > _BEYOND_CHANCE * self.value_error
+    def could_be_ids(self) -> bool:
+        """Whether their frequencies alone say that they are ids, though clicks do not."""
+        return self.nature is Nature.BOTH and self.is_uneven and not self._is_ordered
 
     @property
-    def could_be_ids(self) -> bool:
-        """Whether their frequencies alone say that they are ids."""
-        return self.is_uneven and not self.tells and not self._is_ordered
+    def _is_ahead(self) -> bool:
+        return self.lead > _BEYOND_CHANCE * self.lead_error
 
     @property
     def _is_ordered(self) -> bool:
-        least = max(_MOST_ORDER * self.by_value, _BEYOND_CHANCE * self.others_error)
-        return self.by_others > least
+        return self.by_others > max(_MOST_ORDER * self.by_value, self.others_error)
 
     @property
     def need_fine_intervals(self) -> bool:
         """Whether intervals of many values hide what single values tell."""
-        return self.by_value > _FAR_AHEAD * self.by_interval
+        return self._is_ahead and self.by_value > _FAR_AHEAD * self.by_interval
 
     @property
     def are_texts(self) -> bool:
@@ -156,18 +153,15 @@ def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers |
         by_others_V = max((counts.gains_by_others(groups_V) for groups_V in intervals), key=np.sum)
 
     def mean_and_error(gains_V: _Floats) -> tuple[float, float]:
-        mean = float(gains_V.sum()) / num_rows
-        deviation = math.sqrt(float(((gains_V - mean * rows_V) ** 2).sum()))
-        return mean / entropy, deviation / num_rows / entropy
+        scale = num_rows * entropy
+        return float(gains_V.sum()) / scale, math.sqrt(float((gains_V**2).sum())) / scale
 
-    by_value, value_error = mean_and_error(by_value_V)
     by_others, others_error = mean_and_error(by_others_V)
     lead, lead_error = mean_and_error(by_value_V - by_interval_V)
     return WholeNumbers(
         num_rows=len(labels_N),
         num_values=len(values_V),
-        by_value=by_value,
-        value_error=value_error,
+        by_value=mean_and_error(by_value_V)[0],
         by_interval=mean_and_error(by_interval_V)[0],
         by_others=by_others,
         others_error=others_error,

@@ -158,16 +158,20 @@ def test_few_whole_numbers_are_categories(decide):
             "kind": [float((0, 3, 7)[index % 3]) for index in range(ROWS)],
             "half": [(0.5, 1.0)[index % 2] for index in range(ROWS)],
             "many": [float(index % 300) for index in range(ROWS)],
+            # As many as there are floats from the smallest to the largest.
+            "huge": [1e17 + 16.0 * (index % 5) for index in range(ROWS)],
         }
     )
     assert features["kind"].id == (Bucketize(boundaries=(1.5, 5.0)),)
+    huge = features["huge"].id[0].boundaries
+    assert [sum(one >= cut for cut in huge) for one in 1e17 + 16.0 * np.arange(5)] == [*range(5)]
     for column in ("half", "many"):
         assert features[column].id == (Bucketize(quantiles=30),)
 
 
 def judged(**found):
     shares = {"by_value": 0.03, "by_interval": 0.002, "by_others": 0.0, "lead": 0.028}
-    errors = {"value_error": 0.004, "others_error": 0.004, "lead_error": 0.004}
+    errors = {"others_error": 0.004, "lead_error": 0.004}
     return WholeNumbers(num_rows=900, num_values=300, **(shares | errors | found))
 
 
