@@ -535,7 +535,7 @@ def _shown(run: _Run, found: Mapping[str, Any]) -> page.ComparedRun:
                 valid_logloss=record.valid_logloss,
                 valid_auc=record.valid_auc,
             )
-            for record in load_history(run.folder.history)
+            for record in load_history(_history_of(run.folder))
         ),
         num_training_rows=training.num_refit_rows() or metrics.num_rows.get("train"),
         num_epochs=training.epochs,
@@ -548,10 +548,21 @@ def _shown(run: _Run, found: Mapping[str, Any]) -> page.ComparedRun:
     )
 
 
+def _history_of(run: RunFolder) -> Path:
+    """The learning curve of a run; of an ensemble, that of its first model."""
+    trained = run.trained_folders()
+    return trained[0].history if trained and not run.history.exists() else run.history
+
+
 def _notes(runs: Sequence[_Run]) -> tuple[str, ...]:
     """What else is not alike: rows of the learning curves, rows trained on."""
     first = runs[0]
-    notes = []
+    notes = [
+        f"{run.name} is an ensemble of {len(run.metrics.training.members)} models: its learning "
+        "curve is that of the first, all else is of all together."
+        for run in runs
+        if run.metrics.training.members
+    ]
     for run in runs[1:]:
         ours, theirs = run.metrics.valid, first.metrics.valid
         if ours is None or theirs is None:

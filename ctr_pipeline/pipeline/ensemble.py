@@ -61,6 +61,13 @@ def member_configs(config: Config) -> tuple[Config, ...]:
     )
 
 
+def num_rows_made(rows: TrainedRows) -> int:
+    """Rows that training made; of an ensemble, those of all its models, as their parameters are."""
+    if isinstance(rows, JoinedRows):
+        return sum(member.num_rows for member in rows.members)
+    return rows.num_rows
+
+
 class JoinedRows:
     """Rows of the members as rows of one table: values side by side, zeros where one has no row.
 
@@ -70,7 +77,7 @@ class JoinedRows:
     """
 
     def __init__(self, members: Sequence[TrainedRows], width: int) -> None:
-        self._members = tuple(members)
+        self.members = tuple(members)
         self._width = width
 
     @cached_property
@@ -80,18 +87,18 @@ class JoinedRows:
 
     def memory_bytes(self) -> int:
         """Memory that the members' rows take."""
-        return sum(member.memory_bytes() for member in self._members)
+        return sum(member.memory_bytes() for member in self.members)
 
     def spilled_bytes(self) -> int:
         """What of them lies in files."""
-        return sum(member.spilled_bytes() for member in self._members)
+        return sum(member.spilled_bytes() for member in self.members)
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
         """All rows by ascending key, in blocks of at most `block_rows` (or one row a member)."""
-        share = max(1, block_rows // len(self._members))
-        for taken in take_together([member.iterate_rows(share) for member in self._members]):
+        share = max(1, block_rows // len(self.members))
+        for taken in take_together([member.iterate_rows(share) for member in self.members]):
             keys = np.unique(np.concatenate([rows.keys for _, rows in taken]))
-            values = np.zeros((len(keys), self._width * len(self._members)), np.float32)
+            values = np.zeros((len(keys), self._width * len(self.members)), np.float32)
             for number, rows in taken:
                 first = number * self._width
                 places = np.searchsorted(keys, rows.keys)
@@ -100,5 +107,5 @@ class JoinedRows:
 
     def release(self) -> None:
         """Forgets the rows of all members."""
-        for member in self._members:
+        for member in self.members:
             member.release()

@@ -97,6 +97,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
             page.StageTiming(stage=stage, seconds=seconds)
             for stage, seconds in total_seconds(sessions).items()
         ),
+        is_finished=False,
         notes=(missing, *session_notes(sessions)),
     ), missing
 

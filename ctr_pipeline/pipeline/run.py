@@ -504,6 +504,7 @@ def _prepare_as_trained(
 
 def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunResult:
     """The stages after training."""
+    from ctr_pipeline.pipeline.ensemble import num_rows_made
     from ctr_pipeline.pipeline.evaluation_stage import (
         run_evaluation,
         run_importance,
@@ -533,7 +534,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
     )
     metrics: dict[str, Any] = {split: result.to_metrics() for split, result in results.items()}
     # Before the export, which releases them.
-    num_rows = model.rows.num_rows if model.rows is not None else 0
+    num_rows = num_rows_made(model.rows) if model.rows is not None else 0
     num_row_bytes = model.rows.memory_bytes() if model.rows is not None else 0
     num_spilled_bytes = model.rows.spilled_bytes() if model.rows is not None else 0
     export_folder, proof = run_export(

@@ -286,6 +286,7 @@ class ReportData(_Frozen):
         job: None if one process did it all.
         ensemble: Its models; empty for one model. Learning curves are then the first one's.
         num_refit_rows: Training and validation rows, if what is tested was trained on both.
+        is_finished: Whether the run came to its end; else rows may be held out, but not measured.
         notes: More sentences for the reader.
     """
 
@@ -318,6 +319,7 @@ class ReportData(_Frozen):
     job: JobSummary | None = None
     ensemble: tuple[EnsembleMember, ...] = ()
     num_refit_rows: int | None = None
+    is_finished: bool = True
     notes: tuple[str, ...] = ()
 
     @property
@@ -434,8 +436,9 @@ class ComparedRun(_Frozen):
         num_epochs: Passes over them.
         best_epoch: Which was kept; counts from 1.
         training_seconds: Of the stage, all epochs and their validation.
-        num_dense_parameters: Of the network.
-        num_embedding_rows: Made by training; None if they lay with other processes.
+        num_dense_parameters: Of the network, of all models of an ensemble.
+        num_embedding_rows: Made by training, of all models of an ensemble; None if they lay with
+            other processes.
         not_compared: Why its test rows are not compared with those of the first run, as the end of
             a sentence that begins with its name; None if they are.
         auc_difference: To the first run; None for the first, and where nothing can be compared.

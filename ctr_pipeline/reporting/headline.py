@@ -74,6 +74,8 @@ def summary_sentence(data: ReportData) -> str:
     train = next((split.num_rows for split in data.splits if split.name == "train"), None)
     num_rows = data.num_refit_rows or train
     learned = f"{title} learned from {count_text(num_rows)} rows" if num_rows else title
+    if result is None and not data.is_finished:
+        return f"{title}, which is not finished: nothing has measured it yet."
     if result is None:
         return f"{learned}. No rows were held out to measure it."
     gain = 1 - result.logloss / result.baseline_logloss

@@ -215,6 +215,23 @@ def test_runs_without_test_rows(good, noisy):
     assert run.valid.num_rows == 2000
 
 
+def test_an_ensemble_has_the_curve_of_its_first_model(tmp_path, good):
+    folder = write_run(tmp_path / "both", *scored_rows())
+    for number in range(2):
+        member = folder / "members" / str(number)
+        (member / "checkpoints").mkdir(parents=True)
+        text = (folder / "history.csv").read_text()
+        (member / "history.csv").write_text(text if number == 0 else text.splitlines()[0] + "\n")
+    (folder / "history.csv").unlink()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["training"]["members"] = [{"model": "deepfm"}, {"model": "dcn"}]
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    shown = compare_runs([good, folder], progress=SilentProgress()).shown
+    assert len(shown.runs[1].history) == len(shown.runs[0].history) == 3
+    (note,) = shown.notes
+    assert note.startswith("both is an ensemble of 2 models: its learning curve is that of the")
+
+
 def test_other_validation_rows_are_noted(tmp_path, good):
     other = write_run(tmp_path / "b", *scored_rows(0.1), valid=scored_rows(num_rows=100))
     (note,) = compare(good, other).notes

@@ -9,7 +9,7 @@ from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline.ensemble import JoinedRows, member_configs
+from ctr_pipeline.pipeline.ensemble import JoinedRows, member_configs, num_rows_made
 
 WIDTH = 2
 
@@ -113,6 +113,10 @@ class Rows:
         self.values = dict(sorted(values.items()))
         self.released = False
 
+    @property
+    def num_rows(self):
+        return len(self.values)
+
     def memory_bytes(self):
         return len(self.values)
 
@@ -146,6 +150,8 @@ def test_joined_rows_are_those_of_a_dictionary(members, block_rows):
     blocks = list(rows.iterate_rows(block_rows))
     keys = sorted({key for member in members for key in member})
     assert rows.num_rows == len(keys)
+    assert num_rows_made(rows) == sum(map(len, members))
+    assert num_rows_made(rows.members[0]) == len(members[0])
     assert rows.memory_bytes() == sum(map(len, members))
     assert rows.spilled_bytes() == 2 * sum(map(len, members))
     assert [key for block in blocks for key in block.keys.tolist()] == keys

@@ -312,6 +312,9 @@ def test_a_page_of_a_run_that_is_not_finished_shows_what_there_is(tmp_path, caps
     text = page.read_text(encoding="utf-8")
     assert missing.startswith("This run is not finished: test metrics, importance")
     assert "This run is not finished" in text
+    assert "nothing has measured it yet" in text
+    assert "held-out rows" not in text
+    assert "were held out" not in text
     assert "Validation AUC by epoch" in text
     assert main(["report", str(folder)]) == 0
     assert "is not finished" in capsys.readouterr().out

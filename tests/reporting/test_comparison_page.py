@@ -199,3 +199,15 @@ def test_hostile_names_and_settings_stay_texts(text):
     page = assert_well_formed(render_comparison(data))
     assert "script" not in page.tags
     assert "img" not in page.tags
+
+
+def test_equal_curves_do_not_hide_each_other():
+    """Later runs are drawn over earlier ones, with gaps that show those."""
+    page = render_comparison(
+        ComparisonData(created=datetime.now(UTC), runs=(compared("a"), compared("b")), repeats=10)
+    )
+    assert 'class="line of-run run0"' in page
+    assert 'class="line of-run run1"' in page
+    for run in range(1, MAX_DRAWN):
+        rules = [line for line in page.splitlines() if f".line.run{run}" in line]
+        assert any("stroke-dasharray" in line for line in rules)

@@ -404,3 +404,11 @@ def test_many_features_stay_within_a_few_megabytes():
     assert "Charts are drawn for the first 400 features" in page.text
     assert "C400" in page.text
     assert len(html) < 6_000_000
+
+
+def test_on_a_narrow_screen_drift_says_what_its_figures_are(full):
+    narrow = full[full.index("@media (max-width: 820px)") :]
+    assert ".drift-head { display: none; }" in narrow
+    assert ".drift-row > summary .n::before { content: attr(data-label)" in narrow
+    for label in ("Index", "Missing", "New values (expected)"):
+        assert f'data-label="{label}"' in full
