@@ -666,6 +666,12 @@ class EmbeddingTraining(Section):
         ),
         description="The embedding of each id.",
     )
+    shrink_by_column: bool = Field(
+        default=True,
+        description="Raise linear.l2.strength, where it is above 0 and its count_power is 1, in "
+        "columns that tell little about the click: up to what makes their click rates foretell "
+        "rows best that these were not made from.",
+    )
     admit_after: int = Field(
         default=1,
         ge=1,

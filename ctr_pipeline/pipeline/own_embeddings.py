@@ -6,7 +6,13 @@ from itertools import count
 from typing import Any, Literal
 
 from ctr_pipeline.config.merging import merge_entries
-from ctr_pipeline.config.models import Config, EmbeddingEntry, OwnSegment, SegmentConfig
+from ctr_pipeline.config.models import (
+    Config,
+    EmbeddingEntry,
+    EmbeddingTraining,
+    OwnSegment,
+    SegmentConfig,
+)
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 
 
@@ -40,9 +46,20 @@ class OwnEmbedding:
             return min(full, next(dim for dim in count(1) if dim**4 >= num_ids))
         return self.dimension
 
-    def linear_of(self, common: SegmentConfig) -> SegmentConfig:
-        """The training of the linear weight, with what is common where nothing is said."""
-        return _with_own(common, self.linear)
+    def linear_of(self, common: EmbeddingTraining, prior_precision: float | None) -> SegmentConfig:
+        """The training of the linear weight, with what is common where nothing is said.
+
+        Args:
+            common: Of all tables.
+            prior_precision: Of the table's weights, by its columns; None: not known.
+        """
+        linear = common.linear
+        is_comparable = linear.l2.strength > 0 and linear.l2.count_power == 1
+        if common.shrink_by_column and is_comparable and prior_precision is not None:
+            strength = max(linear.l2.strength, prior_precision)
+            l2 = linear.l2.model_copy(update={"strength": strength})
+            linear = linear.model_copy(update={"l2": l2})
+        return _with_own(linear, self.linear)
 
     def vector_of(self, common: SegmentConfig) -> SegmentConfig:
         """The training of the vector, with what is common where nothing is said."""

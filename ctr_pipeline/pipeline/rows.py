@@ -19,7 +19,7 @@ from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
 from ctr_pipeline.pipeline.own_embeddings import OwnEmbedding, own_embeddings
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, TablePlan
 from ctr_pipeline.training.lookup import SavedRows
 
 
@@ -105,7 +105,7 @@ def table_specs(config: Config, plan: PreprocessingPlan) -> list[TableSpec]:
     common = segment_specs(config.model, config.train)
     tables = []
     for table in plan.tables:
-        segments = _own_segments(config, owns[table.name], table.num_ids)
+        segments = _own_segments(config, owns[table.name], table)
         tables.append(
             TableSpec(table.name, table.num_ids, None if segments == common else segments)
         )
@@ -205,12 +205,12 @@ def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:
 
 
 def _own_segments(
-    config: Config, own: OwnEmbedding, num_ids: int
+    config: Config, own: OwnEmbedding, table: TablePlan
 ) -> tuple[SegmentSpec, SegmentSpec]:
     embeddings = config.train.embeddings
-    dimension = own.dimension_of(config.model.embedding_dim, num_ids)
+    dimension = own.dimension_of(config.model.embedding_dim, table.num_ids)
     return (
-        _segment("linear", 1, own.linear_of(embeddings.linear)),
+        _segment("linear", 1, own.linear_of(embeddings, table.prior_precision)),
         _segment("vector", dimension, own.vector_of(embeddings.vector)),
     )
 

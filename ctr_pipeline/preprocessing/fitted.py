@@ -266,6 +266,9 @@ class FieldPlan(_Frozen):
         first: Makes a number of a text column, before the step; None: the step takes the column.
         sequence: How a text is cut into elements; None if it is one value.
         table: The embedding table that ids are of; None: that of the field's own name.
+        prior_precision: Of the linear weight of an id, as far as the column alone tells: that of
+            the m rows of the overall click rate p with which the rates of its values foretell
+            other rows best (`LabelInformation`), m p (1 - p); None where that is not known.
     """
 
     name: str
@@ -277,6 +280,7 @@ class FieldPlan(_Frozen):
     first: TextStep | None = None
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
     table: str | None = Field(default=None, exclude_if=is_none)
+    prior_precision: float | None = Field(default=None, exclude_if=is_none)
 
     @property
     def table_name(self) -> str:
@@ -320,10 +324,12 @@ class TablePlan(_Frozen):
         name: Unique; that of its field, or of what several fields share.
         num_ids: Ids are in [0, num_ids); of several fields, those of the one that has most: a
             sequence has a padding id after all others.
+        prior_precision: Of a linear weight, the least of its fields; None where one is not known.
     """
 
     name: str
     num_ids: int
+    prior_precision: float | None = None
 
 
 class PreprocessingPlan(_Frozen):
@@ -387,11 +393,19 @@ class PreprocessingPlan(_Frozen):
     @property
     def tables(self) -> tuple[TablePlan, ...]:
         """The embedding tables, in the order of their first fields."""
-        num_ids: dict[str, int] = {}
+        fields: dict[str, list[FieldPlan]] = {}
         for field in self.fields:
-            name = field.table_name
-            num_ids[name] = max(num_ids.get(name, 0), field.num_ids)
-        return tuple(TablePlan(name=name, num_ids=size) for name, size in num_ids.items())
+            fields.setdefault(field.table_name, []).append(field)
+        return tuple(
+            TablePlan(
+                name=name,
+                num_ids=max(field.num_ids for field in sharing),
+                prior_precision=None
+                if any(field.prior_precision is None for field in sharing)
+                else min(field.prior_precision or 0.0 for field in sharing),
+            )
+            for name, sharing in fields.items()
+        )
 
     @property
     def has_table_a_slot(self) -> bool:

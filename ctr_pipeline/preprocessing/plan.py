@@ -73,6 +73,8 @@ from ctr_pipeline.preprocessing.intervals import (
 from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.statistics import Moments, Statistics, VocabularyStatistics
 
+SAYS_NOTHING = 16384.0
+"""Rows of the overall click rate for a column whose values foretell nothing with 4096 of them."""
 DEFAULT_FOLDS = 5
 """Of `target_encode`: four fifths of the rows encode each row."""
 
@@ -221,7 +223,21 @@ class _Fit:
             step=step,
             first=self.text_step(chain),
             sequence=spec.sequence,
+            prior_precision=self._prior_precision(spec, chain),
         )
+
+    def _prior_precision(self, spec: FeatureSpec, chain: tuple[AnyTransform, ...]) -> float | None:
+        """What the column says about the click, where the ids are of what it was judged by."""
+        information = self._statistics.column(self._column).label_information
+        first = chain[0]
+        is_judged = spec.sequence is None and (
+            not first.kind.takes_text or isinstance(first, Vocabulary | Hash)
+        )
+        if information is None or not is_judged:
+            return None
+        rate = self._statistics.label_rate
+        smoothing = information.smoothing
+        return (SAYS_NOTHING if smoothing is None else smoothing) * rate * (1.0 - rate)
 
     def standardize(
         self, transform: Standardize, before: tuple[AnyTransform, ...]

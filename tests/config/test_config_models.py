@@ -114,6 +114,7 @@ KEYS = {
     "train.learning_rate_schedule.name": ("cosine", "linear"),
     "train.learning_rate_schedule.warmup_steps": (10, -1),
     "train.learning_rate_schedule.decay_steps": (10, 0),
+    "train.embeddings.shrink_by_column": (False, 3),
     "train.embeddings.admit_after": (3, 0),
     "train.embeddings.evict_after": (1000, 0),
     "train.embeddings.memory_limit_gb": (0.5, 0),

@@ -18,7 +18,7 @@ from ctr_pipeline.pipeline.rows import field_dims, row_layout, segment_specs, ta
 from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan
 
 
-def field(name, *, column=None, table=None, num_ids=11):
+def field(name, *, column=None, table=None, num_ids=11, prior_precision=None):
     return FieldPlan(
         name=name,
         column=column or name,
@@ -27,6 +27,7 @@ def field(name, *, column=None, table=None, num_ids=11):
         num_ids=num_ids,
         step=FittedHash(num_bins=num_ids - 1, missing_id=num_ids - 1),
         table=table,
+        prior_precision=prior_precision,
     )
 
 
@@ -65,6 +66,44 @@ def test_what_is_not_said_is_as_in_train():
     assert own.segments[1].l2_strength == vector.l2_strength
     assert own.segments[1].dim == vector.dim
     assert len(row_layout(config, plan_of(field("a"), field("b"))).groups) == 2
+
+
+def test_linear_weights_are_shrunk_as_their_columns_tell_little_about_the_click():
+    plan = plan_of(
+        field("much", prior_precision=2.5),
+        field("little", prior_precision=40.0),
+        field("unknown"),
+        field("told", prior_precision=40.0),
+        field("one", table="both", prior_precision=80.0),
+        field("other", table="both", prior_precision=50.0),
+    )
+    entries = ["auto", {"columns": "told", "embedding": OWN}]
+    config = config_of(entries)
+    common = segment_specs(config.model, config.train)
+    tables = {table.name: table.segments for table in table_specs(config, plan)}
+    assert {name: (one or common)[0].l2_strength for name, one in tables.items()} == {
+        "much": 10.0,
+        "little": 40.0,
+        "unknown": 10.0,
+        "told": 3.0,
+        "both": 50.0,
+    }
+    assert all((one or common)[1] == common[1] for name, one in tables.items() if name != "told")
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [
+        {"shrink_by_column": False},
+        {"linear": {"l2": {"strength": 0.0}}},
+        {"linear": {"l2": {"count_power": 2}}},
+        {"linear": {"l2": {"strength": 50.0}}},
+    ],
+)
+def test_linear_weights_of_all_columns_are_shrunk_alike_if_the_config_says_so(embeddings):
+    config = config_of("auto", train={"embeddings": embeddings})
+    (table,) = table_specs(config, plan_of(field("little", prior_precision=40.0)))
+    assert table.segments is None
 
 
 def test_what_one_feature_of_a_table_says_holds_for_all_its_rows():

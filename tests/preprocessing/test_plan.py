@@ -19,6 +19,7 @@ from ctr_pipeline.features import (
     LogRound,
     Normalize,
     RoundIdentity,
+    SequenceSpec,
     Standardize,
     TargetEncode,
     TransformKind,
@@ -32,7 +33,14 @@ from ctr_pipeline.preprocessing.fitted import (
     load_plan,
     raw_signature,
 )
-from ctr_pipeline.preprocessing.plan import ID_FITS, NUMBER_FITS, TEXT_FITS, plan_preprocessing
+from ctr_pipeline.preprocessing.plan import (
+    ID_FITS,
+    NUMBER_FITS,
+    SAYS_NOTHING,
+    TEXT_FITS,
+    plan_preprocessing,
+)
+from ctr_pipeline.statistics import LabelInformation
 
 
 def plan_of(folder, *specs):
@@ -115,6 +123,52 @@ def test_a_column_may_be_counted_and_looked_up(tmp_path):
     assert (field.first.kind, field.step.kind, field.num_ids) == ("count_encode", "intervals", 4)
     assert field.transforms == ("count_encode", "bucketize")
     assert raw_signature(plan) == {"c": "string"}
+
+
+def test_a_linear_weight_has_the_prior_by_which_its_column_foretells_best(tmp_path):
+    specs = [
+        number_spec("n", id=[Log(), Bucketize(quantiles=4)]),
+        text_spec("v", Vocabulary()),
+        text_spec("h", Hash(buckets=10)),
+        text_spec("nothing", Vocabulary()),
+        text_spec("unjudged", Vocabulary()),
+        # Ids of these are not of the values that the column was judged by.
+        text_spec("t", Datetime(parts=("hour",))),
+        text_spec("list", Vocabulary()).model_copy(update={"sequence": SequenceSpec()}),
+        FeatureSpec(
+            column="counted",
+            column_type=ColumnType.TEXT,
+            id=(CountEncode(), Bucketize(boundaries=(1.0,))),
+        ),
+    ]
+    statistics = statistics_for(specs, tmp_path)
+    rows_of = {"nothing": None} | dict.fromkeys(["n", "v", "h", "t", "list", "counted"], 64.0)
+    judged = {
+        name: column.model_copy(
+            update={
+                "label_information": LabelInformation(
+                    information_value=0.1,
+                    mutual_information=0.1,
+                    smoothing=rows_of[name],
+                    num_groups=3,
+                )
+            }
+        )
+        for name, column in statistics.columns.items()
+        if name in rows_of
+    }
+    update = {"columns": statistics.columns | judged, "label_rate": 0.25}
+    plan = plan_preprocessing(specs, statistics.model_copy(update=update), tmp_path)
+    assert {field.name: field.prior_precision for field in plan.fields} == {
+        "n": 64 * 0.25 * 0.75,
+        "v": 64 * 0.25 * 0.75,
+        "h": 64 * 0.25 * 0.75,
+        "nothing": SAYS_NOTHING * 0.25 * 0.75,
+        "unjudged": None,
+        "t": None,
+        "list": None,
+        "counted": None,
+    }
 
 
 def test_parts_of_a_time_are_fields_of_their_own(tmp_path):
