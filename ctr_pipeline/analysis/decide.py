@@ -12,7 +12,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ctr_pipeline.analysis.leaks import describe_leak
-from ctr_pipeline.analysis.whole_numbers import Nature, WholeNumbers
+from ctr_pipeline.analysis.whole_numbers import FEW_VALUES, Nature, WholeNumbers
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, iso_seconds
 from ctr_pipeline.features import (
     AnyTransform,
@@ -25,6 +25,7 @@ from ctr_pipeline.features import (
     Log,
     SequenceSpec,
     Standardize,
+    TargetEncode,
     VectorSpec,
     Vocabulary,
 )
@@ -261,11 +262,28 @@ def _decide_text(column: ColumnStatistics, judged: WholeNumbers | None) -> tuple
     if column.num_distinct > MAX_VOCABULARY:
         max_size = MAX_VOCABULARY
         reason += f", the {MAX_VOCABULARY:,} most frequent"
-    vocabulary = Vocabulary(min_count=MIN_COUNT, max_size=max_size)
+    rate = _rate_of_value(column)
+    if rate is not None:
+        reason += (
+            f"; and as a number each value's click rate, that of a training row by other rows, "
+            f"with {_rows(round(rate.smoothing))} of the overall rate, as foretells clicks best"
+        )
     feature = FeatureSpec(
-        column=column.column, column_type=ColumnType.TEXT, id=(vocabulary,), reason=reason
+        column=column.column,
+        column_type=ColumnType.TEXT,
+        number=None if rate is None else (rate, Standardize()),
+        id=(Vocabulary(min_count=MIN_COUNT, max_size=max_size),),
+        reason=reason,
     )
     return feature, reason
+
+
+def _rate_of_value(column: ColumnStatistics) -> TargetEncode | None:
+    """The click rate as a number, for a text of many values that foretell the click by it."""
+    information = column.label_information
+    if information is None or information.smoothing is None or column.num_distinct <= FEW_VALUES:
+        return None
+    return TargetEncode(smoothing=information.smoothing)
 
 
 def _told_by(judged: WholeNumbers | None) -> str:

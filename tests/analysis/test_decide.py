@@ -15,6 +15,7 @@ from ctr_pipeline.features import (
     Log,
     SequenceSpec,
     Standardize,
+    TargetEncode,
     VectorSpec,
     Vocabulary,
 )
@@ -181,7 +182,7 @@ def judged(**found):
         (
             True,
             {},
-            None,
+            (TargetEncode(smoothing=1.0), Standardize()),
             Vocabulary(min_count=2),
             "whole numbers with 300 different values; in the first 900 rows with a value, each "
             "value by itself explains 3.00% of the log loss, intervals of neighbouring ones 0.20%, "
@@ -242,6 +243,28 @@ def test_whole_numbers_are_what_they_were_judged_to_be(decide, is_text, found, n
     features, decisions = decide(columns, LABELS[:900], whole_numbers={"c": judged(**found)})
     assert (features["c"].number, features["c"].id) == (number, (ids,))
     assert reason in decisions["c"].reason
+
+
+def test_texts_of_many_values_have_their_click_rate_as_a_number(decide):
+    random = np.random.default_rng(0)
+    clicked = random.random(2 * ROWS)
+    codes = {name: random.integers(0, num, 2 * ROWS) for name, num in (("few", 20), ("many", 21))}
+    for name, values in codes.items():
+        labels = (clicked < random.choice([0.1, 0.5], 21)[values]).tolist()
+        texts = [f"v{value}" for value in values]
+        features, decisions = decide({name: texts, "other": random.permutation(texts)}, labels)
+        assert features[name].id == features["other"].id == (Vocabulary(min_count=2),)
+        assert features["other"].number is None
+        assert "click rate" not in decisions["other"].reason
+        if name == "few":
+            assert features[name].number is None
+            continue
+        # p (1 - p) is some five times the variance of the values' rates.
+        assert features[name].number == (TargetEncode(smoothing=4.0), Standardize())
+        assert decisions[name].reason.endswith(
+            "; and as a number each value's click rate, that of a training row by other rows, "
+            "with 4 rows of the overall rate, as foretells clicks best"
+        )
 
 
 def test_text_has_a_vocabulary(decide):
