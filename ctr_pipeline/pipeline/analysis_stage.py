@@ -34,6 +34,7 @@ from ctr_pipeline.pipeline.columns import (
 from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
 from ctr_pipeline.pipeline.feature_file import save_features
 from ctr_pipeline.pipeline.header import inspect_named
+from ctr_pipeline.pipeline.plan_view import describe_decisions
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.spark_statistics import (
     collect_spark_statistics,
@@ -265,6 +266,9 @@ def _decide(
     features, left_out = complete_features(loaded, columns, source.head, profile)
     if not features:
         raise ConfigError([loaded.problem_at("features", no_feature(left_out))])
+    decided = [feature for feature in features if feature.column in columns.automatic]
+    if decided:
+        progress.say(describe_decisions(decided))
     for told in tell_left_out(left_out):
         progress.say(told)
     return features, left_out

@@ -7,7 +7,9 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.features import (
     Bucketize,
+    ColumnType,
     CountEncode,
+    Datetime,
     FeatureSpec,
     Hash,
     LogRound,
@@ -124,6 +126,29 @@ def _step_text(step: Transform) -> str:
         if name != "name" and value != defaults[name]
     ]
     return f"{step.name}({', '.join(options)})" if options else step.name
+
+
+def describe_decisions(features: Sequence[FeatureSpec]) -> str:
+    """What columns are whose features were decided by the data, in a line."""
+    counted = [_count(number, kind) for kind, number in Counter(map(_kind, features)).items()]
+    rates = sum(isinstance((feature.number or (None,))[0], TargetEncode) for feature in features)
+    told = f"; {_count(rates, 'text')} with click rates as numbers" if rates else ""
+    return f"Decided by the data: {', '.join(counted)}{told}"
+
+
+def _kind(feature: FeatureSpec) -> str:
+    if feature.sequence is not None:
+        return "list"
+    if feature.vector is not None:
+        return "vector"
+    if feature.column_type is ColumnType.NUMBER:
+        return "number"
+    is_time = feature.id is not None and isinstance(feature.id[0], Datetime)
+    return "time" if is_time else "text"
+
+
+def _count(number: int, kind: str) -> str:
+    return f"{number:,} {kind}" if number == 1 else f"{number:,} {kind}s"
 
 
 def statistics_used(feature: FeatureSpec) -> list[str]:

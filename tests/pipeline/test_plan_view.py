@@ -2,9 +2,20 @@ import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import FeatureEntry
+from ctr_pipeline.features import (
+    ColumnType,
+    Datetime,
+    FeatureSpec,
+    Log,
+    SequenceSpec,
+    Standardize,
+    TargetEncode,
+    Vocabulary,
+)
 from ctr_pipeline.pipeline.columns import spec_of
 from ctr_pipeline.pipeline.plan_view import (
     chain_text,
+    describe_decisions,
     describe_plan,
     ids_without_statistics,
     statistics_used,
@@ -73,3 +84,27 @@ def test_one_row_a_feature_with_memory():
     assert (number.num_ids, number.dimension, number.max_bytes) == (None, 0, None)
     assert number.number == "log"
     assert hashed.reason == "as the config says"
+
+
+def test_decisions_are_told_in_a_line():
+    features = [
+        FeatureSpec(
+            column="user",
+            column_type=ColumnType.TEXT,
+            number=(TargetEncode(smoothing=16.0), Standardize()),
+            id=(Vocabulary(),),
+        ),
+        FeatureSpec(column="kind", column_type=ColumnType.TEXT, id=(Vocabulary(),)),
+        FeatureSpec(column="price", column_type=ColumnType.NUMBER, number=(Log(),)),
+        FeatureSpec(column="at", column_type=ColumnType.TEXT, id=(Datetime(parts=("hour",)),)),
+        FeatureSpec(
+            column="tags",
+            column_type=ColumnType.TEXT,
+            id=(Vocabulary(),),
+            sequence=SequenceSpec(),
+        ),
+    ]
+    assert describe_decisions(features) == (
+        "Decided by the data: 2 texts, 1 number, 1 time, 1 list; 1 text with click rates as numbers"
+    )
+    assert describe_decisions(features[1:2]) == "Decided by the data: 1 text"
