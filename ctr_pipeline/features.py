@@ -138,9 +138,9 @@ class Bucketize(Transform):
     """The index of the left-closed interval that holds x; missing values have their own id.
 
     Exactly one of `boundaries`, `quantiles`, `equal_width` and `ln2` says where the intervals are
-    cut. With quantiles, all have about equally many training rows: a value that alone fills one,
-    such as a frequent 0, has an interval of its own, and what is left of the rows is cut at the
-    quantiles of the other values. A column of at most so many values has an interval for each.
+    cut. With quantiles, all have about equally many training rows: a value of at least half of
+    them, such as a frequent 0, has an interval of its own, and the other rows are cut at their own
+    quantiles. A column of at most so many values has an interval for each.
     """
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_ID
@@ -154,7 +154,7 @@ class Bucketize(Transform):
         ge=2,
         le=10_000,
         description="Cut into so many intervals of equally many training rows; an interval around "
-        "a frequent value becomes up to three.",
+        "a value of half the rows becomes up to three.",
     )
     equal_width: int | None = Field(
         default=None,

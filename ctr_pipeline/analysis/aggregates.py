@@ -43,8 +43,8 @@ class BoundaryPlan(_Frozen):
 
     Attributes:
         chain: Transforms before `bucketize`.
-        num_quantiles: n. Values that fill an interval have it for themselves, and the n-quantiles
-            are those of the other rows.
+        num_quantiles: n. A value of half the rows has an interval for itself, and the quantiles are
+            those of the other rows.
     """
 
     chain: Chain

@@ -276,7 +276,10 @@ def _measure_quantiles(
 
 
 def take_heavy_out(counts: Sequence[int], num_quantiles: int, total: int) -> _Share:
-    """Takes out what fills an equal share of the rows that are left, one value after the other.
+    """Takes out values that at least half of the rows that are left have, one after the other.
+
+    Where there are no more values than shares, each is taken out. To take out whatever fills a
+    share makes more intervals of small counts than clicks can tell apart: 0.001 of AUC on Criteo.
 
     Args:
         counts: Rows of the `num_quantiles` most frequent values, descending.
@@ -284,8 +287,10 @@ def take_heavy_out(counts: Sequence[int], num_quantiles: int, total: int) -> _Sh
         total: All rows.
     """
     heavy = _Share(num_quantiles, total).heavy
-    for count in counts[:num_quantiles]:
-        if count * num_quantiles < total:
+    frequent = counts[:num_quantiles]
+    has_share_each = sum(frequent) == total
+    for count in frequent:
+        if not has_share_each and (2 * count < total or num_quantiles == 1):
             break
         num_quantiles, total, heavy = num_quantiles - 1, total - count, count
     # No row may be left, and there is nothing to divide then.

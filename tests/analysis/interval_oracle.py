@@ -9,12 +9,16 @@ def inverted_cdf(values: np.ndarray, i: int, n: int) -> float:
 
 
 def interval_cuts(values: np.ndarray, n: int) -> tuple[float, ...]:
-    """Of n equal shares: one for each value that fills it, and the others by quantiles."""
+    """Of n shares: one for each value of half the rows that are left, others by quantiles.
+
+    Each value has one where there are no more than shares.
+    """
     rest, cuts = values, set()
+    is_each = len(np.unique(values)) <= n
     while len(rest):
         present, counts = np.unique(rest, return_counts=True)
         heaviest = present[counts.argmax()]
-        if counts.max() * n < len(rest):
+        if not is_each and (2 * counts.max() < len(rest) or n == 1):
             cuts |= {inverted_cdf(rest, i, n) for i in range(1, n)}
             break
         rest, n = rest[rest != heaviest], n - 1

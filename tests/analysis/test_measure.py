@@ -170,11 +170,21 @@ def test_boundaries_equal_numpy_on_many_rows(collect, n):
     assert found == tuple(expected.tolist())
 
 
+def test_a_value_of_a_third_of_the_rows_is_one_of_the_quantiles(collect):
+    random = np.random.default_rng(3)
+    x = random.permutation(np.concatenate([random.lognormal(2, 1.5, 2_003), np.zeros(1_000)]))
+    cuts = collect({"x": x.tolist()}, specs=[bucketized(30)]).boundaries["x"]["30"]
+    expected = np.unique(np.quantile(x, np.arange(1, 30) / 30, method="inverted_cdf"))
+    assert cuts == tuple(expected[1:].tolist())
+
+
 @pytest.mark.parametrize("heavy", [[0.0], [-7.0, 3.0], [0.0, 1e9]])
 def test_heavy_values_have_intervals_of_their_own_and_leave_the_others_to_numpy(collect, heavy):
     random = np.random.default_rng(len(heavy))
     light = random.lognormal(2, 1.5, 1_009)
-    x = random.permutation(np.concatenate([light, *(np.full(6_000, one) for one in heavy)]))
+    # Each is half of the rows that are left without those before it.
+    frequent = [np.full(size, one) for size, one in zip((14_000, 6_000), heavy, strict=False)]
+    x = random.permutation(np.concatenate([light, *frequent]))
     cuts = np.array(collect({"x": x.tolist()}, specs=[bucketized(30)]).boundaries["x"]["30"])
     of_light = np.arange(1, 30 - len(heavy)) / (30 - len(heavy))
     quantiles = np.quantile(light, of_light, method="inverted_cdf")
