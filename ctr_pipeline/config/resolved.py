@@ -19,7 +19,7 @@ GIVEN_FEATURES = "x-given-features"
 """In the config of a run folder: what `features` was before it was decided, for the run itself."""
 
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
-_DATABASES = ("duckdb", "sqlite")
+_OF_FILES = ("duckdb", "sqlite", "file")
 _TITLE = """\
 # Written by ctrpipe: every default, features as they were decided, paths from the root.
 # The same decisions for another run: ctrpipe run THIS_FILE --set output=FOLDER
@@ -74,12 +74,12 @@ def with_paths(config: Config, change: Callable[[str], str]) -> Config:
 
 
 def absolute_path(path: str) -> str:
-    """A path, or the path within a database's address, from the root; other addresses as they are.
+    """A path, or that of a file in an address, from the root; other addresses as they are.
 
     A glob stays one, whatever the folder that the command runs in is called.
     """
     address = _ADDRESS.fullmatch(path)
-    if address is not None and address["scheme"] not in _DATABASES:
+    if address is not None and address["scheme"] not in _OF_FILES:
         return path
     prefix, rest = (f"{address['scheme']}://", address["rest"]) if address else ("", path)
     here = str(Path.cwd())
@@ -87,6 +87,21 @@ def absolute_path(path: str) -> str:
     if glob.has_magic(rest) and not expanded.exists():
         here = glob.escape(here)
     return f"{prefix}{Path(here) / expanded}"
+
+
+def same_paths(earlier: Any, later: Any) -> bool:
+    """Whether paths name the same: written from the root, or as the end of what is.
+
+    A run folder has them from the root. A project that was moved as a whole keeps its configs, in
+    which they are relative.
+    """
+    if isinstance(earlier, list) and isinstance(later, list):
+        return len(earlier) == len(later) and all(map(same_paths, earlier, later))
+    if not (isinstance(earlier, str) and isinstance(later, str)):
+        return False
+    return absolute_path(later) == absolute_path(earlier) or (
+        not Path(later).is_absolute() and earlier.endswith(f"/{later.removeprefix('./')}")
+    )
 
 
 def _pinned(spec: FeatureSpec, merged: MergedEntry) -> dict[str, Any]:

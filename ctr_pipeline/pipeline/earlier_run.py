@@ -17,6 +17,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config, EarlierRun
+from ctr_pipeline.config.resolved import absolute_path, same_paths, with_paths
 from ctr_pipeline.errors import (
     CheckpointError,
     ConfigError,
@@ -142,9 +143,10 @@ def find_beginning(
         return None
     if keep:
         stored = _load_beginning(run)
-        if stored is not None and (stored.record.run, stored.record.checkpoint) == (
-            wanted.run,
-            wanted.checkpoint,
+        if (
+            stored is not None
+            and stored.record.checkpoint == wanted.checkpoint
+            and same_paths(stored.record.run, wanted.run)
         ):
             return stored
     return _take_over(loaded, run, wanted, progress)
@@ -264,7 +266,7 @@ def _take_over(
             remedy="Run 'ctrpipe run' with its config and --overwrite",
         )
     record = BeginningRecord(
-        run=wanted.run,
+        run=absolute_path(wanted.run),
         checkpoint=wanted.checkpoint,
         epoch=found.epoch,
         step=found.step,
@@ -295,6 +297,8 @@ def _require_same_model(loaded: LoadedConfig, earlier: RunFolder, name: str) -> 
 
 def _model_facts(config: Config) -> dict[str, Any]:
     """What parameters and their optimizer state depend on, by key."""
+    # A run folder has the path of a model's file from the root, its config need not.
+    config = with_paths(config, lambda path: Path(path).name)
     train = config.train
     return {
         **{f"model.{key}": value for key, value in config.model.model_dump(mode="json").items()},

@@ -19,8 +19,8 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import (
     RESOLVED_CONFIG,
     RUN_LOCK,
-    absolute_path,
     pinned_yaml,
+    same_paths,
     with_paths,
 )
 from ctr_pipeline.embeddings.log_folder import MARKER
@@ -485,7 +485,7 @@ def differing_keys(earlier: Config, later: Config) -> list[str]:
 
 
 def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
-    if key in _FREE_KEYS or earlier == later or (key in _PATH_KEYS and _meet(earlier, later)):
+    if key in _FREE_KEYS or earlier == later or (key in _PATH_KEYS and same_paths(earlier, later)):
         return
     if isinstance(earlier, dict) and isinstance(later, dict):
         for name in earlier | later:
@@ -494,18 +494,3 @@ def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
             )
         return
     different.append(key)
-
-
-def _meet(earlier: Any, later: Any) -> bool:
-    """Whether paths name the same: written from the root, or as the end of what is.
-
-    A run folder has them from the root. A project that was moved as a whole keeps its configs, in
-    which they are relative.
-    """
-    if isinstance(earlier, list) and isinstance(later, list):
-        return len(earlier) == len(later) and all(map(_meet, earlier, later))
-    if not (isinstance(earlier, str) and isinstance(later, str)):
-        return False
-    return absolute_path(later) == absolute_path(earlier) or (
-        not Path(later).is_absolute() and earlier.endswith(f"/{later.removeprefix('./')}")
-    )

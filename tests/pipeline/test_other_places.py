@@ -140,3 +140,42 @@ def test_a_model_that_may_still_train_is_said_to(project, elsewhere):
             progress=said,
         )
     assert [line for line in said.lines if f"process {os.getpid()}" in line]
+
+
+MODEL = """
+import keras
+
+def build_model(inputs, options):
+    return keras.layers.Dense(1)(inputs.flat_BK)[:, 0]
+"""
+
+
+def test_a_run_with_a_model_of_ones_own_goes_on_from_elsewhere(tmp_path, monkeypatch):
+    """Its model and the run that it began from are named by relative paths."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    write_clicks(project / "rows.tsv", 900)
+    (project / "own.py").write_text(MODEL)
+    monkeypatch.chdir(project)
+    settings = settings_of(
+        Path("rows.tsv"),
+        Path("first"),
+        model={"name": "custom", "embedding_dim": 4, "file": "own.py"},
+        train={"epochs": 1, "batch_size": 256},
+    )
+    train(config_from_mapping(settings), progress=SILENT)
+    settings["train"] |= {"init_from": "first"}
+    settings["output"] = "second"
+    train(config_from_mapping(settings), progress=SILENT)
+    expected = evaluate(config_from_mapping(settings), progress=SILENT)["auc"]
+    assert evaluate(load_config(project / "second"), progress=SILENT)["auc"] == expected
+    monkeypatch.chdir(elsewhere)
+    assert evaluate(load_config(project / "second"), progress=SILENT)["auc"] == expected
+    train(load_config(project / "second", ["train.epochs=2"]), resume=True, progress=SILENT)
+    # What the run began with is its own: the earlier one may go.
+    shutil.rmtree(project / "first" / "checkpoints")
+    monkeypatch.chdir(project)
+    settings["train"] |= {"epochs": 2}
+    assert evaluate(config_from_mapping(settings), progress=SILENT)["num_rows"] == 90
+    assert evaluate(load_config(Path("second")), progress=SILENT)["num_rows"] == 90
