@@ -100,7 +100,7 @@ def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
         table.add_row("why", escape(why))
     if last is None:
         return
-    if last.stage:
+    if last.stage and last.ended != "finished":
         more = ", the last one"
         if run.alive and last.stage_since is not None:
             more = f", since {_spoken_moment(last.stage_since, now)}"

@@ -88,7 +88,8 @@ def _print_groups(console: Console, metrics: Mapping[str, Any], *, most: int | N
             num_more = 0
         console.print(table)
         if num_more:
-            console.print(f"and {num_more:,} more values: see the report, or metrics.json")
+            values = "value" if num_more == 1 else "values"
+            console.print(f"and {num_more:,} more {values}: see the report, or metrics.json")
 
 
 def _group_cells(group: Mapping[str, Any]) -> tuple[str, ...]:

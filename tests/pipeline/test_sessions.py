@@ -224,6 +224,7 @@ def test_status_of_a_run_that_ended(tmp_path, capsys, error, state, why):
     assert payload["resume"] == (None if error is None else "ctrpipe train CONFIG --resume")
     assert "session 2" in text
     assert "it ended" in text
+    assert "the last one" not in text
     assert why in text
 
 
