@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.agreement import check_names, check_same_kinds, check_same_names
@@ -61,6 +62,8 @@ HEAD_BYTES = 4 << 20
 _OTHER_HEAD_BYTES = 64 << 10
 _HEAD_ROWS = 20_000
 _HEAD_FILES = 20
+_ROWS_OF_FORMS = 500
+"""Enough to see how numbers are written: what makes `7.0` of 7 does so in all rows."""
 _PARQUET_MAGIC = b"PAR1"
 
 SourceFile = TextFile | ParquetSource | LineSource | ExampleSource | TableSource | DatabaseSource
@@ -87,6 +90,7 @@ class Source:
         lists: Columns of lists that fit a feature, and how they are cut.
         head_block: The first rows as text files have them, bad ones among them; None otherwise.
         head_is_all: Whether the first rows are known to be all rows.
+        floats: Columns of delimited text whose first numbers are written with a point, as `7.0`.
     """
 
     files: Mapping[str, tuple[Place, ...]]
@@ -102,6 +106,7 @@ class Source:
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
     head_block: TextBlock | None = None
     head_is_all: bool = False
+    floats: frozenset[str] = frozenset()
 
     @property
     def is_delimited(self) -> bool:
@@ -111,7 +116,7 @@ class Source:
     def stores_floats(self, name: str) -> bool:
         """Whether a column is of floats, which have no unique text."""
         if self.is_delimited:
-            return False
+            return name in self.floats
         opened = next(iter(self.opened.values()))
         # What folders say is text, whatever the head makes of it.
         schema = opened.schema if isinstance(opened, ParquetSource) else self.head.schema
@@ -607,7 +612,18 @@ def _inspect_text(
         head_block=None if is_recordio else blocks[head_file],
         head_is_all=head.is_whole and len(all_files) == 1 and not is_recordio,
         times=_times_of_texts(texts, types),
+        floats=frozenset(
+            name
+            for name, kind in types.items()
+            if kind is ColumnType.NUMBER and _has_points(texts.column(name))
+        ),
     )
+
+
+def _has_points(texts: pa.ChunkedArray) -> bool:
+    """Whether some of the first numbers of a column have a point."""
+    first = texts.slice(0, _ROWS_OF_FORMS)
+    return bool(pc.any(pc.match_substring(first, ".")).as_py())
 
 
 def _times_of_texts(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[str, str]:

@@ -129,10 +129,13 @@ def test_parquet_files_give_the_plan_of_text_files(tables, name, tmp_path):
     assert found == other
 
 
-def test_ids_that_are_stored_as_floats_have_intervals_of_their_own(tmp_path):
-    rows = draw(CODINGS["counted"])
-    rows.astype({"user": float}).to_parquet(tmp_path / "rows.parquet")
-    found = {one.column: one for one in preview(tmp_path / "rows.parquet").features}
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_ids_that_are_stored_as_floats_have_intervals_of_their_own(ending, tmp_path):
+    """As pandas stores them where one is missing, and not where none is."""
+    rows = draw(CODINGS["counted"]).astype({"user": float})
+    path = tmp_path / f"rows.{ending}"
+    rows.to_parquet(path) if ending == "parquet" else rows.to_csv(path, index=False)
+    found = {one.column: one for one in preview(path).features}
     assert found["user"].column_type is ColumnType.NUMBER
     assert (found["user"].number, found["user"].id) == (None, (Bucketize(quantiles=10_000),))
     assert "so they are ids, stored as floats" in found["user"].reason
@@ -150,7 +153,7 @@ def test_the_plan_is_as_good_as_the_best_by_hand(name, tmp_path):
         "all numbers": [{"columns": [*IDS, *MEASURES], "type": "numeric"}],
     }
     found = {"auto": [], **{plan: [] for plan in by_hand}}
-    for seed in range(3):
+    for seed in range(2):
         path = tmp_path / f"{seed}.csv"
         draw(CODINGS[name], seed=seed, size=24_000).to_csv(path, index=False)
         for plan, features in {"auto": "auto", **by_hand}.items():
@@ -164,7 +167,7 @@ def test_the_plan_is_as_good_as_the_best_by_hand(name, tmp_path):
                 },
                 "features": features,
                 "model": {"embedding_dim": 4, "hidden_units": [16]},
-                "train": {"epochs": 6, "seed": seed},
+                "train": {"seed": seed},
                 "output": str(tmp_path / "run"),
             }
             loaded = config_from_mapping(settings)
