@@ -86,6 +86,40 @@ class IntervalIds(_IdLayer):
     def _ids(self, values: tf.Tensor) -> tf.Tensor:
         return _step_ids(values, self._thresholds, self._step_ids, self.missing_id)
 
+    @property
+    def num_thresholds(self) -> int:
+        """T."""
+        return len(self._thresholds)
+
+    @staticmethod
+    def of_rows(layers: Sequence["IntervalIds"], values_CB: tf.Tensor) -> tf.Tensor:
+        """The ids of C layers, each of a row of values, by a handful of operations.
+
+        Args:
+            layers: Whose numbers of thresholds are alike, or memory is wasted.
+            values_CB: float64 without subnormal numbers.
+
+        Returns:
+            int64 [C, B].
+        """
+        counts = [layer.num_thresholds for layer in layers]
+        thresholds_CT = np.full((len(layers), max(1, *counts)), np.inf)
+        for row, layer in enumerate(layers):
+            thresholds_CT[row, : counts[row]] = layer._thresholds
+        missing_CB = tf.math.is_nan(values_CB)
+        positions_CB = tf.searchsorted(
+            tf.constant(thresholds_CT, tf.float64),
+            tf.where(missing_CB, tf.zeros_like(values_CB), values_CB),
+            "right",
+        )
+        # Infinity is beyond the thresholds that fill a row up as well.
+        positions_CB = tf.minimum(positions_CB, tf.constant([[one] for one in counts], tf.int32))
+        starts = np.cumsum([0, *(one + 1 for one in counts[:-1])])
+        ids = tf.constant(np.concatenate([layer._step_ids for layer in layers]), tf.int64)
+        found_CB = tf.gather(ids, positions_CB + tf.constant(starts[:, None], tf.int32))
+        missing = tf.constant([[layer.missing_id] for layer in layers], tf.int64)
+        return tf.where(missing_CB, missing, found_CB)
+
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {

@@ -103,6 +103,45 @@ class IndexLookup(ElementwiseLayer):
             ids = tf.where(tf.equal(flat, ""), tf.constant(self.missing_id, tf.int64), ids)
         return tf.reshape(ids, tf.shape(text))
 
+    @staticmethod
+    def of_rows(layers: Sequence["IndexLookup"], texts_CB: tf.Tensor) -> tf.Tensor:
+        """The ids of C layers, each of a row of texts, by a few operations a layer.
+
+        Args:
+            layers: All with as many ids for other texts, and all with a missing id or none.
+            texts_CB: Text.
+
+        Returns:
+            int64 [C, B].
+        """
+        wanted_CB = tf.strings.to_hash_bucket_fast(texts_CB, KEY_MODULUS)
+        positions_CB = tf.stack(
+            [
+                tf.raw_ops.LowerBound(
+                    sorted_inputs=layer._keys.value[None, :], values=wanted_B[None, :]
+                )[0]
+                for layer, wanted_B in zip(
+                    layers, tf.unstack(wanted_CB, num=len(layers)), strict=True
+                )
+            ]
+        )
+        last = tf.constant([[layer._keys.shape[0] - 1] for layer in layers], tf.int32)
+        positions = tf.unstack(tf.minimum(positions_CB, last), num=len(layers))
+        pairs = list(zip(layers, positions, strict=True))
+        keys_CB = tf.stack([tf.gather(layer._keys.value, place) for layer, place in pairs])
+        ids_CB = tf.stack([tf.gather(layer._key_ids.value, place) for layer, place in pairs])
+        oov = layers[0].num_oov_tokens
+        if oov == 0:
+            others: tf.Tensor = tf.constant(-1, tf.int64)
+        else:
+            sizes = tf.constant([[len(layer._vocabulary)] for layer in layers], tf.int64)
+            others = sizes + tf.strings.to_hash_bucket_fast(texts_CB, oov)
+        ids_CB = tf.where(tf.equal(keys_CB, wanted_CB), ids_CB, others)
+        if layers[0].missing_id is None:
+            return ids_CB
+        missing = tf.constant([[layer.missing_id] for layer in layers], tf.int64)
+        return tf.where(tf.equal(texts_CB, ""), missing, ids_CB)
+
     def _oov_ids(self, flat: tf.Tensor) -> tf.Tensor:
         if self.num_oov_tokens == 0:
             return tf.constant(-1, tf.int64)

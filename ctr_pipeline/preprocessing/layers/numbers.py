@@ -4,6 +4,8 @@ All compute in float64 and give the layer's type, float32 unless `dtype` says ot
 missing and stays NaN, except in `Fill`.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -19,40 +21,58 @@ from ctr_pipeline.preprocessing.layers.raw_layer import (
 )
 
 
-class _NumberLayer(ElementwiseLayer):
+class NumberLayer(ElementwiseLayer):
+    """A layer from numbers to numbers."""
+
     def of_values(self, values: tf.Tensor) -> tf.Tensor:
         """The layer's function of floats or integers, in the layer's compute type."""
-        return tf.cast(self._apply(as_number(values)), self.compute_dtype)
+        return tf.cast(self.of_rows([self], as_number(values)), self.compute_dtype)
 
     def result_dtype(self, dtype: tf.DType) -> tf.DType:
         """The layer's compute type."""
         check_number(dtype)
         return tf.as_dtype(self.compute_dtype)
 
-    def _apply(self, values: tf.Tensor) -> tf.Tensor:
+    @staticmethod
+    def of_rows(layers: Sequence[Any], values: tf.Tensor) -> tf.Tensor:
+        """What layers of one class make of float64 values without subnormal ones, as float64.
+
+        Args:
+            layers: One, of values of any shape; or C of them, each of a row of [C, B] values. A
+                graph of a few operations for many columns is built, saved and loaded in a
+                fraction of the time that one for each column takes.
+            values: Their values.
+        """
         raise NotImplementedError
 
 
-def _scale(values: tf.Tensor, subtractor: float, divisor: float) -> tf.Tensor:
-    centred = flush_subnormal(values - tf.constant(flush_scalar(subtractor), tf.float64))
+def _constants(numbers: Sequence[float]) -> tf.Tensor:
+    """One number, or one for each row."""
+    return tf.constant(numbers[0] if len(numbers) == 1 else [[one] for one in numbers], tf.float64)
+
+
+def _scale(values: tf.Tensor, subtractors: Sequence[float], divisors: Sequence[float]) -> tf.Tensor:
+    centred = flush_subnormal(values - _constants([flush_scalar(one) for one in subtractors]))
     # Not `/`: TensorFlow's graph rewriter turns a division by a constant into a multiplication by
     # its reciprocal, which differs in the last bit. It leaves this operation alone.
-    return flush_subnormal(tf.math.divide_no_nan(centred, tf.constant(divisor, tf.float64)))
+    return flush_subnormal(tf.math.divide_no_nan(centred, _constants(divisors)))
 
 
-def _clip(values: tf.Tensor, minimum: float | None, maximum: float | None) -> tf.Tensor:
+def _clip(
+    values: tf.Tensor, minima: Sequence[float | None], maxima: Sequence[float | None]
+) -> tf.Tensor:
     # Not tf.clip_by_value, whose result for NaN depends on the processor.
-    if minimum is not None:
-        bound = tf.constant(flush_scalar(minimum), tf.float64)
-        values = tf.where(values < bound, bound, values)
-    if maximum is not None:
-        bound = tf.constant(flush_scalar(maximum), tf.float64)
-        values = tf.where(values > bound, bound, values)
+    if any(one is not None for one in minima):
+        low = _constants([-math.inf if one is None else flush_scalar(one) for one in minima])
+        values = tf.where(values < low, low, values)
+    if any(one is not None for one in maxima):
+        high = _constants([math.inf if one is None else flush_scalar(one) for one in maxima])
+        values = tf.where(values > high, high, values)
     return values
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Normalizer(_NumberLayer):
+class Normalizer(NumberLayer):
     """`(x - subtractor) / divisor`.
 
     Args:
@@ -77,8 +97,10 @@ class Normalizer(_NumberLayer):
         self.subtractor = float(subtractor)
         self.divisor = float(divisor)
 
-    def _apply(self, values: tf.Tensor) -> tf.Tensor:
-        return _scale(values, self.subtractor, self.divisor)
+    @staticmethod
+    def of_rows(layers: Sequence["Normalizer"], values: tf.Tensor) -> tf.Tensor:
+        """As `NumberLayer.of_rows`."""
+        return _scale(values, [one.subtractor for one in layers], [one.divisor for one in layers])
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -90,7 +112,7 @@ class Normalizer(_NumberLayer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Standardize(_NumberLayer):
+class Standardize(NumberLayer):
     """`(x - mean) / standard_deviation`, clipped to ± `clip`.
 
     Args:
@@ -119,9 +141,13 @@ class Standardize(_NumberLayer):
         self.standard_deviation = float(standard_deviation)
         self.clip = None if clip is None else float(clip)
 
-    def _apply(self, values: tf.Tensor) -> tf.Tensor:
-        scaled = _scale(values, self.mean, usable_divisor(self.standard_deviation))
-        return scaled if self.clip is None else _clip(scaled, -self.clip, self.clip)
+    @staticmethod
+    def of_rows(layers: Sequence["Standardize"], values: tf.Tensor) -> tf.Tensor:
+        """As `NumberLayer.of_rows`."""
+        divisors = [usable_divisor(one.standard_deviation) for one in layers]
+        scaled = _scale(values, [one.mean for one in layers], divisors)
+        clips = [one.clip for one in layers]
+        return _clip(scaled, [None if clip is None else -clip for clip in clips], clips)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -134,7 +160,7 @@ class Standardize(_NumberLayer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Log(_NumberLayer):
+class Log(NumberLayer):
     """`log(1 + max(x, 0))`, natural.
 
     The value agrees with the kernel's to 1e-14 relative, and with the exact one likewise; ids are
@@ -145,13 +171,16 @@ class Log(_NumberLayer):
         array([0.       , 0.       , 0.6931472,       nan], dtype=float32)
     """
 
-    def _apply(self, values: tf.Tensor) -> tf.Tensor:
+    @staticmethod
+    def of_rows(layers: Sequence["Log"], values: tf.Tensor) -> tf.Tensor:
+        """As `NumberLayer.of_rows`."""
+        del layers
         zero = tf.constant(0.0, tf.float64)
         return flush_subnormal(tf.math.log1p(tf.where(values < zero, zero, values)))
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Clip(_NumberLayer):
+class Clip(NumberLayer):
     """x within [minimum, maximum].
 
     Args:
@@ -178,8 +207,10 @@ class Clip(_NumberLayer):
         self.minimum = None if minimum is None else float(minimum)
         self.maximum = None if maximum is None else float(maximum)
 
-    def _apply(self, values: tf.Tensor) -> tf.Tensor:
-        return _clip(values, self.minimum, self.maximum)
+    @staticmethod
+    def of_rows(layers: Sequence["Clip"], values: tf.Tensor) -> tf.Tensor:
+        """As `NumberLayer.of_rows`."""
+        return _clip(values, [one.minimum for one in layers], [one.maximum for one in layers])
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -187,7 +218,7 @@ class Clip(_NumberLayer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class Fill(_NumberLayer):
+class Fill(NumberLayer):
     """`value` in place of NaN.
 
     Args:
@@ -203,9 +234,11 @@ class Fill(_NumberLayer):
         super().__init__(**options)
         self.value = float(value)
 
-    def _apply(self, values: tf.Tensor) -> tf.Tensor:
-        value = tf.constant(flush_scalar(self.value), tf.float64)
-        return tf.where(tf.math.is_nan(values), value, values)
+    @staticmethod
+    def of_rows(layers: Sequence["Fill"], values: tf.Tensor) -> tf.Tensor:
+        """As `NumberLayer.of_rows`."""
+        filled = _constants([flush_scalar(one.value) for one in layers])
+        return tf.where(tf.math.is_nan(values), filled, values)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
