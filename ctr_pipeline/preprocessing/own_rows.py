@@ -106,24 +106,22 @@ class _FoldColumn:
     def __init__(self, name: str, step: FittedTargetEncode, num_folds: int, folder: Path) -> None:
         self._name, self._step, self._num_folds = name, step, num_folds
         self._table = open_value_table(step, folder)
-        # Axes: K folds, V values and those of other and missing texts; rows, then clicks.
-        size = len(self._table.numbers)
+        # Axes: K folds, V values and those of other and missing texts.
+        shape = num_folds, len(self._table.numbers)
         # Units of weight need 64 bits, and rows half of them.
         kind = np.int32 if step.weights is None else np.int64
-        self._rows_KV = np.zeros((num_folds, size), kind)
-        self._clicks_KV = np.zeros((num_folds, size), kind)
+        self._counts_KV = Counts(np.zeros(shape, kind), np.zeros(shape, kind))
 
     def count(self, batch: pa.RecordBatch, labels: np.ndarray, first_row: int) -> None:
         ids, folds = self._ids_and_folds(batch, first_row)
-        sizes = _sizes(batch, self._step)
-        np.add.at(self._rows_KV, (folds, ids), sizes)
-        np.add.at(self._clicks_KV, (folds, ids), sizes * labels)
+        sizes = _sizes_of_rows(batch, self._step, len(ids))
+        _count_folds(ids, folds, sizes, sizes * labels, self._counts_KV)
 
     def encode(self, batch: pa.RecordBatch, _labels: np.ndarray, first_row: int) -> np.ndarray:
         ids, folds = self._ids_and_folds(batch, first_row)
-        num_rows = self._rows_KV[:, ids].sum(axis=0) - self._rows_KV[folds, ids]
-        num_clicks = self._clicks_KV[:, ids].sum(axis=0) - self._clicks_KV[folds, ids]
-        return _rates(self._table, self._step, ids, Counts(num_rows, num_clicks))
+        others = Counts(np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
+        _count_other_folds(ids, folds, self._counts_KV, others)
+        return _rates(self._table, self._step, ids, others)
 
     def _ids_and_folds(
         self, batch: pa.RecordBatch, first_row: int
@@ -145,7 +143,7 @@ class _TimeColumn:
     def encode(self, batch: pa.RecordBatch, labels: np.ndarray, _first_row: int) -> np.ndarray:
         ids = _ids(self._table, batch, self._name)
         before = Counts(np.empty_like(ids), np.empty_like(ids))
-        sizes = np.array(np.broadcast_to(_sizes(batch, self._step), ids.shape))
+        sizes = _sizes_of_rows(batch, self._step, len(ids))
         _count_before(ids, sizes, sizes * labels, self._counts_V, before)
         return _rates(self._table, self._step, ids, before)
 
@@ -172,12 +170,35 @@ def _labels(batch: pa.RecordBatch, label: str) -> np.ndarray:
     return np.asarray(batch.column(label).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _sizes(batch: pa.RecordBatch, step: FittedTargetEncode) -> np.ndarray:
-    """How much each row counts: 1, or its weight in units; int64 [N] or [1]."""
+def _sizes_of_rows(batch: pa.RecordBatch, step: FittedTargetEncode, num_rows: int) -> np.ndarray:
+    """How much each row counts: 1, or its weight in units; int64 [N]."""
     if step.weights is None:
-        return np.ones(1, np.int64)
+        return np.ones(num_rows, np.int64)
     weights = batch.column(step.weights.column).to_numpy(zero_copy_only=False)
     return weight_units(weights, step.weights.exponent)
+
+
+@kernel
+def _count_folds(
+    ids: np.ndarray, folds: np.ndarray, sizes: np.ndarray, clicks: np.ndarray, counts_KV: Counts
+) -> None:
+    for n in range(len(ids)):
+        counts_KV.num_rows[folds[n], ids[n]] += sizes[n]
+        counts_KV.num_clicks[folds[n], ids[n]] += clicks[n]
+
+
+@kernel
+def _count_other_folds(
+    ids: np.ndarray, folds: np.ndarray, counts_KV: Counts, others: Counts
+) -> None:
+    for n in range(len(ids)):
+        num_rows = num_clicks = 0
+        for fold in range(len(counts_KV.num_rows)):
+            if fold != folds[n]:
+                num_rows += counts_KV.num_rows[fold, ids[n]]
+                num_clicks += counts_KV.num_clicks[fold, ids[n]]
+        others.num_rows[n] = num_rows
+        others.num_clicks[n] = num_clicks
 
 
 @kernel
