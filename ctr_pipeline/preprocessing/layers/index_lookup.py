@@ -115,15 +115,16 @@ class IndexLookup(ElementwiseLayer):
             int64 [C, B].
         """
         wanted_CB = tf.strings.to_hash_bucket_fast(texts_CB, KEY_MODULUS)
-        positions_CB = tf.stack(
+        # Rows stay [1, B], as the search takes them: to take them apart would be most of the graph.
+        one_row = tf.constant([1, -1])
+        positions_CB = tf.concat(
             [
                 tf.raw_ops.LowerBound(
-                    sorted_inputs=layer._keys.value[None, :], values=wanted_B[None, :]
-                )[0]
-                for layer, wanted_B in zip(
-                    layers, tf.unstack(wanted_CB, num=len(layers)), strict=True
+                    sorted_inputs=tf.reshape(layer._keys.value, one_row), values=wanted_1B
                 )
-            ]
+                for layer, wanted_1B in zip(layers, tf.split(wanted_CB, len(layers)), strict=True)
+            ],
+            axis=0,
         )
         last = tf.constant([[layer._keys.shape[0] - 1] for layer in layers], tf.int32)
         positions = tf.unstack(tf.minimum(positions_CB, last), num=len(layers))
