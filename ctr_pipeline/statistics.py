@@ -40,6 +40,14 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+LONGEST_KEPT_VALUE = 1000
+"""Characters of a value that are kept for people to see; its rows are counted by all of them."""
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LONGEST_KEPT_VALUE else f"{value[:LONGEST_KEPT_VALUE]}…"
+
+
 class ValueCount(_Frozen):
     """One value of a column, how often it occurs, and the click rate of its rows."""
 
@@ -185,6 +193,11 @@ class ColumnStatistics(_Frozen):
     lengths: LengthStatistics | None = Field(default=None, exclude_if=is_none)
     vector_length: int | None = Field(default=None, exclude_if=is_none)
 
+    def with_short_values(self) -> "ColumnStatistics":
+        """The same with no more of each value than people want to see."""
+        top = tuple(one.model_copy(update={"value": _short(one.value)}) for one in self.top_values)
+        return self.model_copy(update={"top_values": top})
+
     @property
     def num_values(self) -> int:
         """Occurrences of values: rows that have one, or elements of all rows."""
@@ -253,6 +266,14 @@ class ColumnDrift(_Frozen):
     unseen_rate: float | None = None
     expected_unseen_rate: float | None = None
     cells: tuple[DriftCell, ...]
+
+    def with_short_values(self) -> "ColumnDrift":
+        """The same with no more of each value than people want to see."""
+        cells = tuple(
+            cell if cell.value is None else cell.model_copy(update={"value": _short(cell.value)})
+            for cell in self.cells
+        )
+        return self.model_copy(update={"cells": cells})
 
     @property
     def level(self) -> DriftLevel:

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -268,7 +268,14 @@ def _compute(
                 ).statistics(wanted, measured.statistics)
                 weights = None if weight is None else _value_weights(session, weight)
             drift = {} if is_list else session.compare(measured)
-        return _Found(measured, vocabulary, table, drift, weights)
+        shown = measured.statistics.with_short_values()
+        return _Found(
+            replace(measured, statistics=shown),
+            vocabulary,
+            table,
+            {name: one.with_short_values() for name, one in drift.items()},
+            weights,
+        )
 
     found: list[_Found] = []
     with (

@@ -400,3 +400,13 @@ def test_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError):
         run(plan_statistics([number("x")], "label"), [rows], tmp_path / "file")
+
+
+def test_of_a_long_value_a_thousand_characters_are_kept(collect, tmp_path):
+    long = "x" * 100_000
+    found = collect({"c": [long, long, long + "y", "z"]}, [0, 1, 0, 1], folder=tmp_path)
+    column = found.columns["c"]
+    assert column.num_distinct == 3
+    assert [len(top.value) for top in column.top_values] == [1001, 1001, 1]
+    assert [top.count for top in column.top_values] == [2, 1, 1]
+    assert (tmp_path / "statistics.json").stat().st_size < 20_000
