@@ -85,13 +85,7 @@ class _Warnings(SilentProgress):
 class LoadedRun:
     """A trained model, ready to score and to be looked at.
 
-    Args:
-        config: Of the run.
-        folder: Of the run.
-
     Attributes:
-        config: Of the run.
-        folder: Of the run.
         metrics: As in `metrics.json`: "valid", "test", "findings", …; empty before the evaluation.
     """
 

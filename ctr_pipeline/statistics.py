@@ -71,7 +71,6 @@ class Moments(_Frozen):
     Attributes:
         count: Finite values present.
         mean: None if count is 0, as are all others.
-        standard_deviation: Of the population.
         minimum: Smallest finite value.
         maximum: Largest finite value.
         skew: Third standardised moment of the population; None if the deviation is 0.
@@ -115,7 +114,6 @@ class LengthStatistics(_Frozen):
     """How many elements the rows of a sequence have, rows without any among them.
 
     Attributes:
-        num_elements: Of all rows.
         mean: Elements a row.
         median: Half of the rows have no more.
         most_of_95_percent: 95 % of the rows have no more.
@@ -211,7 +209,6 @@ class DriftCell(_Frozen):
 
     Attributes:
         kind: `interval` of numbers, one `value`, the `rest` of the values, or `missing`.
-        value: Of a value.
         left: Of an interval, outside it; None if it has no end there.
         right: Of an interval, inside it; None if it has no end there.
         old_count: Training rows.
@@ -377,7 +374,6 @@ class Statistics(_Frozen):
     """All statistics of one set of training rows.
 
     Attributes:
-        version: Of this format.
         fingerprint: Of data and plan; equal fingerprints mean equal statistics.
         num_rows: Training rows.
         label_rate: Mean of the label, all rows alike.

@@ -42,7 +42,6 @@ def build_step(value: exp.Expr, transform: Transform, prefix: str) -> exp.Expr:
     Args:
         value: The value before, as an expression cheap to repeat.
         transform: The transform.
-        prefix: Of its placeholders.
 
     Raises:
         ValueError: The transform's result is no number.

@@ -27,7 +27,6 @@ def map_columns(
         open_session: Makes the session of a column.
         stop: Ends all queries that run, so that no thread goes on after a failure.
         at_a_time: Columns.
-        name: Of the threads.
     """
     pool = ThreadPoolExecutor(at_a_time, thread_name_prefix=name)
     futures = [pool.submit(work, open_session(), column) for column in columns]

@@ -54,7 +54,6 @@ class MaxComputeRows:
 
     Attributes:
         rows: Which; one of the groups of `group_partitions`.
-        schema: Of the table.
         missing_values: Texts that mean missing, the empty one among them.
     """
 

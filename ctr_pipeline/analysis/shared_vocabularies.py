@@ -38,7 +38,6 @@ def collect_shared_vocabularies(
 
     Args:
         plan: What is wanted.
-        statistics: Of each column.
         staging: Holds the columns' `counts_file`s; vocabularies go there.
         memory_limit_gb: Memory of the database before it spills into `staging`, in 10^9 bytes.
 

@@ -60,7 +60,6 @@ def add_up(
     """The counts of a column, from what each part says of it.
 
     Args:
-        column_type: Of the column.
         batches: value, num_rows, num_clicks; a value once in each.
         others: Of samples of other rows.
     """

@@ -345,7 +345,6 @@ class SparkConnection:
         """Makes a view of a query.
 
         Args:
-            name: Of the view.
             tree: The query.
             keep: Whether its result is kept, in memory or on disk, when it is read first.
 

@@ -56,8 +56,6 @@ class FileView:
     """Files that Spark offers as one view.
 
     Attributes:
-        name: Of the view.
-        files: Of the view.
         row_number: Of Parquet files, a column that numbers the rows of a file; None: not needed.
         is_text: Whether the view has the column `line` alone.
     """
@@ -127,7 +125,6 @@ class ParquetRows:
     """Rows of Parquet files with the same types in the same folders.
 
     Attributes:
-        view: Of the files.
         schema: Of their columns, those of their folders behind them.
         partition: What their `key=value` folders say.
         missing_values: Texts that mean missing, the empty one among them.
@@ -287,7 +284,6 @@ def plan_tables(
     Args:
         data: How the files are read and divided.
         source: The files, which `require_readable` let pass.
-        num_rows: Of each split.
 
     Raises:
         DataError: A file cannot be read any more.

@@ -69,7 +69,6 @@ class Session:
 
         Args:
             path: The config.
-            overrides: Of its keys.
             resumed_by: The subcommand, if it goes on from where it was interrupted.
         """
         self.progress.say(f"Reading {path}")

@@ -67,7 +67,6 @@ def _completed(given: dict[str, Any], default: Section, *, fill: bool = False) -
 
     Args:
         given: A mapping of the YAML.
-        default: Of the section.
         fill: Whether all that is absent is taken from the default, as inside a completed mapping.
     """
     fields = type(default).model_fields

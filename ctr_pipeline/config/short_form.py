@@ -62,7 +62,6 @@ class _Action:
     """What is done to some columns.
 
     Attributes:
-        name: Of the transform.
         columns: In the order given.
         transform: As the full form has it.
         path: Where it was given.

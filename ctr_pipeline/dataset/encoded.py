@@ -30,7 +30,6 @@ class EncodedMeta:
     """What `meta.json` says of the records beside it.
 
     Attributes:
-        version: Of this format.
         fingerprint: Of everything the records depend on.
         num_rows: Records.
         num_fields: Ids of a record.
@@ -269,7 +268,6 @@ class EncodedReader:
     """Reads records by range. Safe for several threads: `pread` has no position of its own.
 
     Args:
-        folder: Of the records.
         others: Folders whose records, encoded by the same transforms, follow those.
 
     Attributes:

@@ -48,7 +48,6 @@ class ExampleColumns:
     """Features of some records, undecided as to types.
 
     Attributes:
-        names: Of the features.
         data: The buffer of the records.
         kinds_TN: `ExampleKind` of each value, uint8.
         counts_TN: How many values each holds, int32.

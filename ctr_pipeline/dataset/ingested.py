@@ -67,7 +67,6 @@ class IngestedRows(BaseModel):
     """Rows that are ingested.
 
     Attributes:
-        version: Of this format.
         splits: By name; those that get no rows are absent.
         bad_rows: What was left out.
         origin: Names what they were read from and as what; see `fingerprint_of`.

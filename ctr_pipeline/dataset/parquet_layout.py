@@ -153,7 +153,6 @@ def footer_span(tail: bytes, size_bytes: int) -> tuple[int, int]:
 
     Args:
         tail: The last bytes of the file, eight at least.
-        size_bytes: Of the file.
 
     Raises:
         DamagedLayoutError: The file does not end like Parquet.

@@ -299,7 +299,6 @@ class RecordIOWriter:
 
     Args:
         file: Where to; not closed.
-        compressor: Of every chunk.
         chunk_bytes: Most bytes of a chunk's records, their lengths not counted.
     """
 

@@ -246,7 +246,6 @@ class ExampleWriter(_RecordWriter):
 
     Args:
         file: Where to.
-        compressor: Of its chunks.
     """
 
     def write(self, table: pa.Table) -> None:
@@ -260,7 +259,6 @@ class ParquetRowWriter:
 
     Args:
         file: Where to.
-        schema: Of the tables.
     """
 
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:

@@ -27,7 +27,6 @@ class NegativeSampling(BaseModel):
 
     Attributes:
         negatives: Chance of each row of label 0, in (0, 1].
-        seed: Of the run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

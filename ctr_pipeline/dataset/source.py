@@ -140,7 +140,6 @@ class Source:
         """Raises DataError unless all columns exist.
 
         Args:
-            names: Of columns.
             key: The config key that names them.
         """
         for name in names:
@@ -467,7 +466,6 @@ def _parquet_head(files: Sequence[ParquetSource], types: Mapping[str, ColumnType
 
     Args:
         files: That have rows.
-        types: Of the columns.
     """
     first = files[0]
     if not first.partition:

@@ -56,7 +56,6 @@ def plan_time_ranges(counts: npt.NDArray[np.int64], shares: Shares) -> dict[str,
 
     Args:
         counts: int64 [D], rows of each time, in the order of time.
-        shares: Of the rows.
 
     Raises:
         ValueError: There are fewer times than splits.

@@ -47,7 +47,6 @@ class TextFile:
 
     Attributes:
         path: The file.
-        compression: Of the file.
         dialect: Delimiter and quote.
         column_names: Of all its columns, in its order.
         has_header: Whether the first record holds the names.

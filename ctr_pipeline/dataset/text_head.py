@@ -29,7 +29,6 @@ class TextHead:
 
     Attributes:
         path: The file.
-        compression: Of the file.
         dialect: Its delimiter and quote.
         first_record: Its first record, without line end.
         data: Its bytes from there on, up to where the look ended.

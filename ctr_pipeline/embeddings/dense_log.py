@@ -37,7 +37,6 @@ def save_range(
         folder: Where the file goes.
         values: float32 [n], parameters first … first + n - 1.
         slots: As `DenseParameters.slots`.
-        optimizer: Of the parameters.
         cut: Number of the cut.
         first: Where the range begins.
         num_dense: Dense parameters of the model.

@@ -24,7 +24,6 @@ class LogFile:
     Attributes:
         name: Within the checkpoints folder.
         num_bytes: Its size.
-        crc32: Of its bytes.
         num_rows: Rows in it; of dense parameters, values.
         partition: Whose rows; -1 for dense parameters.
         kind: `base` holds all rows of its partition, `delta` those touched since the last cut.

@@ -58,7 +58,6 @@ def explain_read_error(
 
     Args:
         error: Raised where the file was opened or read.
-        path: Of the file.
         absent: What is said of a file that is lost.
         place: How it is named; its path if empty.
 

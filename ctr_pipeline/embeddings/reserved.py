@@ -28,7 +28,6 @@ def reserve_array(shape: tuple[int, ...], dtype: type[Item], *, purpose: str) ->
 
     Args:
         shape: Of the whole reservation.
-        dtype: Of an item.
         purpose: What the memory is for, as an error names it.
 
     Raises:

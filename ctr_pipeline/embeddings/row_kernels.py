@@ -187,7 +187,6 @@ def take_rows_out(
 
     Args:
         rows_U: Distinct, ascending.
-        index: Of all rows.
         records_NR: Records.
         row_keys: Keys.
         marks_N: Marks.

@@ -67,7 +67,6 @@ class RowLogWriter:
         store: Whose rows these are.
         cut: Number of the cut.
         kind: Of all files: `base` or `delta`.
-        num_partitions: Of the job.
         partitions: Those that are written.
         buffer_bytes: Memory of the buffers.
     """
@@ -473,7 +472,6 @@ def restore_rows(
         store: Any that has the same tables, segments and seed.
         folder: Where the files are.
         chains: Files of each partition, base first.
-        num_partitions: Of the job.
         cut: That is restored; the next delta follows it.
 
     Raises:
@@ -525,7 +523,6 @@ def read_log(
         store: Any that has the same tables, segments and seed; it stays as it is.
         folder: Where the files are.
         chains: Files of each partition, base first.
-        num_partitions: Of the job.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.

@@ -55,7 +55,6 @@ class RowStorage:
     A byte a row marks the rows made or changed since the last snapshot; see `snapshot`.
 
     Args:
-        layout: Of a record.
         max_rows: Rows that there can be.
         table_seeds_T: uint64, the seed of each table's initial values.
         memory_limit: Of the records; None: they take what they need. Rows made first are those in

@@ -200,7 +200,6 @@ class RowSnapshot:
 
         Args:
             folder: Where the files go.
-            num_partitions: Of the job.
             partitions: All that the store has rows of.
 
         Raises:

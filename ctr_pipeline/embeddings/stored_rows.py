@@ -137,7 +137,6 @@ def open_row_log(
         store: Empty; any that could restore them.
         folder: Where the files are.
         chains: Files of each partition, base first.
-        num_partitions: Of the job.
         trained_by: Servers that held a share of the rows each.
         workspace: Folder on whose disk they are sorted.
 

@@ -80,7 +80,6 @@ def paired_bootstrap(
             that a fits better.
         weights: [N], 0 or more; None: all rows count alike. A row is one draw, whatever it weighs.
         repeats: Times the rows are drawn.
-        seed: Of the draws.
 
     Raises:
         DataError: Only one class, or one whose rows all weigh 0.

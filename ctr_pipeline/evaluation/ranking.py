@@ -189,7 +189,6 @@ def auc_interval(
     AUC and the number of rows of each class alone. With few rows, or an AUC of 1, it is too narrow.
 
     Args:
-        auc: Of the rows.
         positive: [N] which rows have label 1; both classes are there.
         weights: [N] float64, both classes with some; a class then counts as so many rows as say as
             much when they are alike (Kish 1965): (sum of w)^2 / sum of w^2.

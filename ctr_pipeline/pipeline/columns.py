@@ -211,7 +211,6 @@ def complete_features(
     Args:
         loaded: The config.
         columns: What it says.
-        head: Of the data.
         profile: Of the automatic columns; None if there are none.
     """
     if profile is None:

@@ -51,7 +51,6 @@ class Target:
 
     Attributes:
         output: The file.
-        format: Of the file.
         record: What a record of RecordIO holds.
         compression: Of the chunks of RecordIO.
         header: Whether text and lines begin with the names.
@@ -77,7 +76,6 @@ class ConvertResult:
 
     Attributes:
         output: The file.
-        format: Of the file.
         num_rows: Rows in it.
         num_columns: Columns of each.
         num_bytes: Its size.

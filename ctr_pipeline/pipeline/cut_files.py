@@ -47,7 +47,6 @@ def restore_cut(
     Args:
         rows: With the tables, segments and seed of the job; None without tables.
         dense: All dense parameters.
-        folder: Of the cut.
         manifest: Which.
 
     Raises:
@@ -73,7 +72,6 @@ def open_cut(
     Args:
         store: Empty, with the tables, segments and seed of the job; None without tables.
         dense: All dense parameters; replaced.
-        folder: Of the cut.
         manifest: Which.
         workspace: Folder on whose disk rows are sorted.
 
@@ -111,7 +109,6 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
     """Writes parameters as the cut that a new job finds and begins with.
 
     Args:
-        spec: Of the job.
         rows: All rows; None without tables.
         dense: All dense parameters.
 

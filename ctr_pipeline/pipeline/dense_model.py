@@ -25,7 +25,6 @@ def compile_model(
         config: The whole config.
         run: Where the statistics are.
         plan: Fitted transforms: what the model's inputs are.
-        threads: Of TensorFlow.
         trains: Whether gradients will be asked for, in the precision of the config; scores are
             float32 in any case, so whoever only scores needs no processor for another one.
 

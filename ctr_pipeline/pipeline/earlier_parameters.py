@@ -49,7 +49,6 @@ def load_earlier(
     Args:
         beginning: What the run takes over.
         num_dense: Dense parameters that the model has.
-        threads: Of the store.
         memory_limit: Of the store; that of the run that begins.
         progress: Who is told of damages.
 

@@ -64,7 +64,6 @@ class BeginningRecord(BaseModel):
         epoch: The epoch that it is of, from 1; 0 before the end of the first one.
         step: Its steps.
         earlier_steps: Steps of the runs that the earlier one went on from.
-        plan_fingerprint: Of its transforms.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -90,12 +89,9 @@ class EarlierCheckpoint:
     """A whole checkpoint of an earlier run, in whichever mode it was trained.
 
     Attributes:
-        config: Of that run.
-        folder: Of its checkpoints.
         step: Its steps.
         epoch: Epochs that it has finished.
         earlier_steps: Steps of the runs that it went on from.
-        plan_fingerprint: Of its transforms.
         content: Of one process a checkpoint, of several a cut.
     """
 
@@ -178,7 +174,6 @@ def freeze_features(
     Args:
         loaded: The config.
         columns: What it says of the new data.
-        beginning: Of the run.
 
     Returns:
         Which columns are read, as the earlier run read them; its features, in its order; and the

@@ -200,7 +200,6 @@ def encode_in_order(
     """Records of the writer, in the order of the rows; a few threads make them.
 
     Args:
-        encoder: Of the plan.
         writer: Whose records they are; writes none.
         batches: Rows.
         targets: Columns of labels and weights; None: labels are 0, and there are no weights.

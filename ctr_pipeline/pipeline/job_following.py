@@ -31,7 +31,6 @@ def follow_job(
 
     Args:
         run: Its folder.
-        launcher: Of its members.
         progress: Who is shown it.
         resumable: It takes checkpoints, from which it may go on.
 
@@ -83,7 +82,6 @@ def _last_view(job: Job, launcher: LocalLauncher, failure: str) -> JobView | Non
 
     Args:
         job: Which.
-        launcher: Of its master.
         failure: Why the master is not started again; empty while all is well.
 
     Raises:

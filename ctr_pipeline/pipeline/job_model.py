@@ -33,7 +33,6 @@ class TrainedCut:
     """A cut of a job, to score with.
 
     Attributes:
-        manifest: Of the cut.
         state: How training went until then, or until now.
         plan: Fitted transforms.
     """

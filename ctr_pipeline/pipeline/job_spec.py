@@ -41,7 +41,6 @@ def prepare_spec(
     Args:
         loaded: The config.
         run: Its folder.
-        encoding: Of the rows.
         num_dense: Dense parameters of the model.
         earlier_steps: Steps of the runs that this one goes on from.
     """

@@ -50,7 +50,6 @@ class OwnEmbedding:
         """The training of the linear weight, with what is common where nothing is said.
 
         Args:
-            common: Of all tables.
             prior_precision: Of the table's weights, by its columns; None: not known.
         """
         linear = common.linear

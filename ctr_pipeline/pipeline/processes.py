@@ -60,7 +60,6 @@ def trained_in_processes(
         resume: Go on from the newest whole cut, if there is a job.
         beginning: What the run takes over from an earlier one.
         progress: Who is told.
-        times: Of stages.
 
     Raises:
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.

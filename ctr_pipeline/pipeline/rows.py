@@ -145,8 +145,6 @@ def build_store(
     Args:
         plan: Fitted transforms.
         counts: Occurrences of each id in the training rows; None where nothing is trained.
-        config: Of the model.
-        threads: Of the store.
         memory_limit: See `memory_limit_of`; that of this run, whichever run the config is of.
     """
     if not plan.fields:

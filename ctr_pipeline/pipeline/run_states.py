@@ -56,7 +56,6 @@ def decide_state(sessions: Sequence[Session], *, alive: bool | None, is_finished
     """How a run stands, in a word.
 
     Args:
-        sessions: Of the run.
         alive: Whether the process of the last one works on; None: nobody knows.
         is_finished: Whether the folder has metrics.
 

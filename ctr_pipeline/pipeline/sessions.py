@@ -121,7 +121,6 @@ class SessionLog:
     """Keeps `sessions.json` while a command works; a context manager around the work.
 
     Args:
-        path: Of the file.
         times: Of the stages; is told what earlier sessions took.
         command: As in `Session`.
         resumes: Whether the command goes on from what was there; else earlier sessions are those

@@ -18,7 +18,6 @@ class StageTimes:
         clock: Seconds, monotonic.
 
     Attributes:
-        seconds: Of each stage.
         earlier: Of each stage in earlier sessions of the same run.
         stage_now: The stage that goes on, or the last one; empty before the first.
         on_stage: Called when a stage has begun.

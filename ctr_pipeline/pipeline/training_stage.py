@@ -70,7 +70,6 @@ def run_training(
         profile: See where the time goes, say it and keep it for the report; of an ensemble, beside
             each of its models.
         progress: Who is told.
-        times: Of stages.
     """
 
     def claim() -> None:
@@ -101,7 +100,6 @@ class _Training:
         beginning: What the run takes over from an earlier one.
         profile: See where the time goes.
         progress: Who is told.
-        times: Of stages.
     """
 
     run: RunFolder

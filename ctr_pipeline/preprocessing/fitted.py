@@ -340,7 +340,6 @@ class PreprocessingPlan(_Frozen):
     element is; coefficients stand after the numbers. Without sequences S = F and C = 0.
 
     Attributes:
-        version: Of this format.
         fields: In the order of axis F, sequences last; slots are in the same order.
         numbers: In the order of axis D.
     """

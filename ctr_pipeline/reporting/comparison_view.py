@@ -38,7 +38,6 @@ class RunView:
     """One run as the tables show it, every figure as text.
 
     Attributes:
-        name: Of the run.
         folder: Its path.
         css: Its colour; empty if it is not drawn.
         model: Title of the architecture.

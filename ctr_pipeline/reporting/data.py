@@ -174,8 +174,6 @@ class EnsembleMember(_Frozen):
         seed: What tells it from others of the kind.
         num_epochs: Trained.
         best_epoch: Whose parameters were kept, counted from 1; None if none was the best.
-        valid_logloss: Of that epoch.
-        valid_auc: Of that epoch.
         stopped_because: Why it stopped.
     """
 
@@ -212,7 +210,6 @@ class StageUse(_Frozen):
     """What a thread spent on one of its stages.
 
     Attributes:
-        name: Of the stage.
         seconds: In all.
         times: How often it was done.
         is_waiting: Whether the thread did nothing meanwhile.
@@ -235,7 +232,6 @@ class TrainingTime(_Frozen):
     """Where the time of training went.
 
     Attributes:
-        seconds: Of training.
         num_steps: Done meanwhile.
         rows_per_second: In steps.
         busy_cores: On average.
@@ -257,7 +253,6 @@ class ReportData(_Frozen):
     """Everything one report shows.
 
     Attributes:
-        name: Of the job.
         model: Of the architecture, as in the config.
         created: When the run ended, with a time zone.
         run_folder: Path, as the user gave it.
@@ -278,7 +273,6 @@ class ReportData(_Frozen):
         importance: Empty unless asked for.
         importance_num_rows: Rows it was measured on.
         parity: None if nothing was exported.
-        num_dense_parameters: Of the network.
         num_embedding_rows: Made by training.
         embedding_bytes: What they take in memory, optimizer state and index included.
         spilled_bytes: What they take beyond a memory limit, in files.
@@ -332,9 +326,7 @@ class ProfileData(_Frozen):
     """Everything the page of a table shows.
 
     Attributes:
-        name: Of the table.
         source: Its files, as the user named them.
-        format: Of the files.
         created: With a time zone.
         label: The label column; None: nothing is known of clicks.
         statistics: Of all rows; without a label its click rates mean nothing and are not shown.

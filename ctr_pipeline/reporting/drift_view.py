@@ -91,7 +91,6 @@ class DriftView:
     """All columns.
 
     Attributes:
-        names: Of the samples.
         rows: The farthest column first.
         moderate_at: Where on the bars the first threshold is, in percent.
         large_at: Where the second one is.

@@ -73,7 +73,6 @@ def rate_range(
 
     Args:
         rates: Click rate and rows of each value or bin.
-        base_rate: Of all rows.
         highest: End of the scale, shared by all features of a report.
     """
     kept = [rate for rate, count in rates if count >= _MIN_RATE_ROWS]

@@ -58,7 +58,6 @@ class SearchData(_Frozen):
     """Everything the page of a search shows.
 
     Attributes:
-        name: Of the job.
         created: With a time zone.
         metric: What is best on the validation rows.
         num_planned: Trials that were asked for.

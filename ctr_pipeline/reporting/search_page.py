@@ -100,7 +100,6 @@ def key_chart(data: SearchData, shown: Sequence[SearchTrial], index: int) -> Mar
     Args:
         data: The search.
         shown: Its trials that have a value, at least one.
-        index: Of the key.
     """
     key = data.keys[index]
     at = [_axis_value(key, one.values[index]) for one in shown]

@@ -11,7 +11,6 @@ class StagePart:
     """A stage of a bar.
 
     Attributes:
-        name: Of the stage.
         css: Class of its colour; waiting is hatched.
         width: Percent of the longest bar.
         time: Spent on it.

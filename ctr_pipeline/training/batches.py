@@ -86,7 +86,6 @@ def epoch_batches(
 
     Args:
         reader: Training rows.
-        order: Of the epoch.
         embeddings: Where the rows are.
         start: The first batch to give.
         locating: Held while rows may be made.

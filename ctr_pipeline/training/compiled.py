@@ -350,7 +350,6 @@ def configure_tensorflow(*, threads: int, deterministic: bool) -> None:
     """Bounds TensorFlow's threads; has to come before its first operation to have an effect.
 
     Args:
-        threads: Of one operation.
         deterministic: The same bits on every run of one machine.
     """
     # TensorFlow cannot change them later: a second pipeline in one process keeps the first's.

@@ -54,7 +54,6 @@ class DatabaseSource:
         path: The table.
         relation: The parts of its name in the database.
         order: Columns that its rows are sorted by; empty: as they are stored.
-        schema: Of its columns.
     """
 
     path: DatabaseTable

@@ -56,7 +56,6 @@ class Download:
     """A session that gives ranges of rows.
 
     Attributes:
-        num_rows: Of the whole.
         session: PyODPS's own.
     """
 
@@ -327,7 +326,6 @@ class RangeReader:
     Safe for several threads.
 
     Args:
-        client: Of the service.
         open_: Opens a session.
         place: For messages.
         columns: In this order; None for all.

@@ -72,7 +72,6 @@ def unproven(
     Args:
         claims: Tasks of the epoch, and masks of their batches.
         marks: Of every server. Where a task has several, of parts of the server, all must agree.
-        epoch: Of the claims.
 
     Returns:
         Tasks and masks, those that are not proven alone.

@@ -53,8 +53,6 @@ class StartRefused:
     """The launcher did not start a member that it was asked for.
 
     Attributes:
-        role: Of the member.
-        index: Of the member.
         reason: In the launcher's words.
         is_final: Asking again does not help.
     """
@@ -143,7 +141,6 @@ class RestoreFailed:
         generation: Of the `RestoreCut` that asked.
         cut: That was to be restored.
         reason: For a person, naming the file.
-        cause: Of `RestoreFailure`.
         announced: The newest generation that a server knows; 0 unless that was the cause.
     """
 
@@ -303,7 +300,6 @@ class TakeCut:
 
     Attributes:
         cut: Its number.
-        generation: Of the job.
         parent: The cut that its deltas build on; 0 if `full`.
         full: Write all rows.
         epoch: Being trained, or trained last.
@@ -345,7 +341,6 @@ class MovePartitions:
     """Copy partitions to another server until it has all of them; then `MoveReady`.
 
     Attributes:
-        generation: Of the job.
         version: Of the placement after the move.
         placement: Until then.
         planned: What moves.
@@ -362,7 +357,6 @@ class PlacePartitions:
     """Tell all servers who holds what; it is durable.
 
     Attributes:
-        generation: Of the job.
         placement: From now on.
         planned: The move that made it, or that came to nothing.
         is_done: Whether it did.
@@ -422,7 +416,6 @@ class DecideEpoch:
     """Compute the metrics and decide whether to stop; answer with `EpochDecided`.
 
     Attributes:
-        totals: Of the training.
         valid: None without a split `valid`.
         history: Records of the epochs before, as `EpochDecided` gave them.
     """

@@ -24,8 +24,6 @@ class ProcessState:
     """One process as its launcher sees it.
 
     Attributes:
-        role: Of the member.
-        index: Of the member.
         incarnation: Name of this start of it.
         pid: Process, or 0 where there is none to name.
         running: It has not ended.

@@ -16,7 +16,6 @@ class WaitingLease:
     """A worker that asked for tasks while there were none for it.
 
     Attributes:
-        request: Of the worker.
         call: Where the answer goes.
         until: When it is answered in any case, on the job's clock.
     """

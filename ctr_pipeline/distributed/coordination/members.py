@@ -27,8 +27,6 @@ class MemberState(Recorded):
     """One place of a job and the process that fills it.
 
     Attributes:
-        role: Of the member.
-        index: Of the member.
         incarnation: Of the registered process; empty if there is none.
         secret_hash: Of the secret that the registered process gave.
         address: It serves on; empty for workers.

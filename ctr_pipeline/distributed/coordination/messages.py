@@ -217,7 +217,6 @@ class HeartbeatRequest:
         member: Who.
         generation: That it works in.
         reports: Of a worker's tasks, since the last acknowledged heartbeat.
-        stats: Of its process.
         held: Leases of a worker that it has not given up, and whose end no acknowledged heartbeat
             has reported; the reply names those of them that are revoked.
         placement: Version that a parameter server knows; -1: of a worker.
@@ -331,7 +330,6 @@ class MarkScope:
     """A part of what a parameter server holds.
 
     Attributes:
-        partitions: Of its rows.
         dense: Of the dense parameters: places from the first to before the second.
     """
 
@@ -344,7 +342,6 @@ class TaskMarks:
     """Batches of a training task that a parameter server has applied.
 
     Attributes:
-        epoch: Of the task.
         task: Which one.
         mask: Batches.
         scope: Where they were applied; None: to all that the server holds. After a restore under
@@ -365,7 +362,6 @@ class LoggedFile:
     Attributes:
         name: Within the checkpoints folder.
         num_bytes: Its size.
-        crc32: Of its bytes.
         num_rows: Rows in it.
         partition: Whose rows; -1 for dense parameters.
         kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
@@ -386,7 +382,6 @@ class MoveRequest:
     """The master tells a parameter server to take partitions over from another one.
 
     Attributes:
-        generation: Of the job.
         version: Of the placement after the move.
         source: Address of the server that holds them.
         partitions: That move.
@@ -479,7 +474,6 @@ class SnapshotRequest:
     """The master asks a parameter server for its part of a cut.
 
     Attributes:
-        generation: Of the job.
         cut: Number of the cut; grows, and is never used twice.
         parent: The cut that deltas build on. A server that does not know what changed since exactly
             that one, because a cut after it failed elsewhere, writes all rows. 0: none.

@@ -93,7 +93,6 @@ def plan_balance(
     Args:
         placement: Now.
         num_servers: Wanted; servers from this number on are to leave.
-        most_partitions: Of one move.
     """
     held = [len(placement.partitions_of(server)) for server in range(num_servers)]
     reason = f"{num_servers} parameter servers are asked for"

@@ -95,7 +95,6 @@ def place_evenly(
     """Partitions in turn, the dense parameters in ranges of near equal length, or all at the first.
 
     Args:
-        num_partitions: Of the rows.
         num_dense: Dense parameters.
         num_servers: There are.
         is_divided: Whether the dense parameters may lie at several servers.

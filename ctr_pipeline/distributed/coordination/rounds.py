@@ -29,7 +29,6 @@ class BatchId:
     Attributes:
         epoch: From 0.
         task: Of the epoch, from 0.
-        attempt: Of the lease.
         batch: Of the task, from 0.
     """
 
@@ -60,7 +59,6 @@ def admit_push(rule: UpdateRule, *, version: int, pulled_version: int) -> Admiss
     distributed deep learning" (IJCAI 2016), equation 6, whose staleness counts from 1.
 
     Args:
-        rule: Of the job.
         version: Of the server now.
         pulled_version: Of the values that the gradients were computed with.
     """
@@ -103,7 +101,6 @@ class Round:
         """Whether its pushes are to be applied now.
 
         Args:
-            rule: Of the job.
             active_workers: Workers that can still push; None: nobody knows yet, and the round
                 waits for as many as the rule says.
         """

@@ -114,7 +114,6 @@ def decide_workers(
 
     Args:
         samples: Oldest first, of training alone: none of a validation, or across a rollback.
-        bounds: Of the number.
         wanted: Number that is wanted now.
         rules: When a worker is worth it.
         replaced_at: When stragglers were replaced last, by index, on the samples' clock.

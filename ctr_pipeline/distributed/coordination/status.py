@@ -11,8 +11,6 @@ class MemberStatus:
     """One member for a person or a metric.
 
     Attributes:
-        role: Of the member.
-        index: Of the member.
         incarnation: Empty while it has not registered.
         state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`.
         address: It serves on; empty for workers.

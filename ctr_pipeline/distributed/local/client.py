@@ -26,7 +26,6 @@ class RemoteLauncher:
     Its methods raise `PeerUnavailable` where nobody answers; asking again does no harm.
 
     Args:
-        address: Of its service.
         access: Secrets of the job.
     """
 

@@ -67,8 +67,6 @@ class MemberStart:
     """What a member's command line is made of.
 
     Attributes:
-        role: Of the member.
-        index: Of the member.
         incarnation: Name of this start.
         launcher_address: Of the launcher's service; for the master.
     """

@@ -25,7 +25,6 @@ def spawn(
 
     Args:
         command: An absolute path and its arguments.
-        environment: Of the process.
         output: Descriptor that becomes its stdout and stderr.
         standard_input: Descriptor that becomes its stdin; None: nothing to read.
 

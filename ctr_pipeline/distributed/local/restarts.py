@@ -58,8 +58,6 @@ def decide_restart(
     so many times in a row.
 
     Args:
-        reason: Of the end.
-        exit_code: Of the process.
         lived_seconds: Since its start.
         before: Short lives in a row before this one.
     """

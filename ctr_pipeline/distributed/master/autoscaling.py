@@ -19,7 +19,6 @@ class ScalingStep:
 
     Attributes:
         scale: Another number of workers; None leaves it.
-        reason: Of that number.
         stragglers: Workers to be replaced.
     """
 

@@ -125,10 +125,6 @@ def begin_job(
     """The job as the ledger has it, or else as its cuts have it, or else a new one.
 
     Args:
-        settings: Of the job.
-        spec: Of the job.
-        records: Of its ledger.
-        folder: Of its cuts.
         now: The job's clock.
         resume: All members are gone; the ledger is of an earlier start of the job.
 

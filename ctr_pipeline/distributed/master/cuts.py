@@ -63,8 +63,6 @@ class CutKeeper:
     """Cuts of one job, one at a time; for one thread.
 
     Args:
-        spec: Of the job.
-        folder: Of its checkpoints.
         calls: To the parameter servers.
         deadline_seconds: For a server to write or read its part.
         wall_clock: Unix time, seconds.

@@ -9,7 +9,6 @@ class Lane:
     """One thread and the work that waits for it, in order.
 
     Args:
-        name: Of the thread.
         on_error: Given what escapes a piece of work; the lane goes on with the next one.
     """
 

@@ -46,11 +46,6 @@ class CutFacts:
         cut: Number.
         parent: The cut that its deltas build on; 0 if it holds all rows itself.
         generation: Of the job when it was taken.
-        job: Of the job.
-        config_fingerprint: Of the job.
-        rows_fingerprint: Of the job.
-        plan_fingerprint: Of the job.
-        num_partitions: Of the rows.
         num_parameter_servers: That took it.
         epoch: In which it was taken.
         step: Batches of the job that it counts.
@@ -150,7 +145,6 @@ def chain_files(
     """Joins the parts of a cut with the cut that its deltas build on.
 
     Args:
-        facts: Of the cut.
         parent: Of `facts.parent`; None if it is 0.
         replies: Of each server, by its number; none is refused.
         frozen: The ledger as the cut counts it.
@@ -271,7 +265,6 @@ class CheckpointsFolder:
         """Compares a cut's files with its manifest.
 
         Args:
-            manifest: Of the cut.
             read: Compare checksums of their bytes too.
 
         Raises:

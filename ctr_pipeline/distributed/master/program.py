@@ -59,7 +59,6 @@ def run_master(run_folder: Path, bind: str, launcher: Launcher | None = None) ->
     What is prepared: `config.resolved.yaml`, `job/spec.json` and `job/token` in the run folder.
 
     Args:
-        run_folder: Of the job.
         bind: `host:port` to serve on; with port 0, that of the master before if it is free.
         launcher: Starts and stops members; None: people do.
 
@@ -78,7 +77,6 @@ class Master:
     """Everything that one master has open; it serves from the beginning of `run`.
 
     Args:
-        run_folder: Of the job.
         bind: `host:port` to serve on.
         launcher: Starts and stops members; None: people do.
 

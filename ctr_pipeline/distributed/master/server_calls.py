@@ -54,7 +54,6 @@ class ServerCalls:
         A request may arrive at a server more than once.
 
         Args:
-            method: Of `PsService`.
             addresses: By number.
             message: The same for all.
             reply: Type of the answers.

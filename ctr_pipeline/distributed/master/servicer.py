@@ -36,7 +36,6 @@ class MasterServicer:
     """Answers with what the job machine says.
 
     Args:
-        spec: Of the job.
         executor: The machine with its surroundings.
         heartbeat_seconds: Between heartbeats of a member.
         work_ahead_seconds: Of work that a worker is to hold at a time.

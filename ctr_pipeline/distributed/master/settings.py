@@ -60,7 +60,6 @@ def plan_job(
     """What the job machine is told.
 
     Args:
-        spec: Of the job.
         runtime: The user's wishes.
         scores_folder: Where scores of the final splits go.
         launched: A launcher starts the members; otherwise people do, in their own time.

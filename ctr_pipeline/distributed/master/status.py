@@ -54,7 +54,6 @@ class CheckpointStatus:
     """The newest checkpoint, as users call a cut.
 
     Attributes:
-        number: Of it.
         step: Batches of the job that it counts.
         age_seconds: Since it was taken.
         best: Number of that of the best epoch; 0: none yet.
@@ -71,8 +70,6 @@ class MemberView:
     """One member.
 
     Attributes:
-        role: Of the member.
-        index: Of the member.
         pid: Its process; 0 if none is known.
         host: Its host.
         address: It serves on; empty for workers.
@@ -176,7 +173,6 @@ class JobView:
         step: Batches counted.
         tasks_done: Of the epoch, or of the splits being scored.
         tasks_total: Of the epoch, or of the splits being scored.
-        records: Of training.
         samples_per_second: Counted over the last seconds.
         train_logloss: Of this epoch so far; None before the first batch.
         checkpoint: None before the first cut.
@@ -235,11 +231,9 @@ def view_job(
     """What is known of a job as it is told.
 
     Args:
-        status: Of the machine.
         job: Name.
         epochs: Most epochs.
         records_per_epoch: Training rows.
-        newest_cut: Of the job.
         unix_time: Now, seconds.
         samples_per_second: Counted over the last seconds.
         events: The last ones.

@@ -135,7 +135,6 @@ class PsCore:
     """State of one parameter server; safe to call from several threads.
 
     Args:
-        spec: Of the job.
         index: Which server this is.
         threads: That work on rows.
         round_patience_seconds: A push of synchronous mode is answered `stale` after so long.

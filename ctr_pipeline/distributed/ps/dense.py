@@ -94,7 +94,6 @@ class DenseRange:
         """This range together with one that touches it.
 
         Args:
-            pieces: Of the other.
             records: Of the other, see `records`.
 
         Raises:
@@ -127,7 +126,6 @@ class DenseRange:
         """Moves the values of one piece by one step.
 
         Args:
-            number: Of the piece.
             gradient: float32, of the piece.
             step: Global step, from 1.
             learning_rate_factor: The schedule's factor.

@@ -79,7 +79,6 @@ class BatchGradients:
         batch: Which one.
         step: Of the batch, from 1.
         learning_rate_factor: On every learning rate.
-        num_examples: Of the batch.
         rows: Of the server's rows, each key once.
         dense: float32, of the server's range.
     """
@@ -118,7 +117,6 @@ class Holdings:
     """Rows, dense range and marks of one server.
 
     Args:
-        spec: Of the job.
         index: Which server this is.
         threads: That work on rows.
 

@@ -80,7 +80,6 @@ class AppliedBatches:
         """The marks that a server begins with.
 
         Args:
-            spec: Of the job.
             placement: Who holds what now.
             server: Whose marks.
             request: Names the servers that took the cut and their marks.

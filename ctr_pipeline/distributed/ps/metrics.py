@@ -66,11 +66,7 @@ class PsFigures:
 
 
 class PsMetrics(Collector):
-    """Reads a server's figures whenever Prometheus asks.
-
-    Args:
-        figures: Of the server.
-    """
+    """Reads a server's figures whenever Prometheus asks."""
 
     def __init__(self, figures: PsFigures) -> None:
         self._figures = figures

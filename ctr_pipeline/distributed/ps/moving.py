@@ -40,7 +40,6 @@ class Outgoing:
 
     Args:
         move: Which.
-        num_partitions: Of the job.
 
     Attributes:
         is_held: The source answers nobody until it hears the outcome.

@@ -17,9 +17,6 @@ class PartitionCounts:
 
     Rows are counted when they are asked for, and only those made since: rows keep their places
     until `rows_moved`.
-
-    Args:
-        num_partitions: Of the job.
     """
 
     def __init__(self, num_partitions: int) -> None:

@@ -71,7 +71,6 @@ def ps_methods(
     """The methods of `PsService`.
 
     Args:
-        core: Of the server.
         shut_down: Ends the process soon; returns at once.
         connect: Makes a connection to another server.
     """

@@ -53,7 +53,6 @@ class PsSession:
         core: Whose round follows the workers that the master names.
         member: Who we are.
         address: That we serve on.
-        metrics_address: Of our metrics.
         connect: Opens a connection to wherever the master is now.
         stats: What to say of ourselves.
         clock: Seconds, monotonic.

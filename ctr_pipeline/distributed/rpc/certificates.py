@@ -36,7 +36,6 @@ class TlsFiles:
 
     Attributes:
         authority: Certificate of the job's own authority.
-        certificate: Of the role.
         key: Its key, secret.
     """
 

@@ -141,7 +141,6 @@ class RpcClient:
         """Sends a control message and returns at once.
 
         Args:
-            method: Of the service.
             message: To it.
             reply: Type of its answer.
             deadline_seconds: For the answer to come.

@@ -129,7 +129,6 @@ class Array(NamedTuple):
     """How an array of a message is sent.
 
     Attributes:
-        dtype: Of its items.
         axes: The header's fields that hold its shape; arrays that name the same one agree in it.
     """
 
@@ -145,7 +144,6 @@ class PackedMessage:
     `batch` into four. A field in `FLAGS` is a bool, or may be None: the flag tells.
 
     Attributes:
-        KIND: Of the message.
         ARRAYS: By field, in the order in which they are sent.
         FLAGS: The flag of a field.
         SLOTS: The header's field, where it has another name.
@@ -238,7 +236,6 @@ class PullRequest(PackedMessage):
     """Asks for values.
 
     Attributes:
-        generation: Of the caller.
         batch: That they are for; None: not for training.
         worker: Number of the caller.
         create: Make the missing rows; else they read as zeros.
@@ -269,7 +266,6 @@ class PullReply(PackedMessage):
 
     Attributes:
         status: DONE, ROLLED_BACK, NOT_READY, SUPERSEDED or MOVED.
-        generation: Of the server.
         version: Updates that the values know of.
         values: float32 [U, W].
         dense: float32, the server's range; None if not sent.
@@ -294,12 +290,10 @@ class PushRequest(PackedMessage):
     """Gradients of one batch.
 
     Attributes:
-        generation: Of the caller.
         batch: That they are of.
         worker: Number of the caller.
         step: Of the batch, from 1; for Adam's bias correction.
         learning_rate_factor: The schedule's.
-        num_examples: Of the batch.
         version: Of the values that the gradients were computed with.
         keys: int64 [U], of the server's partitions, each once.
         num_occurrences: int32 [U], in the batch.
@@ -347,7 +341,6 @@ class PushReply(PackedMessage):
 
     Attributes:
         status: Any.
-        generation: Of the server.
         version: Updates that the values know of.
         dense: float32 [P], the server's range.
         fresh: float32 [R, W].
@@ -371,7 +364,6 @@ class DenseRequest(PackedMessage):
     """Initial dense values.
 
     Attributes:
-        generation: Of the caller.
         first: Where the range begins.
         values: float32 [P].
         placement: Version of the placement that says so.
@@ -394,7 +386,6 @@ class DenseReply(PackedMessage):
 
     Attributes:
         status: DONE, REPEATED (there are values already), ROLLED_BACK, NOT_READY or MOVED.
-        generation: Of the server.
         differs: The values that are there are others, in their last bits.
     """
 

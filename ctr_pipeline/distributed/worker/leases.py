@@ -133,7 +133,6 @@ class LeaseBook:
         Args:
             task: The lease.
             batch: Which of its batches.
-            loss_sum: Of the batch.
             repeated: Some server had applied it before.
             finished: It was the last one.
             seconds: Spent on it.

@@ -146,7 +146,6 @@ class _Sent:
         batch: Which one.
         push: The first try.
         push_again: Makes another.
-        loss_sum: Of the batch.
         seconds: Spent on it.
     """
 

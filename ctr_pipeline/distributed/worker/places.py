@@ -15,7 +15,6 @@ class StepNumbers:
     Args:
         num_rows: Training rows.
         batch_size: Rows of a full batch.
-        seed: Of the run.
         shuffle: Whether each epoch has an order of its own.
     """
 

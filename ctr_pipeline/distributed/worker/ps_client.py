@@ -251,7 +251,6 @@ class PsClient:
     """Pulls, pushes and reads rows; one thread trains, `prepare` and `route` may run beside it.
 
     Args:
-        spec: Of the job.
         access: Secrets of the job.
         incarnation: Of the worker; servers of a synchronous job count workers by it.
         threads: That copy values and sum gradients.
@@ -326,7 +325,6 @@ class PsClient:
         answer no pull that asks for them: `init_dense` comes first in every generation.
 
         Args:
-            generation: Of the job.
             addresses: By server; empty where one is not there yet.
         """
         self._calls.route(generation, addresses)
@@ -530,7 +528,6 @@ class PsClient:
             batch: Which one.
             step: Of the batch, from 1.
             learning_rate_factor: The schedule's.
-            num_examples: Of the batch.
             refresh: A pull ahead, whose values are brought up to date with this push; in
                 synchronous mode with all of its round.
         """

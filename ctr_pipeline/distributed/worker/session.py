@@ -90,7 +90,6 @@ class Route:
     """Where the parameter servers are.
 
     Attributes:
-        generation: Of the job.
         addresses: By index; empty where one is not there.
     """
 

@@ -125,7 +125,6 @@ class Job:
         """A job whose ledger is lost goes on from cuts: number → `TakeCut.frozen`.
 
         Args:
-            settings: Of the job.
             cuts: Those with a sound manifest.
             generation: The highest that any manifest names.
             now: The clock.
@@ -152,7 +151,6 @@ class Job:
         It trains nothing and takes no cut, so that it may run beside the job that took this one.
 
         Args:
-            settings: Of the job.
             cut: Its number.
             frozen: `TakeCut.frozen` of it.
             now: The clock.
@@ -337,7 +335,6 @@ class Job:
         """Gives a worker tasks under new attempts.
 
         Args:
-            request: Of the worker.
             now: The clock.
             call: Where an answer can be sent that is not there yet; None: it is wanted at once.
 

@@ -197,7 +197,6 @@ def read_records(records: Mapping[str, Json], settings: JobSettings) -> StoredJo
 
     Args:
         records: Everything that was put, less what was deleted.
-        settings: Of the job.
     """
     if "head" not in records or "base" not in records:
         return None

@@ -35,7 +35,6 @@ class JobState:
     written. The rest a new master finds out again.
 
     Attributes:
-        settings: Of the job.
         clock: The job's.
         head: What there is one of.
         servers: Who holds what.

@@ -73,7 +73,6 @@ class LockHolder:
         pid: Process on that host.
         machine: The boot and the process namespace that `pid` counts in; empty if unknown.
         started: When that process began, in clock ticks since that boot.
-        lease: Of the lock.
     """
 
     token: str
@@ -90,7 +89,6 @@ class _Pieces:
 
     Attributes:
         folder: Below `pieces/` and the record's name; another one each time it is written.
-        number: Of pieces.
     """
 
     folder: str

@@ -33,7 +33,6 @@ class EtcdAccess:
         certificate: PEM file of our own certificate; None: there is none.
         key: PEM file of its key.
         user: Of etcd; empty: it asks for none.
-        password: Of that user.
     """
 
     authority: str | None = None

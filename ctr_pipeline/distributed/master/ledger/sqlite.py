@@ -39,7 +39,6 @@ class SqliteLedger:
     that held it, however that ended, and readers are never in the way.
 
     Args:
-        path: Of the database.
         identity: Of the job; kept in a new ledger, compared with that of an old one.
         wait_seconds: For another master to go before giving up.
         clock: Seconds.
