@@ -32,6 +32,8 @@ from ctr_pipeline.features import (
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUM_QUANTILES = 30
+MOST_ROWS_FOR_RATES = 50_000
+"""Beyond, embeddings learn what click rates tell: of 88,000 rows of Criteo they made AUC worse."""
 NUM_FINE_QUANTILES = 300
 """Of numbers whose single values tell something as well."""
 NUM_FINEST_QUANTILES = 10_000
@@ -282,6 +284,8 @@ def _rate_of_value(column: ColumnStatistics) -> TargetEncode | None:
     """The click rate as a number, for a text of many values that foretell the click by it."""
     information = column.label_information
     if information is None or information.smoothing is None or column.num_distinct <= FEW_VALUES:
+        return None
+    if column.count > MOST_ROWS_FOR_RATES:
         return None
     return TargetEncode(smoothing=information.smoothing)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from ctr_pipeline.analysis import decide as decide_module
 from ctr_pipeline.analysis import decide_features
 from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.analysis.whole_numbers import WholeNumbers
@@ -265,6 +266,14 @@ def test_texts_of_many_values_have_their_click_rate_as_a_number(decide):
             "; and as a number each value's click rate, that of a training row by other rows, "
             "with 4 rows of the overall rate, as foretells clicks best"
         )
+
+
+def test_texts_of_many_rows_have_no_click_rate(decide, monkeypatch):
+    texts = [f"v{index % 40}" for index in range(ROWS)]
+    for most, has_rate in ((ROWS, True), (ROWS - 1, False)):
+        monkeypatch.setattr(decide_module, "MOST_ROWS_FOR_RATES", most)
+        features, _ = decide({"c": texts})
+        assert (features["c"].number is not None) is has_rate
 
 
 def test_text_has_a_vocabulary(decide):
