@@ -146,6 +146,17 @@ OWN_START = start_of_process(os.getpid())
         ({"process": 7, "host": "there"}, None, 20, True),
         ({"process": 7, "host": "there"}, None, 61, None),
     ],
+    # Not of the values: each process that collects the tests has a number of its own.
+    ids=[
+        "ended",
+        "holds_the_lock",
+        "lock_of_an_unnamed_process",
+        "number_taken_by_another",
+        "same_process",
+        "no_such_process",
+        "elsewhere_and_fresh",
+        "elsewhere_and_silent",
+    ],
 )
 def test_whether_a_session_lives(changes, lock_holder, silent_seconds, alive):
     session = a_session(**{"host": "here", **changes})
