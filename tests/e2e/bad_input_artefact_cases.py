@@ -410,7 +410,7 @@ def _file_size_limit(world: World) -> None:
     """No file may grow beyond what all but the servable model need."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     world.cleanups.append(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
 
 
 def _full_at_the_end(world: World) -> None:
