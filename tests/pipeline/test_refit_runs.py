@@ -316,7 +316,7 @@ def config_of_shifted(folder, name, *, weight=None):
         "epochs": 6,
         "refit": True,
         "deterministic": True,
-        "embeddings": {"admit_after": 2},
+        "embeddings": {"admit_after": 2, "shrink_by_column": False},
     }
     return config_from_mapping(settings)
 
