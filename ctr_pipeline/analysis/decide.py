@@ -81,6 +81,7 @@ def decide_features(
     times: Mapping[str, str] = _NO_TIMES,
     whole_numbers: Mapping[str, WholeNumbers] = _NO_WHOLE_NUMBERS,
     counters: Collection[str] = (),
+    growth: float = 1.0,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """Decides each column's transforms.
 
@@ -93,6 +94,7 @@ def decide_features(
         whole_numbers: What the whole numbers of columns say about the click; ids among them are
             read as text.
         counters: Columns of whole numbers that ascend from row to row in the first rows.
+        growth: Training rows there are for each of the statistics', if these are of the first ones.
 
     Returns:
         The features, and a decision for every column except the label.
@@ -113,6 +115,7 @@ def decide_features(
             format=times.get(column),
             judged=whole_numbers.get(column),
             is_counter=column in counters,
+            growth=growth,
         )
         if feature is not None:
             features.append(feature)
@@ -129,6 +132,7 @@ def _decide_column(
     format: str | None,
     judged: WholeNumbers | None,
     is_counter: bool,
+    growth: float,
 ) -> tuple[FeatureSpec | None, str]:
     known = statistics.column(column)
     if known.column_type is not column_type:
@@ -155,7 +159,7 @@ def _decide_column(
     if cut is not None:
         return _decide_vector(known, cut)
     if column_type is ColumnType.TEXT:
-        return _decide_text(known, judged)
+        return _decide_text(known, judged, growth)
     return _decide_number(known, judged)
 
 
@@ -251,7 +255,9 @@ def _decide_vector(column: ColumnStatistics, vector: VectorSpec) -> tuple[Featur
     return feature, reason
 
 
-def _decide_text(column: ColumnStatistics, judged: WholeNumbers | None) -> tuple[FeatureSpec, str]:
+def _decide_text(
+    column: ColumnStatistics, judged: WholeNumbers | None, growth: float
+) -> tuple[FeatureSpec, str]:
     if judged is not None:
         kind = "whole numbers"
     else:
@@ -264,7 +270,7 @@ def _decide_text(column: ColumnStatistics, judged: WholeNumbers | None) -> tuple
     if column.num_distinct > MAX_VOCABULARY:
         max_size = MAX_VOCABULARY
         reason += f", the {MAX_VOCABULARY:,} most frequent"
-    rate = _rate_of_value(column)
+    rate = _rate_of_value(column, growth)
     if rate is not None:
         reason += (
             f"; and as a number each value's click rate, that of a training row by other rows, "
@@ -280,12 +286,12 @@ def _decide_text(column: ColumnStatistics, judged: WholeNumbers | None) -> tuple
     return feature, reason
 
 
-def _rate_of_value(column: ColumnStatistics) -> TargetEncode | None:
+def _rate_of_value(column: ColumnStatistics, growth: float) -> TargetEncode | None:
     """The click rate as a number, for a text of many values that foretell the click by it."""
     information = column.label_information
     if information is None or information.smoothing is None or column.num_distinct <= FEW_VALUES:
         return None
-    if column.count > MOST_ROWS_FOR_RATES:
+    if column.count * growth > MOST_ROWS_FOR_RATES:
         return None
     return TargetEncode(smoothing=information.smoothing)
 

@@ -136,6 +136,20 @@ class Source:
             return opened.size_bytes
         return size_of(opened.path)
 
+    def estimate_rows(self, split: str) -> int:
+        """Rows of a split's files: those that Parquet files tell, others by their size."""
+        of_head: int = self.head.num_rows
+        if self.head_is_all:
+            return of_head
+        total = 0.0
+        for place in self.files[split]:
+            opened = self.opened[place]
+            if isinstance(opened, ParquetSource):
+                total += opened.num_rows
+            else:
+                total += of_head * self.size_bytes(place) / HEAD_BYTES
+        return max(of_head, round(total))
+
     def require(self, names: Sequence[str], key: str) -> None:
         """Raises DataError unless all columns exist.
 

@@ -204,7 +204,11 @@ def choose_columns(
 
 
 def complete_features(
-    loaded: LoadedConfig, columns: FeatureColumns, head: pa.Table, profile: Statistics | None
+    loaded: LoadedConfig,
+    columns: FeatureColumns,
+    head: pa.Table,
+    profile: Statistics | None,
+    growth: float = 1.0,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """All features, and the columns without one.
 
@@ -212,6 +216,7 @@ def complete_features(
         loaded: The config.
         columns: What it says.
         profile: Of the automatic columns; None if there are none.
+        growth: As `decide_features` takes it.
     """
     if profile is None:
         return tuple(columns.explicit[name] for name in columns.names), columns.unfit
@@ -224,6 +229,7 @@ def complete_features(
         times=columns.times,
         whole_numbers=columns.whole_numbers,
         counters={name for name in types if counts_rows(head.column(name))},
+        growth=growth,
     )
     chosen = dict(columns.explicit)
     unused = {

@@ -309,7 +309,10 @@ def _decide(loaded: LoadedConfig, source: Source, head: _Head) -> HeadDecisions:
             FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
         ]
         profile = _collect(loaded, plain, head.file, head.file.parent / "profile")
-    features, left_out = complete_features(loaded, columns, source.head, profile)
+    split = loaded.config.data.split
+    share = 1.0 if len(source.files) > 1 else 1.0 - split.valid - split.test
+    growth = share * source.estimate_rows("train") / max(head.rows.num_rows, 1)
+    features, left_out = complete_features(loaded, columns, source.head, profile, growth)
     return HeadDecisions(source, features, left_out, columns.warnings, head.rows)
 
 

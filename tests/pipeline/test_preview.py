@@ -1,8 +1,10 @@
 import random
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import csv, parquet
 
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import ConfigError, DataError
@@ -185,3 +187,22 @@ def test_disk_need_of_checkpoints_is_told_where_there_are_servers(settings, monk
     monkeypatch.setattr("ctr_pipeline.pipeline.preview._free_bytes", lambda folder: 10**6)
     poor = check(settings, features=features, runtime={"mode": "processes", "partitions": 4})
     assert "checkpoints may take" in poor.warnings[-1]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(("copies", "has_rate"), [(1, True), (12, False)])
+def test_click_rates_are_for_few_rows_of_data_not_for_few_rows_of_a_head(
+    tmp_path, settings, ending, copies, has_rate
+):
+    chance = random.Random(5)
+    cities = [chance.randrange(60) for _ in range(9_000)]
+    table = pa.table(
+        {
+            "city": [f"city {city:02} " * 40 for city in cities] * copies,
+            "click": [int(chance.random() < 0.1 + 0.7 * (city % 2)) for city in cities] * copies,
+        }
+    )
+    file = tmp_path / f"cities.{ending}"
+    (csv.write_csv if ending == "csv" else parquet.write_table)(table, file)
+    (row,) = check(settings, data={"train": str(file), "label": "click"}).rows
+    assert ("target_encode" in row.number) is has_rate
