@@ -209,5 +209,5 @@ def test_members_started_by_hand_on_hosts_of_their_own_train_to_the_end(job):
     job.call("run", job.config, "--resume")
     metrics = json.loads((job.output / "metrics.json").read_text())
     assert metrics["training"]["epochs"] == EPOCHS
-    assert metrics["test"]["auc"] > 0.6
+    assert metrics["test"]["auc"] > 0.55
     assert (job.output / "report.html").exists()
