@@ -67,6 +67,16 @@ def _cached(function: Callable[..., Any]) -> Any:
     # Numba asks for nothing else to tell whether machine code on the disk is of this source.
     kept = compiled._cache._cache_file
     kept._source_stamp = (kept._source_stamp, shared_stamp())
+    save = compiled._cache.save_overload
+
+    def try_to_save(*overload: Any) -> None:
+        try:
+            save(*overload)
+        except OSError as error:
+            # A full disk, say: what was compiled works all the same.
+            _LOGGER.warning("kernel %s is not cached: %s", function.__qualname__, error)
+
+    compiled._cache.save_overload = try_to_save
     return compiled
 
 

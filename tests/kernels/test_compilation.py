@@ -2,6 +2,7 @@
 
 import ast
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,21 @@ def test_a_kernel_without_a_cache_folder_still_compiles(caplog):
     exec("def double(x):\n    return 2 * x", namespace)  # noqa: S102 -- fixed text
     with caplog.at_level("WARNING"):
         assert compilation.kernel(namespace["double"])(4) == 8
+    assert "double is not cached" in caplog.text
+
+
+def test_a_kernel_whose_machine_code_finds_no_room_on_the_disk_works(tmp_path, caplog, monkeypatch):
+    (tmp_path / "kernels_without_room.py").write_text(_KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    import kernels_without_room
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with caplog.at_level("WARNING"):
+            assert kernels_without_room.double(4) == 8
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "double is not cached" in caplog.text
 
 
