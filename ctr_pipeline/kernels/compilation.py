@@ -6,6 +6,7 @@ makes all kernels be compiled again.
 """
 
 import functools
+import glob
 import logging
 import os
 import stat
@@ -71,6 +72,13 @@ def _cached(function: Callable[..., Any]) -> Any:
 
     def try_to_save(*overload: Any) -> None:
         try:
+            if not kept._load_index():
+                # Numba names machine code in the index before it writes it: whoever is stopped
+                # between the two must not leave that of an older source under the name.
+                for old in Path(kept._cache_path).glob(
+                    f"{glob.escape(kept._index_name[:-4])}.*.nbc"
+                ):
+                    old.unlink(missing_ok=True)
             save(*overload)
         except OSError as error:
             # A full disk, say: what was compiled works all the same.

@@ -1,6 +1,7 @@
 """How kernels are compiled and kept: where, for whom, and until what changes."""
 
 import ast
+import importlib
 import os
 import resource
 import subprocess
@@ -28,10 +29,15 @@ def test_a_kernel_without_a_cache_folder_still_compiles(caplog):
 
 
 def test_a_kernel_whose_machine_code_finds_no_room_on_the_disk_works(tmp_path, caplog, monkeypatch):
-    (tmp_path / "kernels_without_room.py").write_text(_KERNELS)
+    """Neither now nor later, when machine code of an older source lies there under its name."""
+    file = tmp_path / "kernels_without_room.py"
+    file.write_text(_KERNELS.replace("2 * number", "3 * number"))
     monkeypatch.syspath_prepend(tmp_path)
     import kernels_without_room
 
+    assert kernels_without_room.double(4) == 12
+    file.write_text(_KERNELS)
+    importlib.reload(kernels_without_room)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
@@ -40,6 +46,8 @@ def test_a_kernel_whose_machine_code_finds_no_room_on_the_disk_works(tmp_path, c
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "double is not cached" in caplog.text
+    importlib.reload(kernels_without_room)
+    assert kernels_without_room.double(4) == 8
 
 
 _PROGRAM = """
