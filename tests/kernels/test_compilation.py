@@ -39,7 +39,7 @@ def test_a_kernel_whose_machine_code_finds_no_room_on_the_disk_works(tmp_path, c
     file.write_text(_KERNELS)
     importlib.reload(kernels_without_room)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, hard))
     try:
         with caplog.at_level("WARNING"):
             assert kernels_without_room.double(4) == 8
