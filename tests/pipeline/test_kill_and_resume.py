@@ -113,7 +113,8 @@ def undisturbed(world):
 def assert_same_end(folder, undisturbed):
     found, expected = metrics_of(folder), metrics_of(undisturbed)
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, abs=1e-6), name
+        is_number = isinstance(value, int | float)
+        assert found[name] == (pytest.approx(value, abs=1e-6) if is_number else value), name
     predictions, others = (
         pd.read_parquet(path / "predictions.parquet") for path in (folder, undisturbed)
     )
