@@ -12,6 +12,7 @@ from rich.text import Text
 from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
 from ctr_pipeline.cli.run_views import add_session_rows
+from ctr_pipeline.cli.tables import facts_table
 from ctr_pipeline.pipeline.job_progress import describe_event
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ def _spoken_place(view: "JobView") -> str:
 
 
 def _render_facts(view: "JobView", run: "RunStatus") -> Table:
-    table = Table(title=view.job, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts_table(view.job)
     state = Text(_spoken_place(view), style=_style_of(view.state))
     if not view.answering and view.state not in _OVER:
         launcher = run.last
@@ -144,15 +143,7 @@ def _spoken_figures(member: "MemberView") -> tuple[str, str, str]:
 
 
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
-    table = Table(
-        title="What happened last",
-        title_justify="left",
-        show_header=False,
-        box=None,
-        pad_edge=False,
-    )
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts_table("What happened last", style="dim")
     for event in events:
         table.add_row(_spoken_time(event.time, now), escape(describe_event(event)))
     return table

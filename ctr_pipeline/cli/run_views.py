@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import spoken_seconds
-from ctr_pipeline.cli.tables import make_console, print_paths
+from ctr_pipeline.cli.tables import facts_table, make_console, print_paths
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.comparison import ComparisonResult
@@ -64,15 +64,7 @@ def print_comparison(result: "ComparisonResult") -> None:
 
 def print_run_status(run: "RunStatus") -> None:
     """What a run in one process does now, or how it ended."""
-    table = Table(
-        title=escape(run.name or str(run.folder)),
-        title_justify="left",
-        show_header=False,
-        box=None,
-        pad_edge=False,
-    )
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts_table(escape(run.name or str(run.folder)))
     table.add_row("state", f"[{_STATES.get(run.state, 'yellow')}]{run.state}[/]")
     add_session_rows(table, run)
     if run.history:

@@ -49,9 +49,10 @@ def make_console() -> Console:
     return console
 
 
-def _facts(title: str) -> Table:
+def facts_table(title: str, style: str = "cyan") -> Table:
+    """An empty table of two columns without a heading: names in `style`, and what they are."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
     return table
 
@@ -117,7 +118,7 @@ def run_payload(result: "RunResult") -> dict[str, Any]:
 def print_run(result: "RunResult") -> None:
     """The short summary at the end of a run."""
     console = make_console()
-    table = _facts("")
+    table = facts_table("")
     if result.num_rows:
         rows = ", ".join(f"{name} {count:,}" for name, count in result.num_rows.items())
         table.add_row("rows", rows)
@@ -154,7 +155,7 @@ def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
     """Metrics of one set of rows; which checkpoint, if it was one of a run that goes on."""
-    table = _facts("")
+    table = facts_table("")
     checkpoint = metrics.get("checkpoint")
     if checkpoint:
         table.add_row(
@@ -247,7 +248,7 @@ def predict_payload(result: "PredictResult") -> dict[str, Any]:
 
 def print_predictions(result: "PredictResult") -> None:
     """Where predictions are and what they are like."""
-    table = _facts("")
+    table = facts_table("")
     table.add_row("rows", f"{result.num_rows:,}")
     if result.num_bad_rows:
         table.add_row("bad rows skipped", f"{result.num_bad_rows:,}")
@@ -303,7 +304,7 @@ def print_conversion(result: "ConvertResult") -> None:
 
 def print_sample(summary: "SampleSummary") -> None:
     """What is knowable of a sample."""
-    table = _facts("")
+    table = facts_table("")
     table.add_row("rows", f"{summary.num_rows:,} ({summary.num_test_rows:,} of them test)")
     table.add_row("click rate", f"{summary.click_rate:.4f}")
     table.add_row("test rows with an unseen id", f"{summary.unseen_fraction:.1%}")

@@ -510,19 +510,12 @@ def test_rows_go_to_the_servers_of_their_partitions(make_spec, make_core, make_o
         assert restored_core.num_rows == len(mine)
 
 
-def test_an_update_does_not_wait_for_a_stalled_disk(
-    make_spec, make_core, make_optimizer, monkeypatch
-):
-    spec = counting(make_spec(), make_optimizer)
-    core = make_core(spec)
-    caller = Caller(core)
-    caller.init()
-    keys = owned_keys(spec, 0)
-    caller.pull(keys)
+def stall_disk(monkeypatch, *, patience_seconds):
+    """Cuts have room for a row and stop at the disk: told when one does, and until it may go on."""
     monkeypatch.setattr(
         holdings_module,
         "RowSnapshot",
-        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=0.0),
+        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=patience_seconds),
     )
     stalls, disk_goes_on = threading.Event(), threading.Event()
     write = RowLogWriter.flush
@@ -533,6 +526,19 @@ def test_an_update_does_not_wait_for_a_stalled_disk(
         write(self)
 
     monkeypatch.setattr(RowLogWriter, "flush", stall)
+    return stalls, disk_goes_on
+
+
+def test_an_update_does_not_wait_for_a_stalled_disk(
+    make_spec, make_core, make_optimizer, monkeypatch
+):
+    spec = counting(make_spec(), make_optimizer)
+    core = make_core(spec)
+    caller = Caller(core)
+    caller.init()
+    keys = owned_keys(spec, 0)
+    caller.pull(keys)
+    stalls, disk_goes_on = stall_disk(monkeypatch, patience_seconds=0.0)
     replies = []
     thread = threading.Thread(target=lambda: replies.extend(take_cut([core], 0, 1)))
     thread.start()
@@ -561,20 +567,7 @@ def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
     caller.init()
     keys = owned_keys(spec, 0)
     caller.pull(keys)
-    monkeypatch.setattr(
-        holdings_module,
-        "RowSnapshot",
-        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=10.0),
-    )
-    stalls, disk_goes_on = threading.Event(), threading.Event()
-    write = RowLogWriter.flush
-
-    def stall(self):
-        stalls.set()
-        assert disk_goes_on.wait(20)
-        write(self)
-
-    monkeypatch.setattr(RowLogWriter, "flush", stall)
+    stalls, disk_goes_on = stall_disk(monkeypatch, patience_seconds=10.0)
     waits = threading.Event()
     await_room = RowSnapshot.await_room
 
