@@ -374,7 +374,7 @@ class Statistics(_Frozen):
     """All statistics of one set of training rows.
 
     Attributes:
-        fingerprint: Of data and plan; equal fingerprints mean equal statistics.
+        fingerprint: Fingerprint of data and plan; equal fingerprints mean equal statistics.
         num_rows: Training rows.
         label_rate: Mean of the label, all rows alike.
         weighted_label_rate: Mean of the label by the rows' weights; None without weights.
@@ -386,7 +386,7 @@ class Statistics(_Frozen):
         value_tables: By column name, values with their counts for encodings by count or click rate;
             with weights, the files say what the rows of each value weigh as well.
         value_weights: By column name, for those tables; None without weights.
-        drift: Of other rows that were compared, by their name, such as `valid` and `test`.
+        drift: Drift of other rows that were compared, by their name, such as `valid` and `test`.
         notes: Sentences for the report.
         sensitive: Columns whose values are concealed.
     """

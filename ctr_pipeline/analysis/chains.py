@@ -28,8 +28,8 @@ def placeholder_prefix(place: int, position: int) -> str:
     """Tells the placeholders of a step from all others of a query.
 
     Args:
-        place: Of the chain among those of the query.
-        position: Of the step in its chain.
+        place: Place of the chain among those of the query.
+        position: Position of the step in its chain.
     """
     return f"chain{place}_step{position}"
 

@@ -87,7 +87,7 @@ def decide_features(
 
     Args:
         columns: How each column is read, in the order of the data.
-        statistics: Of the training rows, with the profile of every column.
+        statistics: Statistics of the training rows, with the profile of every column.
         label: Name of the label column, about which there is nothing to decide.
         lists: Text columns whose values are lists, and how they are cut.
         times: Columns whose values are points in time in a format that is not told from texts.

@@ -15,7 +15,7 @@ def plan_edges(moments: Moments, few_values: Sequence[float] | None) -> tuple[fl
     """Edges of at most 20 bins, ascending; empty if there is no finite value.
 
     Args:
-        moments: Of the finite values.
+        moments: Moments of the finite values.
         few_values: All distinct finite values, ascending, where there are no more than 20: each
             gets a bin of its own. None where there are more: bins have equal widths, or, of a
             skewed column, equal widths of asinh(x), which is a logarithm on either side of 0.

@@ -111,7 +111,7 @@ class MeasuredColumn:
     """What was found about one column; vocabularies are apart, for their size.
 
     Attributes:
-        statistics: Of the column itself.
+        statistics: Statistics of the column itself.
         moments: By expression key.
         boundaries: By expression key, then by the number of quantiles as text.
         groups: With a profile: what other rows of the column can be compared with.

@@ -57,7 +57,7 @@ def collect_moments(
 
     Args:
         rows_of: Runs a query with its parameters.
-        ranges: Of each chain; all begin alike, as one query takes them.
+        ranges: Ranges of each chain; all begin alike, as one query takes them.
         parameters_of: Of a query of some chains, such as `chain_parameters`.
         weight: How rows are weighed in mean, deviation and skew; None: all alike, as they are where
             all rows with a finite value weigh nothing.

@@ -125,7 +125,7 @@ class ParquetRows:
     """Rows of Parquet files with the same types in the same folders.
 
     Attributes:
-        schema: Of their columns, those of their folders behind them.
+        schema: Schema of their columns, those of their folders behind them.
         partition: What their `key=value` folders say.
         missing_values: Texts that mean missing, the empty one among them.
         rows: Numbers of the first row and of that after the last; None: all rows.

@@ -69,7 +69,7 @@ def drift_of_intervals(
     """The drift of a number column.
 
     Args:
-        statistics: Of the old rows.
+        statistics: Statistics of the old rows.
         cuts: Ends of the intervals, ascending; an interval is closed on the right.
         old: Rows by number of the interval, None for missing ones.
         new: The same of the new rows.
@@ -98,7 +98,7 @@ def drift_of_values(
     Species, Biometrika 40 (1953), equation 9), if the rows are of the same kind.
 
     Args:
-        statistics: Of the old rows, top values included.
+        statistics: Statistics of the old rows, top values included.
         num_singletons: Values that occur once in the old rows.
         new: New rows by place among the top values, from 1; `REST`, `UNSEEN`, None for missing.
     """
@@ -131,7 +131,7 @@ def drift_of_parts(
     """The drift of what is read of a column.
 
     Args:
-        statistics: Of the old rows.
+        statistics: Statistics of the old rows.
         names: What rows are alike in.
         old: Rows of each name, and after them the missing ones.
         new: The same of the new rows.

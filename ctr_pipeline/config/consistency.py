@@ -108,7 +108,7 @@ def check_header(values: dict[str, Any], header: Sequence[str], source: Source) 
     """Adds to the problems of `source` each column that `values` name and the data lacks.
 
     Args:
-        values: Of a config, whatever else may be wrong with it.
+        values: Values of a config, whatever else may be wrong with it.
         header: Columns of the data.
         source: Where the values come from.
     """

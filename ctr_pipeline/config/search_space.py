@@ -59,7 +59,7 @@ class _Known:
     """A key of the space that may be searched.
 
     Attributes:
-        path: Of the key that is varied.
+        path: Path of the key that is varied.
         here: Of its entry in the space.
         values: Ends of the range, or the choices, each with its place in the entry.
     """

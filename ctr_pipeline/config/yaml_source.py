@@ -92,7 +92,7 @@ class Source:
     """Plain values of a config and where each was given.
 
     Attributes:
-        name: Of the file, as the user wrote it.
+        name: Name of the file, as the user wrote it.
         values: Nested dictionaries, lists and scalars.
         places: By key path; a path that is absent stands where its parent does.
         problems: What is wrong with the YAML itself.
@@ -123,7 +123,7 @@ def parse_yaml(text: str, name: str, *, is_written: bool = False) -> tuple[Any, 
 
     Args:
         text: The text.
-        name: Of its file, for places.
+        name: Name of its file, for places.
         is_written: By `dump_yaml`, and not by a person.
 
     Raises:

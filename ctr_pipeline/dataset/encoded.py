@@ -30,7 +30,7 @@ class EncodedMeta:
     """What `meta.json` says of the records beside it.
 
     Attributes:
-        fingerprint: Of everything the records depend on.
+        fingerprint: Fingerprint of everything the records depend on.
         num_rows: Records.
         num_fields: Ids of a record.
         num_numbers: Numbers of a record.
@@ -117,7 +117,7 @@ class EncodedWriter:
         folder: Theirs.
         num_fields: Ids of a record.
         num_numbers: Numbers of a record.
-        fingerprint: Of everything the records depend on.
+        fingerprint: Fingerprint of everything the records depend on.
         has_weights: Whether records have weights.
     """
 
@@ -253,7 +253,7 @@ class _File:
 
     Attributes:
         path: Theirs.
-        descriptor: Of the open file.
+        descriptor: Descriptor of the open file.
         first_row: What the first of them counts as, over all folders.
         num_rows: Records.
     """

@@ -89,7 +89,7 @@ def ingest(
         source: The files, inspected.
         column_types: The columns to keep.
         folder: Where the parts go; replaced as a whole.
-        seed: Of the random split.
+        seed: Seed of the random split.
         threads: That parse and write.
         progress: Is told the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
@@ -372,7 +372,7 @@ def check_division(rows: pa.Table, data: DataConfig, source: Source, *, seed: in
         rows: All good rows of `data.train`, with the label and the column of `data.split`.
         data: How they are divided.
         source: The files.
-        seed: Of the random split.
+        seed: Seed of the random split.
 
     Raises:
         DataError: A split has no rows, or rows of one class alone.

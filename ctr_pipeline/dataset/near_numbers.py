@@ -40,7 +40,7 @@ class NearNumber:
     Attributes:
         words: Each such text, if all of them look as if they meant missing; else empty.
         what: Otherwise what is odd about them, without a value of the data.
-        share: Of the values, those that are no plain numbers.
+        share: Share of the values that are no plain numbers.
         example: The first of these.
     """
 

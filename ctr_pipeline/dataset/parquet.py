@@ -48,7 +48,7 @@ class ParquetSource:
 
     Attributes:
         path: The file.
-        schema: Of its columns, those of its folders behind its own.
+        schema: Schema of its columns, those of its folders behind its own.
         num_rows: That it has.
         partition: What its `key=value` folders say of all of its rows.
     """

@@ -48,7 +48,7 @@ class _Column:
     Attributes:
         leaf: The column.
         pages: In order.
-        num_rows: Of the row groups.
+        num_rows: Rows of the row groups.
     """
 
     leaf: Leaf

@@ -138,7 +138,7 @@ class Pages:
     Attributes:
         num_values_P: Rows of each page of values, or elements where rows have several.
         unfolded_P: Its plain bytes.
-        largest_bytes: Of any page, plain.
+        largest_bytes: Bytes of the largest page, uncompressed.
         longest_bytes: What any value can take that is not written out in its page.
     """
 

@@ -58,7 +58,7 @@ class ExampleSource:
 
     Attributes:
         path: The file.
-        schema: Of the features in its first records; later ones may have more.
+        schema: Schema of the features in its first records; later ones may have more.
     """
 
     path: DataFile

@@ -170,7 +170,7 @@ class TextWriter:
 
     Args:
         file: Where to.
-        names: Of the columns; None writes no header.
+        names: Names of the columns; None writes no header.
         delimiter: Between fields.
         compression: `gzip`, `zstd` or None.
     """

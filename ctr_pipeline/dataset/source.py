@@ -77,7 +77,7 @@ class Source:
     Attributes:
         files: Of each split that has paths of its own: `train`, and `valid` and `test` if given.
         format: csv, tsv, parquet or recordio; table of MaxCompute, database of a database file.
-        delimiter: Of text files and of lines.
+        delimiter: Delimiter of text files and of lines.
         has_header: Whether names come from the files.
         column_names: All columns, in the order of the first file.
         inferred_types: Of the columns that fit a feature; others (lists, timestamps) are absent.
@@ -186,7 +186,7 @@ def inspect_source(data: DataConfig, *, seed: int = 0) -> Source:
 
     Args:
         data: The config's section.
-        seed: Of the random split of a table.
+        seed: Seed of the random split of a table.
 
     Raises:
         DataError: Files are missing, unreadable, empty, of another format, or do not agree; or a

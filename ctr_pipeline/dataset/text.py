@@ -48,7 +48,7 @@ class TextFile:
     Attributes:
         path: The file.
         dialect: Delimiter and quote.
-        column_names: Of all its columns, in its order.
+        column_names: Names of all its columns, in its order.
         has_header: Whether the first record holds the names.
     """
 

@@ -94,7 +94,7 @@ def step_constants(
         step: Global step, counted from 1.
         learning_rate_factor: The schedule's factor on the learning rate, at least 0.
         gradient_scale: Factor on the summed gradient.
-        l2_strength: Of the count-scaled L2.
+        l2_strength: Strength of the count-scaled L2.
 
     Raises:
         ValueError: `step` is below 1 or the factor is negative.

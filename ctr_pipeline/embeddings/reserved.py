@@ -27,7 +27,7 @@ def reserve_array(shape: tuple[int, ...], dtype: type[Item], *, purpose: str) ->
     translation of addresses would otherwise cost as much as the rows.
 
     Args:
-        shape: Of the whole reservation.
+        shape: Shape of the whole reservation.
         purpose: What the memory is for, as an error names it.
 
     Raises:

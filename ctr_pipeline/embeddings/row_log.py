@@ -501,7 +501,7 @@ class LoggedRows:
         keys: int64 [n].
         values_NW: float32.
         deleted_N: Which are tombstones.
-        age: Of the file, 0 for the newest of its partition.
+        age: Age of the file, 0 for the newest of its partition.
     """
 
     keys: Int64Array

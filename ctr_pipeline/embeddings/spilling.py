@@ -29,7 +29,7 @@ class MemoryBound:
     """How much memory an array may take.
 
     Attributes:
-        num_bytes: Of the array in memory; whole pages count, so it may be a page less.
+        num_bytes: Bytes of the array in memory; whole pages count, so it may be a page less.
     """
 
     num_bytes: int

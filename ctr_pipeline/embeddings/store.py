@@ -60,7 +60,7 @@ class EmbeddingStore:
     Args:
         tables: The tables; ids of table t are 0 … num_ids - 1.
         segments: What rows are made of; a table may have segments of its own.
-        seed: Of initial values.
+        seed: Seed of initial values.
         threads: Threads that `locate`, `gather` and `update` use; results do not depend on it.
         field_tables: Table of each field; None if field f has table f.
         admit_after: An id has a row only if it occurs at least so often in the training rows, which

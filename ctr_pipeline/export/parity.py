@@ -43,7 +43,7 @@ class ParityProof:
         max_difference: Largest difference of logits, by signature.
         tolerance: See `TOLERANCE`.
         num_not_a_number: Rows where both sides score NaN; counted as equal.
-        versions: Of this process and, as `serving_tensorflow`, of the one that scored.
+        versions: Versions of this process and, as `serving_tensorflow`, of the one that scored.
     """
 
     num_rows: int

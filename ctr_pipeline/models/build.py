@@ -28,7 +28,7 @@ def build_model(
     Args:
         config: The `model:` section.
         signature: Sizes of the inputs.
-        seed: Of initial weights and dropout; equal seeds give equal models.
+        seed: Seed of initial weights and dropout; equal seeds give equal models.
         precision: What layers compute in; variables, inputs and logits are float32 in either case.
             With bfloat16, products of matrices have Keras's policy `mixed_bfloat16`, after
             Micikevicius et al. 2018, "Mixed Precision Training" (arXiv:1710.03740); since bfloat16

@@ -103,7 +103,7 @@ def build_inputs(signature: ModelSignature, *, seed: int) -> ModelInputs:
 
     Args:
         signature: The sizes.
-        seed: Of the projections of shorter embeddings.
+        seed: Seed of the projections of shorter embeddings.
 
     Raises:
         ValueError: There is neither a field nor a number, or the base rate is 0 or 1.

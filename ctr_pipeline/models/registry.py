@@ -21,7 +21,7 @@ class ModelKind:
     Attributes:
         name: `model.name` in YAML, and the module that builds it.
         title: As papers and people write it.
-        keys: Of the section `model:` that it uses.
+        keys: Keys of the section `model:` that it uses.
         looks_into_sequences: Whether it gets the elements of sequences one by one.
         use_xla: Whether it steps faster when compiled by XLA than by TensorFlow's own kernels.
     """

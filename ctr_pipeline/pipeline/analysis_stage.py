@@ -62,7 +62,7 @@ class Analysis:
         ingested: The rows by split.
         features: What becomes of each column.
         left_out: Columns without a feature, with the reason.
-        statistics: Of the training rows.
+        statistics: Statistics of the training rows.
         beginning: What the run takes over from an earlier one; None if nothing.
     """
 
@@ -188,7 +188,7 @@ def add_text_numbers(
     """The statistics with those of ages, which no database computes.
 
     Args:
-        statistics: Of everything else; returned as they are if they have those already.
+        statistics: Statistics of everything else; returned as they are if they have those already.
         plan: What is asked for.
         files: Parts of the training rows.
         folder: Where the statistics are kept.

@@ -215,7 +215,7 @@ def complete_features(
     Args:
         loaded: The config.
         columns: What it says.
-        profile: Of the automatic columns; None if there are none.
+        profile: Profile of the automatic columns; None if there are none.
         growth: As `decide_features` takes it.
     """
     if profile is None:

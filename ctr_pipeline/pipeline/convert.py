@@ -52,7 +52,7 @@ class Target:
     Attributes:
         output: The file.
         record: What a record of RecordIO holds.
-        compression: Of the chunks of RecordIO.
+        compression: Compression of the chunks of RecordIO.
         header: Whether text and lines begin with the names.
     """
 
@@ -129,7 +129,7 @@ def convert_rows(
         rows: A file or a glob, of any format; or the address of a table.
         target: What is written.
         columns: Names of files without a header, separated by commas; ranges such as I1..I13.
-        delimiter: Of text that is read; None to find it.
+        delimiter: Delimiter of text that is read; None to find it.
         overwrite: Replace a file that stands there.
         progress: Is told the bytes read.
 

@@ -42,7 +42,7 @@ class Encoding:
         plan: Fitted transforms.
         folders: Encoded rows by split.
         counts: Occurrences of each id in the training rows, int64 per table.
-        fingerprint: Of rows and transforms; equal ones mean equal encoded rows.
+        fingerprint: Fingerprint of rows and transforms; equal ones mean equal encoded rows.
     """
 
     plan: PreprocessingPlan

@@ -25,7 +25,7 @@ class TrainedMember:
 
     Attributes:
         model: Its kind, as in the config.
-        seed: Of its initial values, of the order of rows and of dropout.
+        seed: Seed of its initial values, of the order of rows and of dropout.
         state: How its training went.
     """
 

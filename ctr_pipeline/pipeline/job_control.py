@@ -42,7 +42,7 @@ class Job:
     """A job by its run folder.
 
     Attributes:
-        run_folder: Of the run that started it.
+        run_folder: Folder of the run that started it.
         role: Of whoever asks, whose certificate is shown.
     """
 

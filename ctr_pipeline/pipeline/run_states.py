@@ -31,11 +31,11 @@ class ListedRun:
 
     Attributes:
         folder: Its path.
-        name: Of the config; None before training.
+        name: Name of the config; None before training.
         model: Kind of the architecture; None before training.
         num_training_rows: None before the run is finished, as the next two.
-        auc: Of the test rows, or of the validation rows if there are none.
-        logloss: Of the same rows.
+        auc: AUC of the test rows, or of the validation rows if there are none.
+        logloss: Logloss of the same rows.
         training_seconds: Over all sessions.
         state: What `spoken_state` says, or `damaged`.
         when: When it ended, or was last seen.
@@ -84,12 +84,12 @@ class RunStatus:
 
     Attributes:
         folder: Its path.
-        name: Of the config; None before training.
+        name: Name of the config; None before training.
         state: As `decide_state` says.
         alive: Whether the process of the last session works on; None: nobody knows.
         sessions: All of them, in the order of time.
         epochs: Most epochs; None before training.
-        history: Of the training, or of the first model's of an ensemble.
+        history: History of the training, or of the first model's of an ensemble.
         resume: The command that goes on with it; None where there is nothing to go on with.
     """
 

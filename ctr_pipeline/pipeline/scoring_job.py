@@ -72,7 +72,7 @@ def scored_in_processes(
         loaded: The config.
         run: The run whose model it is.
         cut: Which.
-        splits: Of `valid` and `test`, folders of encoded rows, which are only read.
+        splits: Splits of `valid` and `test`, folders of encoded rows, which are only read.
         find_another: Finds the cut to take if training has deleted that one.
         progress: Who is shown the job.
 

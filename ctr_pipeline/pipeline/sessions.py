@@ -46,7 +46,7 @@ class Session(BaseModel):
         seen: When this was written.
         stage_since: When the stage began.
         stage: What it does, or did last; empty before the first stage.
-        seconds: Of each stage until `seen`.
+        seconds: Seconds of each stage until `seen`.
         ended: `FINISHED`, `STOPPED` (a signal, 'ctrpipe stop') or `FAILED`; None: it goes on, or
             was killed.
         reason: What stopped it or went wrong, as a sentence; empty if nothing did.

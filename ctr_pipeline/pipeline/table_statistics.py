@@ -97,7 +97,7 @@ def add_drift(
     the service found stays as it is. Statistics that have a drift already are left alone.
 
     Args:
-        statistics: Of the training rows.
+        statistics: Statistics of the training rows.
         plan: What was asked of the service.
         ingested: All rows, read.
         folder: The run folder, where the statistics are kept.

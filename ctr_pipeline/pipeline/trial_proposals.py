@@ -27,8 +27,8 @@ class TrialRecord(BaseModel):
     """What one trial gave.
 
     Attributes:
-        number: Of the trial, from 0.
-        values: Of the keys that are searched.
+        number: Number of the trial, from 0.
+        values: Values of the keys that are searched.
         state: complete: trained to its end; pruned: stopped for being worse than others; failed:
             its values make no config, or training with them broke down.
         value: The metric of the best epoch on the validation rows; None if none was finished.

@@ -32,7 +32,7 @@ def grow_plan(beginning: Beginning, statistics: Statistics, run: RunFolder) -> P
 
     Args:
         beginning: What the run takes over.
-        statistics: Of the new training rows.
+        statistics: Statistics of the new training rows.
         run: The run folder, below which the files of values lie.
 
     Raises:

@@ -86,7 +86,7 @@ def plan_preprocessing(
 
     Args:
         features: In the order of the fields and numbers to be.
-        statistics: Of the training rows.
+        statistics: Statistics of the training rows.
         folder: The run folder, which vocabulary files are below.
 
     Raises:

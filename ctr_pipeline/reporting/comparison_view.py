@@ -41,7 +41,7 @@ class RunView:
         folder: Its path.
         css: Its colour; empty if it is not drawn.
         model: Title of the architecture.
-        auc: Of the test rows, as the next four.
+        auc: AUC of the test rows, as the next four.
         auc_ahead: Difference to the first run with its interval, and its verdict for the colour.
         logloss: Nats a row.
         logloss_ahead: As `auc_ahead`.

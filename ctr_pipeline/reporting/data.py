@@ -37,9 +37,9 @@ class HistoryRow(_Frozen):
         epoch: Counted from 1.
         step: Steps since the start of training.
         training_loss: Mean loss since the line before, nats a row.
-        valid_logloss: Of all validation rows.
-        valid_auc: Of all validation rows.
-        learning_rate: Of the dense optimizer.
+        valid_logloss: Logloss of all validation rows.
+        valid_auc: AUC of all validation rows.
+        learning_rate: Learning rate of the dense optimizer.
         seconds: Since the start of training.
     """
 
@@ -138,7 +138,7 @@ class MemberUse(_Frozen):
     Attributes:
         name: Role and index, such as `ps-0`.
         restarts: Starts after the first.
-        cpu_seconds: Of its last process.
+        cpu_seconds: Processor seconds of its last process.
         rss_bytes: Resident memory at the end.
         rows_held: Embedding rows; 0 for those that hold none.
         bytes_moved: Received and sent.
@@ -253,7 +253,7 @@ class ReportData(_Frozen):
     """Everything one report shows.
 
     Attributes:
-        model: Of the architecture, as in the config.
+        model: Name of the architecture, as in the config.
         created: When the run ended, with a time zone.
         run_folder: Path, as the user gave it.
         config_yaml: The resolved config.
@@ -262,7 +262,7 @@ class ReportData(_Frozen):
         splits: In the order train, valid, test.
         history: Learning curves, ascending by step.
         best_step: Step of the checkpoint that was kept.
-        statistics: Of the training rows.
+        statistics: Statistics of the training rows.
         plan: One row per feature, in the order of the config.
         left_out: Columns of the data without a feature.
         bad_rows: By reason; empty if every row was good.
@@ -276,7 +276,7 @@ class ReportData(_Frozen):
         num_embedding_rows: Made by training.
         embedding_bytes: What they take in memory, optimizer state and index included.
         spilled_bytes: What they take beyond a memory limit, in files.
-        export_path: Of the servable model.
+        export_path: Path of the servable model.
         job: None if one process did it all.
         ensemble: Its models; empty for one model. Learning curves are then the first one's.
         num_refit_rows: Training and validation rows, if what is tested was trained on both.
@@ -356,7 +356,7 @@ class DriftData(_Frozen):
         new: The other rows, as the user named them.
         created: With a time zone.
         num_old_rows: Rows of `old`.
-        drift: Of the new rows.
+        drift: Drift of the new rows.
         sensitive: Columns whose values are not shown.
         notes: What could not be compared.
     """
@@ -420,15 +420,15 @@ class ComparedRun(_Frozen):
     Attributes:
         name: Tells it from the others.
         folder: Its path, as the user gave it.
-        model: Of the architecture, as in the config.
+        model: Name of the architecture, as in the config.
         test: Metrics of its test rows; None if it has none.
         valid: Metrics of its validation rows; None if it has none.
         history: Its learning curve, ascending by step.
         num_training_rows: Rows of its training split, and of validation if it was refitted.
         num_epochs: Passes over them.
         best_epoch: Which was kept; counts from 1.
-        training_seconds: Of the stage, all epochs and their validation.
-        num_dense_parameters: Of the network, of all models of an ensemble.
+        training_seconds: Seconds of the stage, all epochs and their validation.
+        num_dense_parameters: Dense parameters of the network, of all models of an ensemble.
         num_embedding_rows: Made by training, of all models of an ensemble; None if they lay with
             other processes.
         not_compared: Why its test rows are not compared with those of the first run, as the end of

@@ -43,7 +43,7 @@ class SampleView:
     Attributes:
         sample: Number of the sample, which tells its colour.
         psi: The index.
-        width: Of its bar, in percent of the scale.
+        width: Width of its bar, in percent of the scale.
         is_noise: Whether sampling explains it.
         missing: Share of its rows.
         unseen: Share of its rows with a value the old rows lack; empty for numbers.
@@ -70,7 +70,7 @@ class DriftRow:
         tag: What the largest difference calls for.
         old_missing: Share of the old rows.
         samples: In the order of the view's names.
-        cells: Of the sample that is farthest away.
+        cells: Cells of the sample that is farthest away.
         cells_of: Name of that sample.
         cells_sample: Its number.
     """

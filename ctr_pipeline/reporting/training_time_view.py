@@ -14,7 +14,7 @@ class StagePart:
         css: Class of its colour; waiting is hatched.
         width: Percent of the longest bar.
         time: Spent on it.
-        share: Of the thread's time.
+        share: Share of the thread's time.
         each: Milliseconds each time.
     """
 

@@ -53,7 +53,7 @@ class SampleSummary(BaseModel):
     Attributes:
         path: The file of rows.
         num_rows: Rows written: first training, then validation, then test rows.
-        seed: Of weights and rows.
+        seed: Seed of weights and rows.
         num_train_rows: Rows at the start.
         num_valid_rows: Rows after them.
         num_test_rows: Rows at the end, which every figure is about.
@@ -122,7 +122,7 @@ def write_criteo_sample(
     Args:
         path: File to write; its folder is created.
         num_rows: At least 100.
-        seed: Of weights and rows.
+        seed: Seed of weights and rows.
         valid_fraction: Share of rows that validate, right before the test rows.
         test_fraction: Share of rows at the end that test.
         progress: Shows the rows written.

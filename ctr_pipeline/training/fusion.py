@@ -27,7 +27,7 @@ def fused(function: Callable[..., Any], *arguments: Any) -> Any:
     intermediate result. Inside a model that is compiled as a whole it is the call alone.
 
     Args:
-        function: Of tensors of fixed shapes, to tensors; without variables.
+        function: Function of tensors of fixed shapes, to tensors; without variables.
         *arguments: The tensors.
     """
     if not _PARTS_ARE_COMPILED.get():

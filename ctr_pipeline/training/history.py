@@ -23,7 +23,7 @@ class EpochRecord:
         valid_auc: Over all validation rows at its end, from a histogram of their logits; some 1e-5
             off the exact one (`evaluation.histogram` bounds it).
         valid_calibration: Sum of predictions over sum of labels, on the validation rows.
-        learning_rate_factor: Of its last step.
+        learning_rate_factor: Learning rate factor of its last step.
         num_rows: Rows trained.
         seconds: Spent training, evaluation left out.
     """
@@ -45,9 +45,9 @@ class RefitRecord:
 
     Attributes:
         epochs: That it takes: as many as were best on the validation rows.
-        num_rows: Of an epoch, training and validation rows together.
+        num_rows: Rows of an epoch, training and validation rows together.
         steps: Done so far.
-        train_logloss: Of the last epoch done, as in `EpochRecord`; None before the first.
+        train_logloss: Logloss of the last epoch done, as in `EpochRecord`; None before the first.
         seconds: Spent training, of the epochs done.
     """
 

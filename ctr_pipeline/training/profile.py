@@ -161,7 +161,7 @@ class TrainingProfile:
         num_steps: Steps done since.
         num_rows: Rows trained in them.
         seconds: From the start of the first epoch to the best parameters.
-        processor_seconds: Of all threads of the process meanwhile.
+        processor_seconds: Processor seconds of all threads of the process meanwhile.
         cores: Threads that the config or the machine allows.
         training: The thread that trains.
         ahead: The thread that reads ahead; it lives only while an epoch trains.

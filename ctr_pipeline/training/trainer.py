@@ -49,8 +49,8 @@ class TrainingState:
         history: Epochs done.
         best_step: Step of the best epoch's checkpoint.
         finished: Why training ended; empty while it goes on.
-        rows_fingerprint: Of the encoded rows that are trained on.
-        plan_fingerprint: Of the transforms that encoded them.
+        rows_fingerprint: Fingerprint of the encoded rows that are trained on.
+        plan_fingerprint: Fingerprint of the transforms that encoded them.
         earlier_steps: Batches that the parameters were trained with before this run began; the
             optimizers' moments are of all of them, the schedule is of this run alone.
         refit: The training on training and validation rows together, if there is or was one.

@@ -35,7 +35,7 @@ class DatabaseTable:
     Attributes:
         engine: Whose file it is.
         file: The file.
-        name: Of the table, as the config has it.
+        name: Name of the table, as the config has it.
     """
 
     engine: Engine

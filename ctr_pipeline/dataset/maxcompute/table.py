@@ -73,7 +73,7 @@ class TableFacts:
     """What the service says of a table or partition.
 
     Attributes:
-        schema: Of its columns, partition columns left out.
+        schema: Schema of its columns, partition columns left out.
         is_view: Whether it is a view, which can be queried but not downloaded.
         size_bytes: On the service's disks; 0 if unknown.
         version: Changes when its rows do.

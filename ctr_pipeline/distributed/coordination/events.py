@@ -123,7 +123,7 @@ class RestoreDone:
     """All parameter servers hold a cut.
 
     Attributes:
-        generation: Of the `RestoreCut` that asked.
+        generation: Generation of the `RestoreCut` that asked.
         cut: That was restored; 0: the beginning.
         frozen: The `TakeCut.frozen` of that cut, from its manifest; empty for 0.
     """
@@ -138,7 +138,7 @@ class RestoreFailed:
     """Parameter servers could not restore a cut.
 
     Attributes:
-        generation: Of the `RestoreCut` that asked.
+        generation: Generation of the `RestoreCut` that asked.
         cut: That was to be restored.
         reason: For a person, naming the file.
         announced: The newest generation that a server knows; 0 unless that was the cause.
@@ -215,8 +215,8 @@ class MoveReady:
     """The target of a move has everything, and the source holds updates up.
 
     Attributes:
-        generation: Of the `MovePartitions` that asked.
-        version: Of the placement after the move.
+        generation: Generation of the `MovePartitions` that asked.
+        version: Version of the placement after the move.
     """
 
     generation: int
@@ -228,8 +228,8 @@ class MoveFailed:
     """A move did not come about.
 
     Attributes:
-        generation: Of the `MovePartitions` that asked.
-        version: Of the placement that it was to make.
+        generation: Generation of the `MovePartitions` that asked.
+        version: Version of the placement that it was to make.
         reason: For a person.
     """
 
@@ -341,7 +341,7 @@ class MovePartitions:
     """Copy partitions to another server until it has all of them; then `MoveReady`.
 
     Attributes:
-        version: Of the placement after the move.
+        version: Version of the placement after the move.
         placement: Until then.
         planned: What moves.
     """
@@ -466,7 +466,7 @@ class Fail:
 
     Attributes:
         reason: One sentence.
-        traceback: Of the member that failed; may be empty.
+        traceback: Traceback of the member that failed; may be empty.
     """
 
     reason: str

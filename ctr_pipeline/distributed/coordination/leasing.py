@@ -85,7 +85,7 @@ def task_to_steal(idle_speed: float | None, others: Sequence[Queue]) -> TaskKey 
     Only what is unstarted is taken, and never the first, so no task goes back and forth.
 
     Args:
-        idle_speed: Of the idle worker, records per second; None before it was measured.
+        idle_speed: Speed of the idle worker, records per second; None before it was measured.
         others: What the others hold.
     """
     best: TaskKey | None = None

@@ -27,8 +27,8 @@ class MemberState(Recorded):
     """One place of a job and the process that fills it.
 
     Attributes:
-        incarnation: Of the registered process; empty if there is none.
-        secret_hash: Of the secret that the registered process gave.
+        incarnation: Incarnation of the registered process; empty if there is none.
+        secret_hash: Hash of the secret that the registered process gave.
         address: It serves on; empty for workers.
         metrics_address: Empty if it has none.
         host: Its host.

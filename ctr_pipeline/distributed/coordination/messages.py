@@ -83,15 +83,15 @@ class TaskReport:
 
     Attributes:
         key: The task.
-        attempt: Of the lease it was trained under.
+        attempt: Number of the lease it was trained under.
         done_mask: Batches that every parameter server has acknowledged under this attempt, or that
             the lease gave as done before.
         repeated_mask: Of these, batches that some parameter server had applied before.
-        losses: Of the batches done under this attempt.
+        losses: Losses of the batches done under this attempt.
         finished: All of it is done.
         failure: Why it cannot be done, with the traceback; empty if nothing is wrong.
         seconds: Spent on it so far.
-        scores: Of a finished score task.
+        scores: Scores of a finished score task.
     """
 
     key: TaskKey
@@ -112,7 +112,7 @@ class PartitionLoads:
     Attributes:
         partitions: Their numbers.
         rows: Held now.
-        row_bytes: Of the records, keys and marks of these rows.
+        row_bytes: Bytes of the records, keys and marks of these rows.
         pulled_keys: Asked for so far, in calls that were not refused as another server's.
         pushed_keys: With gradients, so far.
     """
@@ -163,9 +163,9 @@ class RegisterRequest:
         pid: Its process.
         host: Its host.
         address: `host:port` that it serves on; empty for workers.
-        metrics_address: Of its Prometheus metrics; empty if it has none.
+        metrics_address: Address of its Prometheus metrics; empty if it has none.
         protocol: Its `PROTOCOL_VERSION`.
-        config_fingerprint: Of the config that it was started with.
+        config_fingerprint: Fingerprint of the config that it was started with.
     """
 
     member: Member
@@ -183,7 +183,7 @@ class RegisterReply:
 
     Attributes:
         refused: Why it may not join; empty if it may.
-        generation: Of the job now.
+        generation: Generation of the job now.
         spec: The job.
         ps_addresses: By index; empty where one is not there yet.
         heartbeat_seconds: Between heartbeats.
@@ -246,7 +246,7 @@ class HeartbeatReply:
         directive: `go_on`; `register_again`: the master does not know this incarnation, or it lost
             its leases, and everything it holds is void; `leave`: finish the batch, report, end
             with exit code 0.
-        generation: Of the job now; a worker of an older one drops leases and caches.
+        generation: Generation of the job now; a worker of an older one drops leases and caches.
         ps_addresses: By index.
         revoked: Leases that are no longer the worker's; it stops working on them.
         active_workers: To parameter servers that gather rounds: incarnations that hold training
@@ -314,7 +314,7 @@ class LeaseReply:
     Attributes:
         verdict: `tasks`; `wait`: ask again after `wait_seconds`; `leave`: the worker is wanted no
             more; `end`: nothing is left for ever.
-        generation: Of the job now.
+        generation: Generation of the job now.
         tasks: Leased now.
         wait_seconds: For `wait`.
     """
@@ -382,7 +382,7 @@ class MoveRequest:
     """The master tells a parameter server to take partitions over from another one.
 
     Attributes:
-        version: Of the placement after the move.
+        version: Version of the placement after the move.
         source: Address of the server that holds them.
         partitions: That move.
         takes_dense: The source's whole dense range moves too.
@@ -432,7 +432,7 @@ class HoldReply:
         epoch: Newest one.
         marks: Batches that it has applied.
         attempts: The newest attempt at each task: epoch, task, attempt.
-        pieces: Of its dense range, in case that moves.
+        pieces: Pieces of its dense range, in case that moves.
     """
 
     refused: str

@@ -23,7 +23,7 @@ class BusyPartition:
 
     Attributes:
         partition: Its number.
-        share: Of the keys that its server served, pulled and pushed, 0 … 1.
+        share: Share of the keys that its server served, pulled and pushed, 0 … 1.
     """
 
     partition: int

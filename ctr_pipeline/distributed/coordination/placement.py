@@ -53,7 +53,7 @@ class Placement:
         Args:
             partitions: That the target holds from then on.
             target: May be a server that has held nothing so far.
-            version: Of the new placement.
+            version: Version of the new placement.
             dense_from: A server whose whole dense range goes to the target; the two have to touch
                 unless one is empty.
         """

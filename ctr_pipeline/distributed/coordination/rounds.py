@@ -28,8 +28,8 @@ class BatchId:
 
     Attributes:
         epoch: From 0.
-        task: Of the epoch, from 0.
-        batch: Of the task, from 0.
+        task: Number of the task in its epoch, from 0.
+        batch: Number of the batch in its task, from 0.
     """
 
     epoch: int
@@ -59,8 +59,8 @@ def admit_push(rule: UpdateRule, *, version: int, pulled_version: int) -> Admiss
     distributed deep learning" (IJCAI 2016), equation 6, whose staleness counts from 1.
 
     Args:
-        version: Of the server now.
-        pulled_version: Of the values that the gradients were computed with.
+        version: Version of the server now.
+        pulled_version: Version of the values that the gradients were computed with.
     """
     staleness = max(version - pulled_version, 0)
     if rule.mode == "sync":

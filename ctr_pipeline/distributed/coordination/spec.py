@@ -46,7 +46,7 @@ class TableShape:
     Attributes:
         name: Unique.
         num_ids: Ids are 0 … num_ids - 1.
-        segments: Of its rows, if other than those of all; else empty.
+        segments: Segments of its rows, if other than those of all; else empty.
     """
 
     name: str
@@ -96,15 +96,15 @@ class JobSpec:
     Attributes:
         job: Unique name of the job.
         protocol: `PROTOCOL_VERSION` of the program that wrote it.
-        config_fingerprint: Of the keys that the model depends on.
-        rows_fingerprint: Of the encoded rows.
-        plan_fingerprint: Of the transforms that encoded them.
-        seed: Of order, dropout and initial values.
+        config_fingerprint: Fingerprint of the keys that the model depends on.
+        rows_fingerprint: Fingerprint of the encoded rows.
+        plan_fingerprint: Fingerprint of the transforms that encoded them.
+        seed: Seed of order, dropout and initial values.
         tables: Embedding tables; empty for a model without fields.
-        segments: Of every row whose table has none of its own.
+        segments: Segments of every row whose table has none of its own.
         counts_file: int64 .npy, training counts of all ids, table after table.
         num_dense: Dense parameters.
-        dense_optimizer: Of the dense parameters.
+        dense_optimizer: Optimizer of the dense parameters.
         num_partitions: Partitions of the rows; the same for the life of the job.
         num_parameter_servers: Now; a resumed job may have another number.
         update: How pushes become updates.

@@ -46,11 +46,11 @@ class JobStatus:
     Attributes:
         phase: Where it is.
         reason: Why it stopped or failed; empty otherwise.
-        traceback: Of the member whose failure failed the job.
+        traceback: Traceback of the member whose failure failed the job.
         generation: Rollbacks and restores so far.
         epoch: Being trained, or trained last.
-        tasks_done: Of the epoch, or of the splits being scored.
-        tasks_total: Of the epoch, or of the splits being scored.
+        tasks_done: Tasks of the epoch, or of the splits being scored.
+        tasks_total: Tasks of the epoch, or of the splits being scored.
         epochs: Totals of all epochs so far, the current one last.
         step: Batches counted, all epochs.
         trained: Records counted, all epochs.
@@ -65,7 +65,7 @@ class JobStatus:
         members: All that were ever started.
         target_workers: Wanted.
         refused_reports: Reports of older attempts or generations, not counted.
-        final_scores: Of `final_splits`, when phase is `trained` or `finished`.
+        final_scores: Scores of `final_splits`, when phase is `trained` or `finished`.
     """
 
     phase: Phase

@@ -266,11 +266,11 @@ class Task:
         holder: Incarnation of the worker that holds it; empty if none does.
         done_mask: Batches counted.
         losses: Loss sums of the counted batches, until the task is done.
-        loss_sum: Of the done task.
+        loss_sum: Loss sum of the done task.
         rows_repeated: Records of it that were trained beyond those counted.
         failures: Failures of the task itself; no worker's death is among them.
         dropped: Why it was given up; empty if it was not.
-        scores: Of a done score task.
+        scores: Scores of a done score task.
         leased_at: When it was leased, on the job's clock.
         progress_at: When a batch of it was counted last, on the job's clock.
         mask_at_lease: `done_mask` when it was leased.
@@ -738,7 +738,7 @@ class ExactSum:
     values that are infinite or no number it is what adding gives.
 
     Args:
-        parts: Of a sum so far.
+        parts: Parts of a sum so far.
     """
 
     def __init__(self, parts: Iterable[float] = ()) -> None:

@@ -35,7 +35,7 @@ class MovingAverage:
     """An exponentially weighted mean.
 
     Attributes:
-        weight: Of the newest value, in (0, 1].
+        weight: Weight of the newest value, in (0, 1].
         value: None before the first.
     """
 

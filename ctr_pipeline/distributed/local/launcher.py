@@ -68,7 +68,7 @@ class MemberStart:
 
     Attributes:
         incarnation: Name of this start.
-        launcher_address: Of the launcher's service; for the master.
+        launcher_address: Address of the launcher's service; for the master.
     """
 
     role: Role

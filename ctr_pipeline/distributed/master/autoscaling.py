@@ -33,7 +33,7 @@ class Autoscaler:
     Where a person asks for another number meanwhile, that is the most from then on.
 
     Args:
-        bounds: Of the number of workers.
+        bounds: Bounds of the number of workers.
         clock: Seconds.
         rules: When a worker is worth it; None: as `ScalingRules` says by itself.
     """

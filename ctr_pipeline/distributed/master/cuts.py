@@ -99,7 +99,7 @@ class CutKeeper:
 
         Args:
             action: Which.
-            addresses: Of the servers, by number.
+            addresses: Addresses of the servers, by number.
             placement: Which of them holds what.
             history: Epochs until then.
             abandoned: Whether the cut is of no use any more.
@@ -167,7 +167,7 @@ class CutKeeper:
 
         Args:
             action: Which.
-            addresses: Of the servers, by number.
+            addresses: Addresses of the servers, by number.
             placement: Which of them holds what from then on.
             abandoned: Whether the job wants another cut by now.
 

@@ -119,7 +119,7 @@ class JobExecutor:
         autoscaler: Chooses the number of workers; None: people do.
         clock: Seconds, never backwards.
         wall_clock: Unix time, seconds.
-        events: Of the masters before this one, oldest first.
+        events: Events of the masters before this one, oldest first.
         newest_cut: When this master starts.
     """
 

@@ -45,7 +45,7 @@ class CutFacts:
     Attributes:
         cut: Number.
         parent: The cut that its deltas build on; 0 if it holds all rows itself.
-        generation: Of the job when it was taken.
+        generation: Generation of the job when it was taken.
         num_parameter_servers: That took it.
         epoch: In which it was taken.
         step: Batches of the job that it counts.
@@ -86,7 +86,7 @@ class CutFiles:
     Attributes:
         partitions: Files of each partition, ascending; a partition without rows has none.
         dense: Of the dense parameters, by range.
-        marks: Of each server, by its number.
+        marks: Marks of each server, by its number.
         versions: Updates that each server had applied.
     """
 
@@ -146,7 +146,7 @@ def chain_files(
 
     Args:
         parent: Of `facts.parent`; None if it is 0.
-        replies: Of each server, by its number; none is refused.
+        replies: Replies of each server, by its number; none is refused.
         frozen: The ledger as the cut counts it.
 
     Raises:

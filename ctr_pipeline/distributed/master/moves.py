@@ -51,7 +51,7 @@ class Mover:
 
         Args:
             action: What moves.
-            addresses: Of all servers, by number, the target among them.
+            addresses: Addresses of all servers, by number, the target among them.
             abandoned: Whether the job went back to a cut meanwhile.
         """
         planned, generation = action.planned, action.generation

@@ -16,7 +16,7 @@ class RecordCounts:
     """Training records of the job.
 
     Attributes:
-        total: Of all epochs, if none is stopped early.
+        total: Total of all epochs, if none is stopped early.
         trained: Counted, each once an epoch.
         repeated: Executions beyond that.
         dropped: Of tasks that were given up.
@@ -73,7 +73,7 @@ class MemberView:
         pid: Its process; 0 if none is known.
         host: Its host.
         address: It serves on; empty for workers.
-        metrics_address: Of its Prometheus metrics; empty if it has none.
+        metrics_address: Address of its Prometheus metrics; empty if it has none.
         state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`;
             `finished` once the job is; `unknown` where no master answered.
         restarts: Starts after the first.
@@ -165,18 +165,18 @@ class JobView:
         state: `waiting`, `restoring`, `training`, `checkpointing` at the end of an epoch,
             `validating`, `scoring`, `stopping`, `finished`, `stopped` or `failed`.
         reason: Why it stopped or failed; empty otherwise.
-        traceback: Of the member whose failure failed the job; empty otherwise.
+        traceback: Traceback of the member whose failure failed the job; empty otherwise.
         answering: A master answered; otherwise this is what its ledger held.
         generation: Rollbacks and restores so far.
         epoch: Being trained, or trained last, from 0.
         epochs: Most epochs.
         step: Batches counted.
-        tasks_done: Of the epoch, or of the splits being scored.
-        tasks_total: Of the epoch, or of the splits being scored.
+        tasks_done: Tasks of the epoch, or of the splits being scored.
+        tasks_total: Tasks of the epoch, or of the splits being scored.
         samples_per_second: Counted over the last seconds.
-        train_logloss: Of this epoch so far; None before the first batch.
+        train_logloss: Logloss of this epoch so far; None before the first batch.
         checkpoint: None before the first cut.
-        auc: Of the last validation; None before it.
+        auc: AUC of the last validation; None before it.
         history: Epochs so far.
         best_epoch: None before the first validation.
         workers_wanted: Now.
@@ -185,7 +185,7 @@ class JobView:
         dropped_tasks: Names of tasks that were given up, with why.
         refused_reports: Of older attempts or generations, not counted.
         master_errors: Of the master that answers; none where the ledger does.
-        final_metrics: Of the splits scored under the best cut, once they are.
+        final_metrics: Metrics of the splits scored under the best cut, once they are.
     """
 
     job: str

@@ -89,10 +89,10 @@ class CallCounts:
         applied: Batches applied, wholly or where they were missing.
         repeated: Were applied before.
         stale: Their round did not fill.
-        refused: Of an old generation or attempt.
+        refused: Messages of an old generation or attempt.
         vanished_keys: Keys whose gradients were dropped, because they have no row; where rows are
             admitted by count, those below it are among them.
-        dense_bytes: Of dense gradients taken and dense values given.
+        dense_bytes: Bytes of dense gradients taken and dense values given.
     """
 
     pulls: int = 0
@@ -896,7 +896,7 @@ class PsCore:
         """Holds the lock, once no update of what has come would wait for a cut's disk meanwhile.
 
         Args:
-            num_rows: Of a push, beside those of the open round.
+            num_rows: Rows of a push, beside those of the open round.
         """
         while True:
             with self._lock:

@@ -42,7 +42,7 @@ class DenseRange:
         values: float32 [n], the initial values.
 
     Attributes:
-        bounds: Of each piece, counted from `first`.
+        bounds: Bounds of each piece, counted from `first`.
     """
 
     def __init__(

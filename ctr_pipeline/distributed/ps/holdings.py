@@ -77,9 +77,9 @@ class BatchGradients:
 
     Attributes:
         batch: Which one.
-        step: Of the batch, from 1.
+        step: Step of the batch, from 1.
         learning_rate_factor: On every learning rate.
-        rows: Of the server's rows, each key once.
+        rows: Numbers of the server's rows, each key once.
         dense: float32, of the server's range.
     """
 
@@ -95,7 +95,7 @@ class Cut:
     """A server's part of a cut at its instant; its files are written later.
 
     Args:
-        snapshot: Of the rows, begun; None if there are no tables.
+        snapshot: Snapshot of the rows, begun; None if there are no tables.
         dense: The range.
         applied: What both hold.
     """

@@ -37,7 +37,7 @@ class Units:
     """What a server's marks are kept for, partitions before pieces.
 
     Attributes:
-        partitions: Of its rows, ascending.
+        partitions: Partitions of its rows, ascending.
         pieces: Of its dense range: consecutive places from the first to before the second.
     """
 

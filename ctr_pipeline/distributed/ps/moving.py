@@ -77,7 +77,7 @@ class Arrived:
     """What the target takes over beside rows, once the placement says so.
 
     Attributes:
-        state: Of the source when it held.
+        state: State of the source when it held.
         dense: Values and state of its dense range; None if that does not move.
     """
 

@@ -19,7 +19,7 @@ def delays(first: float, factor: float, most: float, seed: int) -> Iterator[floa
         first: Seconds before the second attempt, at most.
         factor: Growth, 1 or more.
         most: Longest pause.
-        seed: Of the randomness; the same seed gives the same pauses.
+        seed: Seed of the randomness; the same seed gives the same pauses.
     """
     chance = random.Random(seed)  # noqa: S311  spreads retries, guards nothing
     longest = min(first, most)

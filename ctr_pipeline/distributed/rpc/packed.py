@@ -292,9 +292,9 @@ class PushRequest(PackedMessage):
     Attributes:
         batch: That they are of.
         worker: Number of the caller.
-        step: Of the batch, from 1; for Adam's bias correction.
+        step: Step of the batch, from 1; for Adam's bias correction.
         learning_rate_factor: The schedule's.
-        version: Of the values that the gradients were computed with.
+        version: Version of the values that the gradients were computed with.
         keys: int64 [U], of the server's partitions, each once.
         num_occurrences: int32 [U], in the batch.
         sums: float32 [U, W], gradients summed by key.

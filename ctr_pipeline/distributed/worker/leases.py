@@ -28,7 +28,7 @@ class _Progress:
         seconds: Spent.
         finished: All of it is done.
         failure: Why it cannot be done.
-        scores: Of a finished score task.
+        scores: Scores of a finished score task.
         taken: The loop has it.
         changes: Counts what has changed since it was leased.
         reported: `changes` that the master has acknowledged.

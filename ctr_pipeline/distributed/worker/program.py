@@ -44,7 +44,7 @@ class WorkerModel:
     Attributes:
         compiled: The model.
         train: The `train:` section.
-        config_fingerprint: Of the config that the model was made from.
+        config_fingerprint: Fingerprint of the config that the model was made from.
     """
 
     compiled: CompiledModel

@@ -27,7 +27,7 @@ class RolledBack(Exception):  # noqa: N818
     """The job is in another generation: leases and pulled values are void.
 
     Args:
-        generation: Of the job, as far as it is known here.
+        generation: Generation of the job, as far as it is known here.
     """
 
     def __init__(self, generation: int) -> None:
@@ -99,7 +99,7 @@ class PsCalls:
         connect: Makes the connection to an address.
         patience: Unless a call says otherwise.
         clock: Seconds, monotonic.
-        seed: Of the pauses between tries.
+        seed: Seed of the pauses between tries.
     """
 
     def __init__(

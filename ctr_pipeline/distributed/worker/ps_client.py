@@ -126,7 +126,7 @@ class Pull:
     Attributes:
         prepared: The batch.
         generation: That it was asked for in.
-        versions: Of each server, the updates that its values know of.
+        versions: Versions of each server, the updates that its values know of.
     """
 
     def __init__(self, prepared: PreparedKeys, generation: int, width: int) -> None:
@@ -173,7 +173,7 @@ class Push:
     """Gradients of a batch, on their way or with the servers.
 
     Args:
-        futures: Of each server, its answer and the number of tries.
+        futures: Futures of each server, its answer and the number of tries.
         settle: Takes over what the answers bring.
         decides: Whether an answer makes those of the other servers not worth waiting for.
     """
@@ -252,7 +252,7 @@ class PsClient:
 
     Args:
         access: Secrets of the job.
-        incarnation: Of the worker; servers of a synchronous job count workers by it.
+        incarnation: Incarnation of the worker; servers of a synchronous job count workers by it.
         threads: That copy values and sum gradients.
         deadline_seconds: A call is tried again for so long.
         call_seconds: For one try.
@@ -526,7 +526,7 @@ class PsClient:
             gradients: float32 [B, F, A] and [B, F, D] of the loss sum; padding is not read.
             dense_gradient: float32 [P].
             batch: Which one.
-            step: Of the batch, from 1.
+            step: Step of the batch, from 1.
             learning_rate_factor: The schedule's.
             refresh: A pull ahead, whose values are brought up to date with this push; in
                 synchronous mode with all of its round.

@@ -107,8 +107,8 @@ class Session:
 
     Args:
         member: Who we are.
-        config_fingerprint: Of the config that we were started with.
-        metrics_address: Of our metrics; empty if there are none.
+        config_fingerprint: Fingerprint of the config that we were started with.
+        metrics_address: Address of our metrics; empty if there are none.
         connect: Opens a connection to wherever the master is now.
         stats: What to say of ourselves.
         clock: Seconds, monotonic.

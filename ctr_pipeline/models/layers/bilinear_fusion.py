@@ -18,7 +18,7 @@ class BilinearFusion(keras.layers.Layer):
 
     Args:
         heads: Pieces that each stream is cut into; more heads, fewer weights.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, heads: int = 1, seed: int = 0, **kwargs: Any) -> None:

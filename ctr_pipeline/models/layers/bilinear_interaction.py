@@ -21,7 +21,7 @@ class BilinearInteraction(keras.layers.Layer):
 
     Args:
         form: Which pairs share a matrix.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, form: BilinearForm = "interaction", seed: int = 0, **kwargs: Any) -> None:

@@ -27,7 +27,7 @@ class CompressedInteraction(keras.layers.Layer):
 
     Args:
         layer_sizes: Feature maps of each layer.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, layer_sizes: Sequence[int], seed: int = 0, **kwargs: Any) -> None:

@@ -21,7 +21,7 @@ class Cross(keras.layers.Layer):
 
     Args:
         form: Which of the two.
-        seed: Of the Glorot uniform initial weights; biases start at zero.
+        seed: Seed of the Glorot uniform initial weights; biases start at zero.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class FieldProjection(keras.layers.Layer):
 
     Args:
         dims: Length of each field's embedding, d <= D; the first d numbers are read.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, dims: Sequence[int], seed: int = 0, **kwargs: Any) -> None:

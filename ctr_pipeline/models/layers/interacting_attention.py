@@ -20,7 +20,7 @@ class InteractingAttention(keras.layers.Layer):
     Args:
         heads: Attention heads.
         units: Units of a head.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, heads: int, units: int, seed: int = 0, **kwargs: Any) -> None:

@@ -28,7 +28,7 @@ class LocalActivation(keras.layers.Layer):
         target: Field of the target; no sequence.
         sequences: Slots of each sequence, L; they are the last fields, in this order.
         units: Widths of the activation unit's hidden layers.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class LogitHead(keras.layers.Layer):
     (6) of the DCN paper (arXiv:1708.05123).
 
     Args:
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, seed: int = 0, **kwargs: Any) -> None:

@@ -19,7 +19,7 @@ class MaskBlock(keras.layers.Layer):
     Args:
         units: Units of the block.
         mask_units: Units of the hidden layer that makes the mask.
-        seed: Of the Glorot uniform initial weights; biases start at zero.
+        seed: Seed of the Glorot uniform initial weights; biases start at zero.
     """
 
     def __init__(self, units: int, mask_units: int, seed: int = 0, **kwargs: Any) -> None:

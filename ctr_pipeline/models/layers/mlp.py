@@ -22,7 +22,7 @@ class MLP(keras.layers.Layer):
         hidden_units: Widths of the layers.
         dropout: Share of units set to zero after each layer while training, in [0, 1); the others
             are scaled up by 1 / (1 - dropout).
-        seed: Of the Glorot uniform initial weights and of dropout.
+        seed: Seed of the Glorot uniform initial weights and of dropout.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class SqueezeExcitation(keras.layers.Layer):
 
     Args:
         reduction: The narrow layer has fields / reduction units, at least one.
-        seed: Of the Glorot uniform initial weights.
+        seed: Seed of the Glorot uniform initial weights.
     """
 
     def __init__(self, reduction: int = 3, seed: int = 0, **kwargs: Any) -> None:

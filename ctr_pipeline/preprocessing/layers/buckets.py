@@ -57,7 +57,7 @@ class IntervalIds(_IdLayer):
         thresholds: T numbers, ascending; T may be 0.
         ids: T + 1 ids.
         missing_id: Id of NaN.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: The thresholds descend, or the lengths do not fit.
@@ -137,7 +137,7 @@ class Discretization(_IdLayer):
     Args:
         bins: B boundaries, strictly ascending; ids are 0..B.
         missing_id: Id of NaN; None: that of the last interval, B.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: There are no boundaries, or they do not ascend.
@@ -185,7 +185,7 @@ class LogRound(_IdLayer):
         default_value: Id of x <= 0 and of results out of range.
         base: Of the logarithm; None: e.
         missing_id: Id of NaN; None: the default value.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: num_bins is below 1, or the base not above 1.
@@ -238,7 +238,7 @@ class RoundIdentity(_IdLayer):
         num_buckets: Number of ids.
         default_value: Id of values out of range.
         missing_id: Id of NaN; None: the default value.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: num_buckets is below 1.

@@ -24,7 +24,7 @@ class ConcatenateWithOffset(RawLayer):
     Args:
         offsets: A number for each input; None adds nothing.
         axis: To concatenate along; negative counts from the last.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: When called: there are more or fewer inputs than offsets, an offset is none of

@@ -23,7 +23,7 @@ class HashedCrossing(RawLayer):
         missing_id: Id where all values are missing; None: the bucket of that, as of any other.
         number_layers: For each input, the layer that makes ids of numbers, by which they are
             crossed; None for texts and integers. NaN is missing, whatever id it has.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: num_bins is below 1.

@@ -61,7 +61,7 @@ class DatetimePart(_DatetimeLayer):
         format: iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern
             such as %d.%m.%Y.
         utc_offset_minutes: By how much the clock is ahead of UTC.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: The part or the format is unknown.
@@ -109,7 +109,8 @@ class Age(_DatetimeLayer):
         at_seconds: The other, in seconds since 1970.
         format: iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern
             such as %d.%m.%Y.
-        options: Of every Keras layer; the result is float32 unless `dtype` says otherwise.
+        options: Keyword arguments of `keras.layers.Layer`; the result is float32 unless `dtype`
+            says otherwise.
 
     Raises:
         ValueError: The format is unknown.

@@ -24,7 +24,7 @@ class Hashing(ElementwiseLayer):
         num_bins: Number of buckets.
         missing_id: Id of the empty text; None hashes it as any other.
         function: Which hash function; 0 is Fingerprint64 itself, others mix it before the modulo.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: num_bins is below 1, or function negative.

@@ -37,7 +37,7 @@ class IndexLookup(ElementwiseLayer):
             with a column `value`; an Arrow array of distinct binary values is taken as it is.
         num_oov_tokens: Number of ids shared by values outside the vocabulary; 0 gives them -1.
         missing_id: Id of the empty text; None looks it up as any other.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: There is no vocabulary, a value is repeated in a list, or num_oov_tokens is

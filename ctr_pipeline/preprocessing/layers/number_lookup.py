@@ -24,7 +24,8 @@ class NumberLookup(IndexLookup):
         numbers: V numbers.
         default: That of a text outside the vocabulary.
         missing: That of the empty text; None: NaN, it stays missing.
-        options: Of every Keras layer; the result is float32 unless `dtype` says otherwise.
+        options: Keyword arguments of `keras.layers.Layer`; the result is float32 unless `dtype`
+            says otherwise.
 
     Raises:
         ValueError: The lengths differ, or a text is repeated.

@@ -78,7 +78,7 @@ class Normalizer(NumberLayer):
     Args:
         subtractor: What is subtracted.
         divisor: What is divided by.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: The divisor is 0, or so small that TensorFlow takes it for 0.
@@ -119,7 +119,7 @@ class Standardize(NumberLayer):
         mean: Mean of the training rows.
         standard_deviation: Theirs as well; 0, a constant column, divides by 1.
         clip: Bound in deviations; None leaves the result as it is.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: The deviation is negative, or the clip not positive.
@@ -186,7 +186,7 @@ class Clip(NumberLayer):
     Args:
         minimum: Smallest value; None: no bound.
         maximum: Largest value; None: no bound.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: Both are None, or the minimum is above the maximum.
@@ -223,7 +223,7 @@ class Fill(NumberLayer):
 
     Args:
         value: What a missing value becomes.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Example:
         >>> Fill(-1.0)([2.0, float("nan")]).numpy()

@@ -32,7 +32,7 @@ class SequenceSlots(RawLayer):
         pooling: "mean", "sum", "sqrtn" or "max".
         weights: Whether an element may be `value:weight`; one without has weight 1.
         weight_delimiter: Before the weight; the last one in an element counts.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: An option is not one of those above.

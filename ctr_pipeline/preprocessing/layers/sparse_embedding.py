@@ -24,7 +24,7 @@ class SparseEmbedding(RawLayer):
         combiner: "mean", "sum" or "sqrtn".
         padding_id: Id that fills up the rows of a dense input and counts as absent there; None if
             they have none.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: A dimension is below 1, the combiner is another, or, when called, the inputs

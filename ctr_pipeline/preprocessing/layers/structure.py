@@ -77,7 +77,7 @@ class ToRagged(_IgnoringLayer):
         sep: Where text is cut; None leaves it whole.
         ignore_value: Values left out, after the cut. None: `""` of text, -1 of signed integers;
             none of floats and unsigned integers.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: `sep` is empty, or, when called, the inputs have no rows: numbers of rank 1.
@@ -174,7 +174,7 @@ class ToSparse(_IgnoringLayer):
     Args:
         ignore_value: Values left out. None: `""` of text, -1 of signed integers, 0 of unsigned
             integers and floats.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         TypeError: When called: the inputs are of a type that `ignore_value` is not of.

@@ -18,7 +18,7 @@ class ToNumber(ElementwiseLayer):
     Args:
         out_type: A type of numbers: `tf.int32`, `"float32"`.
         default_value: What a missing value becomes.
-        options: Of every Keras layer.
+        options: Keyword arguments of `keras.layers.Layer`.
 
     Raises:
         ValueError: `out_type` is no type of numbers, or has no such value as the default.

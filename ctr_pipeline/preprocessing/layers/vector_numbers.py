@@ -22,7 +22,8 @@ class VectorNumbers(RawLayer):
     Args:
         length: Numbers of a vector, L.
         delimiter: Between numbers.
-        options: Of every Keras layer; the numbers are float64 unless `dtype` says otherwise.
+        options: Keyword arguments of `keras.layers.Layer`; the numbers are float64 unless `dtype`
+            says otherwise.
 
     Raises:
         ValueError: An option is out of its range.

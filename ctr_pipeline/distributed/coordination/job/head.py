@@ -53,7 +53,7 @@ class JobHead(Recorded):
         target_workers: Wanted now.
         phase: Where the job is.
         reason: Why it failed; empty otherwise.
-        traceback: Of the member whose failure failed it.
+        traceback: Traceback of the member whose failure failed it.
         generation: Rollbacks and restores so far.
         attempt: The newest lease; numbers are never used twice.
         next_cut: Number of the next cut; never used twice either.
@@ -68,7 +68,7 @@ class JobHead(Recorded):
         errors_in_row: Ends of members by their own fault, without progress between them.
         stalls_in_row: Times that nothing was counted any more, without progress between them.
         refused_reports: Reports of older attempts and generations.
-        final_scores: Of the final splits, once all are scored.
+        final_scores: Scores of the final splits, once all are scored.
     """
 
     durable: ClassVar[frozenset[str]] = frozenset(

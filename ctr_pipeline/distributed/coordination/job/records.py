@@ -34,7 +34,7 @@ class LedgerRecords:
     """What the ledger holds of a job; gives the difference between that and the job's state.
 
     Args:
-        state: Of a job of which nothing is written yet.
+        state: State of a job of which nothing is written yet.
     """
 
     def __init__(self, state: JobState) -> None:
@@ -61,7 +61,7 @@ class LedgerRecords:
         """The transaction that makes the ledger equal to the state; None if it is.
 
         Args:
-            state: Of the job; what it notes as changed is taken from it.
+            state: State of the job; what it notes as changed is taken from it.
         """
         version = _version_of_ledger(state)
         begins_era = version != self._ledger_written
@@ -174,10 +174,10 @@ class StoredJob:
         members: By role and index.
         cuts: By number.
         servers: None: as the job began.
-        base_era: Of the records of training tasks.
-        scoring_era: Of the records of score tasks.
+        base_era: Era of the records of training tasks.
+        scoring_era: Era of the records of score tasks.
         claims: Batches that were reported and that no cut has shown yet.
-        task_names: Of all records of training tasks, void ones included.
+        task_names: Names of all records of training tasks, void ones included.
     """
 
     head: JobHead

@@ -110,9 +110,9 @@ class EtcdLedger:
     """Records of one job in etcd, behind its JSON gateway.
 
     Args:
-        url: Of etcd's client port, such as `http://127.0.0.1:2379`.
+        url: URL of etcd's client port, such as `http://127.0.0.1:2379`.
         prefix: Begins all keys.
-        identity: Of the job; kept in a new ledger, compared with that of an old one.
+        identity: Identity of the job; kept in a new ledger, compared with that of an old one.
         wait_seconds: For another master to go before giving up.
         lock_seconds: A master that etcd has not heard of for so long loses the lock.
         call_seconds: For etcd to answer a call.
@@ -465,7 +465,7 @@ def await_etcd(
     """Waits until etcd answers.
 
     Args:
-        url: Of etcd's client port.
+        url: URL of etcd's client port.
         wait_seconds: For it to answer.
         on_wait: Told once what is waited for, if it does not answer the first time.
         call_seconds: For etcd to answer a call.

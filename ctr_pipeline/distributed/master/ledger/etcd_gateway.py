@@ -57,7 +57,7 @@ class EtcdGateway:
     """Calls of etcd's JSON gateway, with errors of ours; for one thread at a time.
 
     Args:
-        url: Of etcd's client port.
+        url: URL of etcd's client port.
         call_seconds: For etcd to answer a call.
         access: What etcd wants to see.
 

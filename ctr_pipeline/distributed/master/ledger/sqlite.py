@@ -39,7 +39,7 @@ class SqliteLedger:
     that held it, however that ended, and readers are never in the way.
 
     Args:
-        identity: Of the job; kept in a new ledger, compared with that of an old one.
+        identity: Identity of the job; kept in a new ledger, compared with that of an old one.
         wait_seconds: For another master to go before giving up.
         clock: Seconds.
         sleep: Waits.

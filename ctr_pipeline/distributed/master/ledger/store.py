@@ -17,8 +17,8 @@ class LedgerIdentity:
 
     Attributes:
         job: Unique name of the job.
-        config_fingerprint: Of the keys that the model depends on.
-        rows_fingerprint: Of the encoded rows.
+        config_fingerprint: Fingerprint of the keys that the model depends on.
+        rows_fingerprint: Fingerprint of the encoded rows.
     """
 
     job: str
