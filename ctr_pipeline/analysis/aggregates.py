@@ -6,7 +6,6 @@ to derive from them.
 """
 
 from collections.abc import Sequence
-from operator import not_
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -81,7 +80,7 @@ class ColumnPlan(_Frozen):
     sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
     vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
     table: str | None = Field(default=None, exclude_if=is_none)
-    is_sensitive: bool = Field(default=False, exclude_if=not_)
+    is_sensitive: bool = False
 
     @property
     def value_type(self) -> ColumnType:

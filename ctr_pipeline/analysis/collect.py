@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, StatisticsPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
 from ctr_pipeline.analysis.measure import NUM_TOP_VALUES, MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
@@ -19,7 +19,7 @@ from ctr_pipeline.analysis.sql import frequent_values_query, weights_query
 from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_new_values
 from ctr_pipeline.durable import FileSyncs, os_errors_explained, sync_folder
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType, Standardize, Vocabulary
+from ctr_pipeline.features import ColumnType, Vocabulary
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
@@ -159,21 +159,8 @@ def fingerprint_of(
 ) -> str:
     """A name for the result of `plan` on data of this fingerprint, compared with rows so named."""
     parts = [STATISTICS_VERSION, plan.model_dump(mode="json"), data_fingerprint, *compared]
-    if any(isinstance(step, Standardize) for chain in _chains_of(plan) for step in chain):
-        # Earlier results counted missing values as 0 after it.
-        parts.append("missing after standardize")
-    if any(column.boundaries for column in plan.columns):
-        # Earlier results counted heavy values among the quantiles.
-        parts.append("heavy values apart")
     text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def _chains_of(plan: StatisticsPlan) -> Iterator[Chain]:
-    """The chains after which something is measured."""
-    for column in plan.columns:
-        yield from column.moments
-        yield from (boundary.chain for boundary in column.boundaries)
 
 
 def _load_if_current(folder: Path, fingerprint: str, progress: Progress) -> Statistics | None:

@@ -58,6 +58,10 @@ RowsOfSamples = Callable[[Query, Mapping[str, float | str]], list[tuple[Any, ...
 """As `RowsOf`, for queries that may have a text among their parameters."""
 
 
+_NONE_HEAVY = 2**63 - 1
+"""No value has so many rows."""
+
+
 @dataclass(frozen=True)
 class _Share:
     """How the rows of a column are divided into equal shares.
@@ -70,7 +74,7 @@ class _Share:
 
     num_quantiles: int
     total: int
-    heavy: int = 2**63 - 1
+    heavy: int = _NONE_HEAVY
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,7 @@ def take_heavy_out(counts: Sequence[int], num_quantiles: int, total: int) -> _Sh
         num_quantiles: Shares of all rows.
         total: All rows.
     """
-    heavy = _Share(num_quantiles, total).heavy
+    heavy = _NONE_HEAVY
     frequent = counts[:num_quantiles]
     has_share_each = sum(frequent) == total
     for count in frequent:
