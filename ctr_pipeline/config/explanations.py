@@ -67,6 +67,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "net_dropout": "model.dropout",
     "dnn_dropout": "model.dropout",
     "num_cross_layers": "model.cross_layers",
+    "low_rank": "model.cross_rank",
     "sep": "data.delimiter",
     "separator": "data.delimiter",
     "na_values": "data.missing_values",

@@ -581,6 +581,11 @@ class ModelConfig(Section):
     cross_layers: int = Field(
         default=2, ge=1, le=16, description="dcn, dcnv2: number of cross layers."
     )
+    cross_rank: int | None = Field(
+        default=None,
+        ge=1,
+        description="dcnv2: rank of the matrices of the cross layers; null: full matrices.",
+    )
     cin_layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(16, 16), description="xdeepfm: feature maps of the compressed interaction layers."
     )

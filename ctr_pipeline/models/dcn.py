@@ -17,11 +17,10 @@ from ctr_pipeline.models.seeds import derive_seeds
 
 
 def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
-    """The cross network, Eq. (3), beside the deep network, Eq. (4); combined as in Eq. (5), (6).
+    """Builds the cross network, Eq. (3), beside the deep network, Eq. (4).
 
-    The weights of the combination are two heads, one for each network's output.
-
-    The linear term comes on top of the paper's two networks.
+    Each network has a head of its own, and the two logits are added, which is Eq. (5) and (6). The
+    linear term is added to the paper's two networks.
 
     Returns:
         Logits, (batch,).
@@ -30,9 +29,17 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
 
 
 def build_parallel(
-    inputs: ModelInputs, config: ModelConfig, seed: int, weights: Literal["vector", "matrix"]
+    inputs: ModelInputs,
+    config: ModelConfig,
+    seed: int,
+    form: Literal["vector", "matrix"],
+    rank: int | None = None,
 ) -> Any:
-    """A cross network of either form beside the deep network and the linear term.
+    """Builds a cross network beside the deep network and the linear term.
+
+    Args:
+        form: Form of the cross layers.
+        rank: Rank of their matrices; None for full matrices.
 
     Returns:
         Logits, (batch,).
@@ -44,7 +51,8 @@ def build_parallel(
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(inputs.flat_BK)
     crossed_BK = inputs.flat_BK
     for index, cross_seed in enumerate(cross_seeds):
-        crossed_BK = Cross(weights, cross_seed, name=f"cross_{index}")(inputs.flat_BK, crossed_BK)
+        cross = Cross(form, cross_seed, rank, name=f"cross_{index}")
+        crossed_BK = cross(inputs.flat_BK, crossed_BK)
     deep_B = LogitHead(deep_seed, name="deep_logit")(deep_BK)
     crossed_B = LogitHead(crossed_seed, name="cross_logit")(crossed_BK)
     return keras.layers.Add(dtype="float32", name="logit")([linear_B, deep_B, crossed_B])

@@ -12,11 +12,12 @@ from ctr_pipeline.models.inputs import ModelInputs
 
 
 def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
-    """Full-matrix cross layers, Eq. (1), beside the deep network; "parallel" in Section 3.4.
+    """Builds cross layers beside the deep network, "parallel" in Section 3.4.
 
-    The linear term comes on top of the paper's two networks.
+    The matrices are full, Eq. (1), or of `cross_rank`, Eq. (2). The linear term is added to the
+    paper's two networks.
 
     Returns:
         Logits, (batch,).
     """
-    return build_parallel(inputs, config, seed, "matrix")
+    return build_parallel(inputs, config, seed, "matrix", config.cross_rank)

@@ -38,7 +38,7 @@ _KINDS = (
     ModelKind("wide_and_deep", "Wide & Deep", _DEEP),
     ModelKind("xdeepfm", "xDeepFM", _DEEP | {"cin_layers"}),
     ModelKind("dcn", "DCN", _DEEP | {"cross_layers"}),
-    ModelKind("dcnv2", "DCN v2", _DEEP | {"cross_layers"}),
+    ModelKind("dcnv2", "DCN v2", _DEEP | {"cross_layers", "cross_rank"}),
     # Half as fast again without XLA on two cores.
     ModelKind(
         "autoint",

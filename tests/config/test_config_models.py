@@ -83,6 +83,7 @@ KEYS = {
     "model.hidden_units": ([32], [0]),
     "model.dropout": (0.5, 1),
     "model.cross_layers": (3, 17),
+    "model.cross_rank": (8, 0),
     "model.cin_layers": ([8], 8),
     "model.attention_layers": (3, 0),
     "model.attention_heads": (4, 0),

@@ -98,9 +98,23 @@ class TestSeededDropout:
             SeededDropout(1.0)
 
 
+def test_cross_of_the_first_input_alone_and_of_low_rank(tmp_path: Path) -> None:
+    x = tf.constant(np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32))
+    layer = Cross(rank=2, seed=7)
+    np.testing.assert_array_equal(layer(x), layer(x, x))
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, Cross(rank=2, seed=7)(inputs))
+    np.testing.assert_array_equal(model(x), layer(x))
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(x), layer(x))
+
+
 def test_cross_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="received 'diagonal'"):
         Cross("diagonal")
+    for arguments in ({"rank": 0}, {"form": "vector", "rank": 2}):
+        with pytest.raises(ValueError, match="rank must be at least 1, for form 'matrix'"):
+            Cross(**arguments)
     with pytest.raises(ValueError, match="x_0 has 4 units but x_l has 3"):
         Cross()(tf.ones((2, 4)), tf.ones((2, 3)))
 

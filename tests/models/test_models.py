@@ -121,12 +121,14 @@ def numpy_interaction(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def numpy_cross(w: Weights, batch: dict[str, np.ndarray], *, matrix: bool) -> np.ndarray:
-    """Eq. (3) of DCN with its outer product, or Eq. (1) of DCN V2, row by row."""
+    """Eq. (3) of DCN with its outer product, or Eq. (1) or (2) of DCN V2, row by row."""
     logits = []
     for first in flat(batch):
         x = first
         for layer in ("cross_0", "cross_1"):
             kernel, bias = w[f"{layer}/kernel"], w[f"{layer}/bias"]
+            if f"{layer}/down_kernel" in w:
+                kernel = w[f"{layer}/down_kernel"] @ kernel
             if matrix:
                 x = first * (kernel.T @ x + bias) + x
             else:
@@ -323,6 +325,16 @@ def test_forward_pass_equals_numpy(name: str, fields: int, numbers: int) -> None
     assert logits.shape == (BATCH,)
     assert model.output_shape == (None,)
     np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_low_rank_cross_layers_equal_numpy() -> None:
+    config = small_config("dcnv2", 0.0).model_copy(update={"cross_rank": 2})
+    model, batch = build_model(config, signature_of("dcnv2", 4, 3), seed=5), make_batch()
+    weights = weights_of(model)
+    assert weights["cross_0/down_kernel"].shape == (15, 2)
+    assert weights["cross_0/kernel"].shape == (2, 15)
+    expected = numpy_linear(weights, batch) + numpy_part("dcnv2", weights, batch)
+    np.testing.assert_allclose(model(batch).numpy(), expected, rtol=2e-5, atol=2e-5)
 
 
 def loss_in_numpy(name: str, w: Weights, batch: dict[str, np.ndarray]) -> float:
