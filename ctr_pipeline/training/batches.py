@@ -39,11 +39,11 @@ class Batch:
     """A padded batch, its rows found ahead.
 
     Attributes:
-        position: Where it stands in the run.
-        following: Where the next batch of the run stands.
-        rows: Padded to the batch size.
-        num_valid: Rows that are not padding; the first ones.
-        prepared: What `EmbeddingLookup.prepare` returned; its rows are located.
+        position: Position of the batch in the run.
+        following: Position of the next batch of the run.
+        rows: Rows, padded to the batch size.
+        num_valid: Number of rows before the padding.
+        prepared: Result of `EmbeddingLookup.prepare`, with its embedding rows located.
     """
 
     position: Position
@@ -54,7 +54,7 @@ class Batch:
 
 
 def pad(rows: EncodedRows, batch_size: int) -> EncodedRows:
-    """The rows, followed by zeros up to the batch size."""
+    """Appends zeros to the rows up to the batch size."""
     missing = batch_size - rows.num_rows
     if not missing:
         return rows
@@ -79,17 +79,17 @@ def epoch_batches(
     *,
     clock: StageClock | None = None,
 ) -> Iterator[Batch]:
-    """The batches of one epoch from `start` on, their rows found or made.
+    """Yields the batches of one epoch from `start` on, with their embedding rows found or created.
 
-    Finding rows ahead of the step is no staleness: values are gathered by the step itself, and a
-    row made ahead has the initial values that it would have had later.
+    Finding rows ahead of the step makes nothing stale: the step itself gathers the values, and the
+    initial values of a row do not depend on when it is created.
 
     Args:
         reader: Training rows.
-        embeddings: Where the rows are.
-        start: The first batch to give.
-        locating: Held while rows may be made.
-        clock: Told what the thread that takes the batches does; None: nobody is.
+        embeddings: The store of the embedding rows.
+        start: The first batch to yield.
+        locating: Lock that is held while rows may be created.
+        clock: Records what the thread that takes the batches does; None records nothing.
     """
     clock = clock or SilentClock()
     clock.start()
@@ -120,9 +120,9 @@ def epoch_batches(
 
 
 class Prefetcher(Generic[T]):
-    """Runs an iterator in a thread, a few items ahead; a context manager that stops the thread.
+    """Runs an iterator in a thread, a few items ahead; leaving the context stops the thread.
 
-    An error of the iterator is raised where its items are taken.
+    An exception of the iterator is raised where its items are taken.
     """
 
     def __init__(self, items: Iterator[T], *, num_ahead: int = _BATCHES_AHEAD) -> None:
@@ -154,7 +154,7 @@ class Prefetcher(Generic[T]):
             yield item
 
     def take(self, seconds: float) -> T | None:
-        """The next item if it comes in time; None if not, or if there is none."""
+        """Returns the next item, or None if it does not come in time or there is none."""
         try:
             item, error = self._queue.get(timeout=seconds) if seconds else self._queue.get_nowait()
         except queue.Empty:

@@ -1,8 +1,8 @@
-"""Checkpoints: whole or absent, found damaged rather than trusted.
+"""Checkpoints that are either whole or absent; a damaged one is detected.
 
-A checkpoint is a folder of files and a `manifest.json` with their sizes and CRC-32, and with its
-own. It is written under a temporary name, put on disk, and renamed; the newest whole one is the one
-to resume from.
+A checkpoint is a folder of files and a `manifest.json` with their sizes and CRC-32 and with a
+CRC-32 of its own. It is written under a temporary name, flushed to disk and renamed. Training
+resumes from the newest whole one.
 """
 
 import json
@@ -26,9 +26,9 @@ class Checkpoint:
     """One checkpoint on disk.
 
     Attributes:
-        folder: Its files.
+        folder: Folder of its files.
         step: Steps done when it was taken.
-        state: What the trainer noted, as JSON.
+        state: State of the trainer, as JSON.
     """
 
     folder: Path
@@ -40,19 +40,19 @@ class CheckpointFolder:
     """All checkpoints of a run.
 
     Args:
-        folder: Their parent; made when the first one is saved.
+        folder: Parent folder of the checkpoints; created when the first one is saved.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Checkpoint:
-        """Writes a checkpoint; one of the same step is replaced.
+        """Writes a checkpoint and replaces an earlier one of the same step.
 
         Args:
             step: Steps done.
-            state: JSON-serialisable; kept in the manifest.
-            write: Puts all other files into the folder it is given.
+            state: JSON-serialisable state, kept in the manifest.
+            write: Writes all other files into the folder that it is given.
 
         Raises:
             RunFolderError: The disk is full or read-only; earlier checkpoints are untouched.
@@ -84,14 +84,14 @@ class CheckpointFolder:
         return Checkpoint(final, step, state)
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints there are, damaged ones included, ascending."""
+        """Returns the steps of all checkpoints, damaged ones included, in ascending order."""
         return sorted(int(path.name.removeprefix(_PREFIX)) for path in self.folder.glob("step-*"))
 
     def load(self, step: int) -> Checkpoint:
         """Reads and verifies one checkpoint.
 
         Raises:
-            CheckpointError: It is absent, damaged or of another format.
+            CheckpointError: It is absent, damaged or in another format.
         """
         folder = self.folder / f"{_PREFIX}{step:012d}"
         try:
@@ -115,13 +115,13 @@ class CheckpointFolder:
         return Checkpoint(folder, step, state)
 
     def load_newest(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint; damaged ones are passed over, saying so.
+        """Loads the newest whole checkpoint and warns of damaged ones that it skips.
 
         Returns:
-            None if there is no checkpoint at all.
+            The checkpoint; None if there is none at all.
 
         Raises:
-            CheckpointError: There are some, and all are damaged.
+            CheckpointError: There are checkpoints, and all of them are damaged.
         """
         newest: CheckpointError | None = None
         for step in reversed(self.steps()):
@@ -139,7 +139,7 @@ class CheckpointFolder:
         return None
 
     def discard_after(self, step: int) -> None:
-        """Deletes the checkpoints of later steps: damaged ones must not count as the newest."""
+        """Deletes the checkpoints of later steps, so that a damaged one does not stay the newest."""
         for later in self.steps():
             if later > step:
                 shutil.rmtree(self.folder / f"{_PREFIX}{later:012d}", ignore_errors=True)
@@ -157,7 +157,7 @@ class CheckpointFolder:
 
 
 def _crc32_of_manifest(manifest: dict[str, Any]) -> int:
-    """CRC-32 of everything else in it."""
+    """Returns the CRC-32 of everything in the manifest but the CRC-32 itself."""
     rest = {name: value for name, value in manifest.items() if name != "crc32"}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode("utf-8"))
 

@@ -1,8 +1,8 @@
 """A Keras model as pure functions: (parameters, rows, batch) → gradients, or → logits.
 
 Axes: B batch, F fields, D embedding dimension, N numbers, P dense parameters. With sequences, a
-field has several slots: axis F is then that of slots, and coefficients follow the numbers on axis
-N, in all that comes in and goes out here; the model sees fields.
+field has several slots. For all arguments and results of this module, axis F then counts slots, and
+axis N holds the coefficients after the numbers; only the model itself sees fields.
 """
 
 import contextlib
@@ -34,10 +34,9 @@ class BatchGradients:
     """What one step of TensorFlow returns.
 
     Attributes:
-        loss_sum: Sum of the rows' logloss times their weight, padding left out.
+        loss_sum: Weighted sum of the rows' logloss, without padding.
         parameters_P: Gradient of the *mean* loss, float32 [P].
-        linear_BF1: Gradient of the loss *sum* with respect to the rows' linear weights; not to be
-            written to.
+        linear_BF1: Gradient of the loss *sum* with respect to the rows' linear weights; read-only.
         embeddings_BFD: The same with respect to their embeddings.
     """
 
@@ -51,19 +50,19 @@ class CompiledModel:
     """Compiles a model for batches of one size.
 
     Args:
-        model: From {"embeddings", "linear", "numbers"} to logits (batch,), and from "slots" and
-            "coefficients" if slots are given apart. Its variables only give initial values;
-            training never writes them.
-        batch_size: Rows of every batch; short ones are padded by the caller.
+        model: Maps {"embeddings", "linear", "numbers"} to logits (batch,); also takes "slots" and
+            "coefficients" if slots are passed separately. Its variables supply the initial values
+            and are never written by training.
+        batch_size: Rows of every batch; the caller pads short ones.
         slots: How slots become fields; None if each field is one slot.
-        training_offset: Added to the logits that are trained, and to no others: the log of how
-            many times higher the odds are among the rows trained on than among all rows.
-        training_model: The same model in bfloat16, whose gradients are computed; of the variables
-            it has the shapes alone. Logits are those of `model`. None: one is both.
-        use_xla: Compile with XLA, which fuses what stands between products of matrices; without
-            it TensorFlow's own kernels run, which multiply many small matrices faster, and those
-            of bfloat16 by the processor's instructions for them: of the gradients of a
-            `training_model` only the `fused` parts are compiled.
+        training_offset: Added to the logits in training only: the log of the ratio of the odds
+            among the rows trained on to the odds among all rows.
+        training_model: The same model in bfloat16, used for gradients; only the shapes of its
+            variables matter. Logits come from `model`. None uses `model` for both.
+        use_xla: Compile with XLA, which fuses the operations between matrix products. Without it,
+            TensorFlow's own kernels run; they multiply many small matrices faster and use the
+            processor's bfloat16 instructions. The gradients of a `training_model` always run so,
+            and only their `fused` parts are compiled.
     """
 
     def __init__(
@@ -86,13 +85,13 @@ class CompiledModel:
             raise ValueError("the model that is trained has other variables")
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._num_seeds = len(model.non_trainable_variables)
-        # XLA's products of bfloat16 are no faster than those of float32; oneDNN's are, three times.
+        # XLA multiplies bfloat16 no faster than float32; oneDNN is three times as fast.
         self._compiles_gradients = use_xla and training_model is None
         self._gradients = tf.function(self._compute_gradients, jit_compile=self._compiles_gradients)
         self._forward = tf.function(self._compute_logits, jit_compile=use_xla)
         for function in (self._gradients, self._forward):
-            # Each is traced once. TensorFlow counts by the place in the code, and after five models
-            # of an ensemble or of a search it would warn of one function that is traced again.
+            # TensorFlow counts traces by the line of code: five models of an ensemble or a search
+            # look to it like one function that is traced again and again, and it would warn.
             function._omit_frequent_tracing_warning = True
 
     @property
@@ -106,12 +105,12 @@ class CompiledModel:
         return sum(self._sizes)
 
     def initial_parameters(self) -> Floats:
-        """The model's own initial values, one after another: float32 [P]."""
+        """The model's own initial values, concatenated: float32 [P]."""
         values = [np.ravel(variable.numpy()) for variable in self._model.trainable_variables]
         return np.concatenate([np.empty(0, np.float32), *values]).astype(np.float32)
 
     def assign(self, parameters_P: Floats) -> keras.Model:
-        """Puts trained parameters into the model's variables, for the export."""
+        """Assigns trained parameters to the model's variables, for the export."""
         if len(parameters_P) != self.num_parameters:
             raise ValueError(
                 f"{len(parameters_P)} trained parameters, the model has {self.num_parameters}"
@@ -136,11 +135,11 @@ class CompiledModel:
         dropout_seed: int,
         weights_B: Floats | None = None,
     ) -> BatchGradients:
-        """Gradients of one padded batch.
+        """Computes the gradients of one padded batch.
 
-        Where rows have weights, a mean is the weighted sum over the number of rows. Weights are
-        over the mean weight of all training rows, so over an epoch that is the weighted mean; a
-        batch of light rows moves the parameters less than one of heavy rows.
+        With weights, the mean loss is the weighted sum divided by the number of rows. Weights are
+        relative to the mean weight of all training rows, so over an epoch this is the weighted
+        mean, and a batch of light rows moves the parameters less than a batch of heavy rows.
 
         Args:
             parameters_P: Dense parameters, float32.
@@ -148,9 +147,9 @@ class CompiledModel:
             embeddings_BFD: Embedding of each field's id.
             numbers_BN: Dense inputs.
             labels_B: 0 or 1.
-            num_valid: Rows that are not padding; the first ones.
+            num_valid: Number of rows before the padding.
             dropout_seed: Fixes the dropout masks.
-            weights_B: Of the rows, with a mean of 1 over all training rows; None: 1 each.
+            weights_B: Row weights, whose mean over all training rows is 1; None weighs all alike.
         """
         is_valid_B = np.arange(self.batch_size) < num_valid
         if weights_B is None:
@@ -180,16 +179,16 @@ class CompiledModel:
         embeddings_BFD: Floats,
         numbers_BN: Floats,
     ) -> Floats:
-        """Logits of one padded batch, float32 [B], dropout off."""
+        """Computes the logits of one padded batch, float32 [B], without dropout."""
         aligned = map(as_tensor, (parameters_P, linear_BF1, embeddings_BFD))
         logits: Floats = self._run(self._forward, *aligned, numbers_BN).numpy()
         return logits
 
     def warm_up(self, *, num_fields: int, embedding_dim: int, num_numbers: int) -> None:
-        """Has the gradients compiled before the first batch waits for them.
+        """Compiles the gradients before the first batch arrives.
 
         Args:
-            num_fields: F; of slots, if there are any.
+            num_fields: F, or the number of slots if there are any.
             embedding_dim: D.
             num_numbers: N, coefficients included.
         """
@@ -208,7 +207,7 @@ class CompiledModel:
         """Calls a compiled function.
 
         Raises:
-            ModelError: A custom model fails, or does what cannot be compiled.
+            ModelError: A custom model fails or cannot be compiled.
         """
         try:
             return function(*arguments, **options)
@@ -292,10 +291,10 @@ class CompiledModel:
 
 
 def as_tensor(array: Floats) -> Any:
-    """A float32 array as a tensor, without a copy if it starts at a cache line.
+    """Wraps a float32 array in a tensor, without a copy if it starts at a cache line.
 
-    TensorFlow copies every array that it is given as such. Nothing may write to the array before
-    the operations that read the tensor have ended.
+    TensorFlow itself copies every array. Nothing may write to the array before the operations that
+    read the tensor have ended.
     """
     flags = array.flags
     if array.size and flags.c_contiguous and flags.writeable and is_aligned(array):
@@ -304,7 +303,7 @@ def as_tensor(array: Floats) -> Any:
 
 
 def as_array(tensor: Any) -> Floats:
-    """A tensor in memory as an array that cannot be written to, without a copy."""
+    """Wraps a tensor in main memory in a read-only array, without a copy."""
     return np.asarray(memoryview(tensor))
 
 
@@ -313,7 +312,7 @@ def _shapes_of(model: keras.Model) -> list[tuple[int, ...]]:
 
 
 def _innermost_reason(error: Exception) -> str:
-    """What the user's own code said, out of what Keras and TensorFlow wrap around it."""
+    """Extracts the user's own error from what Keras and TensorFlow wrap around it."""
     text = _COLOURS.sub("", str(error))
     wrapped = _WRAPPED.findall(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -324,7 +323,7 @@ def _innermost_reason(error: Exception) -> str:
 def model_inputs(
     linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any, slots: Slots | None
 ) -> dict[str, Any]:
-    """What a model takes, pooled by field if there are slots, and these themselves if it asks."""
+    """Builds a model's inputs: slots pooled by field, and the slots themselves if it takes them."""
     apart = {}
     if slots is not None:
         if slots.apart:
@@ -347,12 +346,12 @@ def model_inputs(
 
 
 def configure_tensorflow(*, threads: int, deterministic: bool) -> None:
-    """Bounds TensorFlow's threads; has to come before its first operation to have an effect.
+    """Bounds TensorFlow's threads; has no effect after TensorFlow's first operation.
 
     Args:
-        deterministic: The same bits on every run of one machine.
+        deterministic: Whether every run on one machine gives the same bits.
     """
-    # TensorFlow cannot change them later: a second pipeline in one process keeps the first's.
+    # TensorFlow cannot change the threads later: a second pipeline in one process keeps the first's.
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))

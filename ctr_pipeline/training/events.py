@@ -11,7 +11,7 @@ class EventLog:
     """TensorBoard events of one run.
 
     Args:
-        folder: Where TensorBoard looks for them.
+        folder: TensorBoard's log folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,7 +27,7 @@ class EventLog:
         self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def scalars(self, step: int, **values: float) -> None:
-        """Writes values of one step, named as the keywords with `_` for `/` after the first."""
+        """Writes the values of one step; the first `_` of each keyword becomes `/`."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         found = []
@@ -39,12 +39,12 @@ class EventLog:
         )
 
     def roll_back(self, step: int) -> None:
-        """TensorBoard drops what was written of later steps."""
+        """Tells TensorBoard to drop what was written for later steps."""
         start = self._messages.SessionLog(status=self._messages.SessionLog.START)
         self._write(self._messages.Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def close(self) -> None:
-        """Puts everything on disk."""
+        """Flushes everything to disk."""
         self._records.close()
 
     def _write(self, event: Any) -> None:

@@ -12,7 +12,7 @@ _PARTS_ARE_COMPILED = ContextVar("_PARTS_ARE_COMPILED", default=False)
 
 @contextmanager
 def compiled_parts() -> Iterator[None]:
-    """A model that is traced inside has its `fused` parts compiled; a saved one never has."""
+    """Has XLA compile the `fused` parts of models traced in this context; a saved model has none."""
     token = _PARTS_ARE_COMPILED.set(True)
     try:
         yield
@@ -21,13 +21,13 @@ def compiled_parts() -> Iterator[None]:
 
 
 def fused(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, in one pass over memory instead of one for each operation.
+    """Computes `function(*arguments)` in one pass over memory instead of one for each operation.
 
-    For what stands between products of matrices, where TensorFlow's own kernels write every
-    intermediate result. Inside a model that is compiled as a whole it is the call alone.
+    Use it for the operations between matrix products, whose intermediate results TensorFlow's own
+    kernels write to memory one by one. In a model that is compiled as a whole it just calls.
 
     Args:
-        function: Function of tensors of fixed shapes, to tensors; without variables.
+        function: Maps tensors of fixed shapes to tensors; has no variables.
         *arguments: The tensors.
     """
     if not _PARTS_ARE_COMPILED.get():

@@ -1,4 +1,4 @@
-"""What each epoch achieved, in memory and in `history.csv`; and a refit, which has no lines."""
+"""The history of epochs, in memory and in `history.csv`; a refit has no line there."""
 
 import csv
 import io
@@ -18,14 +18,14 @@ class EpochRecord:
     Attributes:
         epoch: Its number, from 0.
         step: Steps done when it ended.
-        train_logloss: Mean over its batches while they trained, dropout on.
-        valid_logloss: Over all validation rows at its end.
-        valid_auc: Over all validation rows at its end, from a histogram of their logits; some 1e-5
-            off the exact one (`evaluation.histogram` bounds it).
+        train_logloss: Mean over its batches as they were trained, with dropout.
+        valid_logloss: Logloss of all validation rows at its end.
+        valid_auc: AUC of all validation rows at its end, from a histogram of their logits; about
+            1e-5 off the exact one (`evaluation.histogram` bounds the error).
         valid_calibration: Sum of predictions over sum of labels, on the validation rows.
         learning_rate_factor: Learning rate factor of its last step.
         num_rows: Rows trained.
-        seconds: Spent training, evaluation left out.
+        seconds: Seconds of training, without validation.
     """
 
     epoch: int
@@ -41,14 +41,15 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class RefitRecord:
-    """A training on training and validation rows together, which nothing validates.
+    """The progress of a refit: training on training and validation rows, without validation.
 
     Attributes:
-        epochs: That it takes: as many as were best on the validation rows.
-        num_rows: Rows of an epoch, training and validation rows together.
-        steps: Done so far.
-        train_logloss: Logloss of the last epoch done, as in `EpochRecord`; None before the first.
-        seconds: Spent training, of the epochs done.
+        epochs: Epochs to train: the number that was best on the validation rows.
+        num_rows: Training and validation rows of an epoch.
+        steps: Steps done.
+        train_logloss: Logloss of the last finished epoch, as in `EpochRecord`; None before the
+            first.
+        seconds: Seconds of training of the finished epochs.
     """
 
     epochs: int
@@ -59,7 +60,7 @@ class RefitRecord:
 
 
 def load_history(path: Path) -> list[EpochRecord]:
-    """The records that `save_history` wrote; none if there is no such file.
+    """Loads the records that `save_history` wrote; an absent file has none.
 
     Raises:
         CheckpointError: The file is damaged.
@@ -76,7 +77,7 @@ def load_history(path: Path) -> list[EpochRecord]:
         found = [
             EpochRecord(**{name: read(line[name]) for name, read in readers}) for line in lines
         ]
-        # Each epoch has a line, so its place says which it is, whatever a file begins to count at.
+        # Each epoch has a line, so the line's position is the epoch, counted from 0.
         return [replace(record, epoch=number) for number, record in enumerate(found)]
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
@@ -85,9 +86,9 @@ def load_history(path: Path) -> list[EpochRecord]:
 
 
 def save_history(path: Path, history: Sequence[EpochRecord]) -> None:
-    """Writes `history.csv` as a whole, so that it rolls back with the checkpoint.
+    """Rewrites `history.csv`, so that it rolls back with the checkpoint.
 
-    Epochs count from 1 there, as wherever people read them.
+    Epochs count from 1 in the file, as everywhere that people read them.
     """
     text = io.StringIO()
     writer = csv.DictWriter(

@@ -1,8 +1,8 @@
-"""The narrow interface between the trainer and the embedding rows.
+"""The interface between the trainer and the embedding rows.
 
-`embeddings.EmbeddingStore` implements it in this process; a client of parameter servers can too.
-Axes: B batch, F fields, A leading values of a row (the linear weight), D the others (the
-embedding).
+`embeddings.EmbeddingStore` implements it in this process, a client of parameter servers across
+processes. Axes: B batch, F fields, A leading values of a row (the linear weight), D the other
+values (the embedding).
 """
 
 from typing import IO, Any, Protocol
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 
 class RowReader(Protocol):
-    """Values of rows for a batch."""
+    """Reads the embedding rows of a batch."""
 
     def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
-        """Everything about a batch that does not depend on values; runs ahead in a thread."""
+        """Computes what does not depend on the rows' values; runs ahead in a thread."""
 
     def locate(self, prepared: Any, *, create: bool) -> None:
-        """Finds the batch's rows; makes the absent ones if it may."""
+        """Finds the batch's rows and, if allowed, creates the absent ones."""
 
     def gather_parts(
         self, prepared: Any, num_leading: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The rows' values, [B, F, A] and [B, F, D]; zeros for absent rows and for padding."""
+        """Gathers the values [B, F, A] and [B, F, D]; zeros for absent rows and for padding."""
 
 
 class EmbeddingLookup(RowReader, Protocol):
-    """Rows for a batch, and updates of the rows from its gradients."""
+    """Reads the embedding rows of a batch and updates them by its gradients."""
 
     def update(
         self,
@@ -48,13 +48,13 @@ class SavedRows(EmbeddingLookup, Protocol):
         """Writes all rows."""
 
     def load(self, file: IO[bytes]) -> None:
-        """Replaces all rows by those that `save` wrote."""
+        """Replaces all rows with the ones that `save` wrote."""
 
     def evict(self, oldest_step: int) -> int:
-        """Removes rows whose last update was before a step; batches have to be located anew.
+        """Removes rows last updated before a step; batches must then be located again.
 
         Returns:
-            How many there were.
+            The number of removed rows.
         """
 
 
@@ -82,4 +82,4 @@ class DenseRows(DenseValues, Protocol):
         """Writes values and optimizer state."""
 
     def load(self, file: IO[bytes]) -> None:
-        """Replaces values and optimizer state by those that `save` wrote."""
+        """Replaces values and optimizer state with the ones that `save` wrote."""

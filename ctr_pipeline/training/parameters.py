@@ -1,4 +1,4 @@
-"""Trained parameters in a checkpoint: embedding rows and dense ones, optimizer state included."""
+"""Trained parameters in a checkpoint: embedding rows, dense parameters and optimizer state."""
 
 from pathlib import Path
 from typing import IO
@@ -11,7 +11,7 @@ _DENSE_FILE = "dense.bin"
 
 
 def save_parameters(folder: Path, embeddings: SavedRows, dense: DenseRows) -> None:
-    """Writes both into a checkpoint in the making."""
+    """Writes embedding rows and dense parameters into a checkpoint that is being written."""
     with (folder / _ROWS_FILE).open("wb") as file:
         embeddings.save(file)
     with (folder / _DENSE_FILE).open("wb") as file:
@@ -19,10 +19,10 @@ def save_parameters(folder: Path, embeddings: SavedRows, dense: DenseRows) -> No
 
 
 def load_parameters(checkpoint: Checkpoint, embeddings: SavedRows, dense: DenseRows) -> None:
-    """Replaces both by those of a checkpoint.
+    """Loads embedding rows and dense parameters from a checkpoint.
 
     Raises:
-        CheckpointError: They are of another model.
+        CheckpointError: The checkpoint belongs to another model.
     """
     with open_rows(checkpoint) as file:
         embeddings.load(file)
@@ -30,15 +30,15 @@ def load_parameters(checkpoint: Checkpoint, embeddings: SavedRows, dense: DenseR
 
 
 def load_dense(checkpoint: Checkpoint, dense: DenseRows) -> None:
-    """Replaces the dense parameters by those of a checkpoint.
+    """Loads the dense parameters from a checkpoint.
 
     Raises:
-        CheckpointError: They are of another model.
+        CheckpointError: The checkpoint belongs to another model.
     """
     with (checkpoint.folder / _DENSE_FILE).open("rb") as file:
         dense.load(file)
 
 
 def open_rows(checkpoint: Checkpoint) -> IO[bytes]:
-    """The file of the embedding rows, as `SavedRows.save` wrote it."""
+    """Opens the file of embedding rows that `SavedRows.save` wrote."""
     return (checkpoint.folder / _ROWS_FILE).open("rb")

@@ -1,9 +1,9 @@
 """Where the time of training goes: what each thread does, what it waits for, what bounds the run.
 
-Two threads share the work. The one that reads ahead reads rows, makes their ids unique and finds
-or makes their embedding rows; the training thread gathers values, has TensorFlow compute and
-applies the updates, and validates and saves between them. A thread gives every moment to one of
-its stages, so their sum is the time that the thread lived, and waiting is a stage as any other.
+Two threads share the work. The reading thread reads rows, makes their ids unique and finds or
+creates their embedding rows. The training thread gathers values, has TensorFlow compute, applies
+the updates, and validates and saves from time to time. Every moment of a thread belongs to one of
+its stages, waiting included, so the stages add up to the thread's lifetime.
 """
 
 import json
@@ -22,7 +22,7 @@ _ALL_CORES_BUSY = 0.85
 
 
 class Stage(StrEnum):
-    """What a thread does; the values are for people."""
+    """A stage of a thread; the value is its name for people."""
 
     READ = "read rows"
     UNIQUE = "unique ids"
@@ -64,17 +64,17 @@ _OUTSIDE_THE_LOOP = frozenset({Stage.COMPILE, Stage.VALIDATION, Stage.CHECKPOINT
 
 
 class StageClock(Protocol):
-    """Gives the time of one thread to its stages."""
+    """Attributes the time of one thread to its stages."""
 
     def start(self) -> None:
-        """Begins to count, in the thread whose time it is."""
+        """Starts the clock; called in the thread that it measures."""
 
     def lap(self, stage: Stage, *, lock: bool = False) -> None:
-        """Says that what was done since the last lap was `stage`.
+        """Attributes the time since the last lap to `stage`.
 
         Args:
-            stage: What was done.
-            lock: What the thread waited for the lock of the rows meanwhile is told apart.
+            stage: The stage that has just ended.
+            lock: Whether to count the time spent waiting for the rows' lock as a stage of its own.
         """
 
 

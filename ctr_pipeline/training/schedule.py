@@ -1,4 +1,4 @@
-"""The factor on every learning rate over time."""
+"""The schedule that multiplies every learning rate."""
 
 import math
 
@@ -6,14 +6,14 @@ from ctr_pipeline.config.models import LearningRateSchedule
 
 
 def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
-    """The factor of one step.
+    """Computes the factor of one step.
 
     Args:
-        schedule: Its shape.
+        schedule: The `schedule:` section.
         step: Number of the step, from 1.
 
     Returns:
-        A number in (0, 1] during warm-up, in [floor, 1] after it. The warm-up's steps do not count
+        A number in (0, 1] during warm-up and in [floor, 1] afterwards. Warm-up steps do not count
         towards `decay_steps`.
     """
     if step <= schedule.warmup_steps:

@@ -1,7 +1,6 @@
-"""Logits of rows by trained parameters; makes no rows and changes none.
+"""Scores rows by trained parameters; creates and changes no embedding rows.
 
-The rows of a split are read, and the values of their embedding rows gathered, by a thread ahead of
-TensorFlow.
+A thread reads the rows of a split and gathers their embeddings ahead of TensorFlow.
 
 Axes: B rows of a batch, R rows, F fields, N numbers.
 """
@@ -24,7 +23,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Rows of a split with their scores, in their order.
+    """Labels and logits of the rows of a split, in their order.
 
     Attributes:
         labels: float32 [R].
@@ -40,8 +39,8 @@ class _Gathered:
     """A batch with the values of its embedding rows.
 
     Attributes:
-        rows: Not padded.
-        numbers_BN: Padded to the compiled batch size, as values are.
+        rows: Rows, not padded.
+        numbers_BN: Dense inputs; padded to the compiled batch size, as the embeddings are.
         linear_BF1: Linear weight of each field's id.
         embeddings_BFD: Embedding of each field's id.
     """
@@ -53,11 +52,11 @@ class _Gathered:
 
 
 class Scorer:
-    """Scores rows of any number in padded batches of the compiled size.
+    """Scores any number of rows in padded batches of the compiled size.
 
     Args:
         compiled: The model.
-        embeddings: Its rows.
+        embeddings: Its embedding rows.
         dense: Its dense parameters.
     """
 
@@ -69,7 +68,7 @@ class Scorer:
     def score(
         self, ids_RF: NDArray[np.int32], numbers_RN: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Logits, float32 [R]; in the calling thread alone, which may encode ahead in another."""
+        """Computes logits, float32 [R], in the calling thread alone."""
         size = self._compiled.batch_size
         logits = np.empty(len(ids_RF), dtype=np.float32)
         for first in range(0, len(ids_RF), size):
@@ -80,7 +79,7 @@ class Scorer:
         return logits
 
     def score_split(self, reader: EncodedReader, task: ProgressTask | None = None) -> ScoredRows:
-        """Logits and labels of all rows of a split."""
+        """Computes the logits of all rows of a split, and reads their labels."""
         task = task or SilentTask()
         num_rows = reader.meta.num_rows
         scored = ScoredRows(np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
@@ -96,15 +95,15 @@ class Scorer:
     def summarize_split(
         self, reader: EncodedReader, task: ProgressTask | None = None, *, place: str
     ) -> ScoreHistogram:
-        """What the scores of all rows of a split are worth; keeps none of them.
+        """Computes metrics of all rows of a split in bounded memory.
 
         Args:
             reader: The split.
-            task: Is told of rows scored.
-            place: What the rows are, for error messages.
+            task: Progress, in rows scored.
+            place: Name of the rows in error messages.
 
         Raises:
-            TrainingError: Logits that are not finite.
+            TrainingError: A logit is not finite.
         """
         task = task or SilentTask()
         histogram = ScoreHistogram.empty()
@@ -118,7 +117,7 @@ class Scorer:
     def _score_in_order(
         self, reader: EncodedReader
     ) -> Iterator[tuple[EncodedRows, NDArray[np.float32]]]:
-        """All rows of a split, batch by batch, with their logits."""
+        """Yields all rows of a split with their logits, batch by batch."""
         batches = reader.read_in_order(self._compiled.batch_size)
         with Prefetcher(map(self._gather, batches), num_ahead=_BATCHES_AHEAD) as ahead:
             for batch in ahead:

@@ -1,4 +1,4 @@
-"""Slots of ids to fields: which belong together, and how their values become one.
+"""How the slots of a sequence are pooled into one field.
 
 Axes: B batch, F fields, S slots, L slots of a field, C coefficients, N numbers, W values of an id.
 """
@@ -16,8 +16,8 @@ class PooledField:
 
     Attributes:
         num_slots: L.
-        is_max: The largest of each value, where the coefficient is not 0; else the sum of values
-            times coefficients.
+        is_max: Whether to take the maximum of each value over slots whose coefficient is not 0;
+            otherwise the sum of values times coefficients.
     """
 
     num_slots: int
@@ -26,13 +26,13 @@ class PooledField:
 
 @dataclass(frozen=True)
 class Slots:
-    """How slots become fields: the first ones are fields as they are, then come pooled ones.
+    """How slots become fields: first the fields of one slot, then the pooled ones.
 
     Attributes:
-        num_plain: Fields of one slot.
+        num_plain: Number of fields of one slot.
         pooled: The other fields.
-        num_numbers: N; coefficients stand after the numbers, slot after slot.
-        apart: Whether the model is also given the slots of pooled fields one by one.
+        num_numbers: N; the coefficients of all slots follow the numbers.
+        apart: Whether the model also takes the single slots of pooled fields.
     """
 
     num_plain: int
@@ -41,23 +41,23 @@ class Slots:
     apart: bool = False
 
     def elements(self, values_BSW: Any, floats: Any) -> tuple[Any, Any]:
-        """Values and coefficients of the slots that are pooled, one by one.
+        """Returns values and coefficients of the slots that are pooled.
 
         Args:
             values_BSW: Values of the id in each slot.
             floats: Numbers and coefficients, float32 [B, N + C].
 
         Returns:
-            [B, C, W] and [B, C]; a coefficient is 0 where no element is.
+            [B, C, W] and [B, C]; the coefficient of an empty slot is 0.
         """
         return values_BSW[:, self.num_plain :], floats[:, self.num_numbers :]
 
     def numbers(self, floats: Any) -> Any:
-        """The numbers of [B, N + C]: [B, N]."""
+        """Returns the numbers [B, N] of [B, N + C]."""
         return floats[:, : self.num_numbers]
 
     def pool(self, values_BSW: Any, floats: Any) -> Any:
-        """The values of fields; those without any element are zeros.
+        """Pools slots into fields; a field without elements is all zeros.
 
         Args:
             values_BSW: Values of the id in each slot.

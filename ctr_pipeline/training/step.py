@@ -1,4 +1,4 @@
-"""The arithmetic of one step, whoever keeps the parameters.
+"""The arithmetic of one training step, independent of where the parameters are kept.
 
 Axes: B batch, F fields, D embedding dimension, P dense parameters.
 """
@@ -22,13 +22,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class StepGradients:
-    """What one batch says of the parameters; ready for the optimizers.
+    """Gradients of one batch, ready for the optimizers.
 
     Attributes:
         step: Number of the step, from 1.
-        learning_rate_factor: The schedule's, at this step.
-        loss_sum: Sum of the rows' logloss times their weight, finite.
-        parameters_P: Gradient of the mean loss, its norm bounded, float32 [P].
+        learning_rate_factor: Factor of the schedule at this step.
+        loss_sum: Weighted sum of the rows' logloss; finite.
+        parameters_P: Gradient of the mean loss with its norm bounded, float32 [P].
         linear_BF1: Gradient of the loss sum with respect to the rows' linear weights.
         embeddings_BFD: The same with respect to their embeddings.
     """
@@ -42,7 +42,7 @@ class StepGradients:
 
 
 class TrainingStep:
-    """Computes steps; a function of parameters, batch and place, so that a step can be repeated.
+    """Computes steps as a function of parameters, batch and position, so that a step is repeatable.
 
     Args:
         config: The `train:` section.
@@ -54,7 +54,7 @@ class TrainingStep:
         self._compiled = compiled
 
     def learning_rate_factor(self, step: int) -> float:
-        """The schedule's factor at one step, from 1."""
+        """Returns the factor of the schedule at a step; steps count from 1."""
         return learning_rate_factor(self._config.learning_rate_schedule, step)
 
     def compute(
@@ -68,19 +68,19 @@ class TrainingStep:
         linear_BF1: Floats,
         embeddings_BFD: Floats,
     ) -> StepGradients:
-        """The gradients of one padded batch.
+        """Computes the gradients of one padded batch.
 
         Args:
-            rows: Padded to the batch size.
-            num_valid: Rows that are not padding; the first ones.
-            position: Where the batch stands; with the seed, it fixes the dropout masks.
+            rows: Rows, padded to the batch size.
+            num_valid: Number of rows before the padding.
+            position: Position of the batch; with the seed, it fixes the dropout masks.
             step: Number of the step, from 1.
             parameters_P: Dense parameters.
             linear_BF1: Linear weight of each field's id.
             embeddings_BFD: Embedding of each field's id.
 
         Raises:
-            TrainingError: The loss is not finite; says at which step and the likely cause.
+            TrainingError: The loss is not finite; names the step and the likely cause.
         """
         gradients = self._compiled.gradients(
             parameters_P=parameters_P,
@@ -108,7 +108,7 @@ class TrainingStep:
 
 
 def clip_norm(gradient: Floats, bound: float | None) -> Floats:
-    """The gradient, scaled down to the bound if its Euclidean norm is above it."""
+    """Scales the gradient down to the bound if its Euclidean norm is larger."""
     if bound is None:
         return gradient
     norm = float(np.linalg.norm(gradient))

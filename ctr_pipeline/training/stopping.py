@@ -1,4 +1,4 @@
-"""When to stop, and which epoch was the best; pure."""
+"""Early stopping: when to stop, and which epoch was the best."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from ctr_pipeline.training.history import EpochRecord
 
 @dataclass(frozen=True)
 class StopDecision:
-    """What the epochs so far say.
+    """The decision after an epoch.
 
     Attributes:
         best_epoch: The epoch with the best watched metric, the earliest of equals.
         stop: Whether to stop.
-        reason: Why, one sentence; empty while training goes on.
+        reason: Why training stops, as one sentence; empty while it goes on.
     """
 
     best_epoch: int
@@ -30,7 +30,7 @@ def decide_stop(
     Args:
         history: Epochs so far, at least one.
         stopping: The rule; None watches validation logloss and never stops early.
-        num_epochs: Most epochs.
+        num_epochs: Maximum number of epochs.
     """
     metric = stopping.metric if stopping else "logloss"
     # Smaller is better in both cases.

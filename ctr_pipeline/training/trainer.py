@@ -1,8 +1,8 @@
 """The training loop on one machine.
 
 A run is a pure function of data, config and seed: the order of rows, dropout and initial values
-depend on (seed, epoch, task, batch) alone, so a run that was killed and resumed ends as one that
-was not.
+depend only on (seed, epoch, task, batch), so a run that is killed and resumed ends like an
+undisturbed one.
 """
 
 import threading
@@ -38,22 +38,22 @@ _VALIDATION = "validation rows"
 
 @dataclass
 class TrainingState:
-    """Everything about a run that is not a parameter; part of every checkpoint.
+    """The state of training beside the parameters; part of every checkpoint.
 
     Attributes:
         position: The next batch to train.
         step: Batches trained.
-        epoch_loss_sum: Loss of the rows of this epoch so far.
+        epoch_loss_sum: Sum of the loss of this epoch's rows so far.
         epoch_rows: Rows of this epoch so far.
-        epoch_seconds: Spent training on this epoch so far.
-        history: Epochs done.
+        epoch_seconds: Seconds of training in this epoch so far.
+        history: Finished epochs.
         best_step: Step of the best epoch's checkpoint.
         finished: Why training ended; empty while it goes on.
         rows_fingerprint: Fingerprint of the encoded rows that are trained on.
         plan_fingerprint: Fingerprint of the transforms that encoded them.
-        earlier_steps: Batches that the parameters were trained with before this run began; the
-            optimizers' moments are of all of them, the schedule is of this run alone.
-        refit: The training on training and validation rows together, if there is or was one.
+        earlier_steps: Batches that trained the parameters before this run began. The optimizers'
+            moments count them, the schedule does not.
+        refit: Progress of the refit, if there is or was one.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
@@ -70,12 +70,12 @@ class TrainingState:
     refit: RefitRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns the state as plain JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrainingState":
-        """The state that `to_json` wrote."""
+        """Reads the state that `to_json` wrote."""
         known = dict(values)
         known["position"] = Position(**known["position"])
         known["history"] = [EpochRecord(**record) for record in known["history"]]
@@ -86,7 +86,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class TrainerFiles:
-    """Where a trainer writes.
+    """Files and folders that a trainer writes.
 
     Attributes:
         checkpoints: Folder of checkpoints.
@@ -108,14 +108,15 @@ class Trainer:
         embeddings: Its rows.
         dense: Its dense parameters.
         train: Training rows.
-        valid: Validation rows; None: nothing is validated, all epochs of the config are trained,
-            and the last one is kept.
-        files: Where to write.
-        progress: Who is told.
-        after_epoch: Told of each epoch; a text that it returns ends training, and says why.
-        profiler: Sees where the time goes.
-        after_first_step: Told when the first step of this process is done.
-        clock: Seconds, monotonic.
+        valid: Validation rows; None trains all epochs of the config without validation and keeps
+            the last one.
+        files: Files and folders to write.
+        progress: Receives progress and messages.
+        after_epoch: Called after each epoch; a text that it returns stops training and is the
+            reason.
+        profiler: Measures where the time goes.
+        after_first_step: Called when the first step of this process is done.
+        clock: Monotonic clock, seconds.
     """
 
     def __init__(
@@ -153,29 +154,29 @@ class Trainer:
         self._is_compiled = False
         self._clock = clock
         self._last_checkpoint = clock()
-        # Rows are made by the thread that reads ahead, and must not be while they are saved.
+        # The reading thread creates rows, which it must not do while they are saved.
         self._locating = threading.Lock()
         self._scorer = Scorer(compiled, embeddings, dense)
         self._arithmetic = TrainingStep(config, compiled)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Goes back to a checkpoint."""
+        """Restores a checkpoint."""
         load_parameters(checkpoint, self._embeddings, self._dense)
         state = TrainingState.from_json(checkpoint.state)
         if state.history:
-            # The number of epochs and the stopping rule may have changed since.
+            # The number of epochs and the stopping rule may have changed since the checkpoint.
             decision = decide_stop(state.history, self._config.early_stopping, self._config.epochs)
             state.finished = decision.reason if decision.stop else ""
         self.state = state
 
     def fit(self) -> TrainingState:
-        """Trains to the end, then goes back to the best epoch.
+        """Trains to the end, then restores the best epoch.
 
-        Ctrl-C and SIGTERM stop it after the step in progress, with a checkpoint.
+        Ctrl-C and SIGTERM stop it after the current step, with a checkpoint.
 
         Raises:
-            TrainingError: The loss is not finite; says at which step and the likely cause.
-            Interrupted: A signal asked to stop; the checkpoint is written.
+            TrainingError: The loss is not finite; names the step and the likely cause.
+            Interrupted: A signal asked to stop; a checkpoint is written.
         """
         events = EventLog(self._files.events)
         self._profiler.start(self.state.step)
@@ -291,7 +292,7 @@ class Trainer:
                 self._after_first_step()
 
     def _evict(self) -> None:
-        """Removes rows that nothing has updated for long; no batch is on its way."""
+        """Evicts rows without a recent update; no batch may be in flight."""
         state, after = self.state, self._config.embeddings.evict_after
         num_evicted = self._embeddings.evict(
             oldest_step_kept(state.earlier_steps + state.step, after)
@@ -320,7 +321,7 @@ class Trainer:
         self._save(None)
 
     def _count_refitted(self, epoch: int, refit: RefitRecord) -> None:
-        """Ends an epoch that nothing validates."""
+        """Ends an epoch of a refit, which has no validation."""
         state = self.state
         logloss = state.epoch_loss_sum / state.epoch_rows
         state.refit = replace(
@@ -337,7 +338,7 @@ class Trainer:
     def _validate(
         self, epoch: int, learning_rate_factor: float, rows: EncodedReader, events: EventLog
     ) -> None:
-        """Ends an epoch: what it achieved on the validation rows, and whether it was the last."""
+        """Ends an epoch: validates it and decides whether it was the last."""
         state = self.state
         with self._progress.task("Validation", total=rows.meta.num_rows) as task:
             valid = self._scorer.summarize_split(rows, task, place=_VALIDATION)
