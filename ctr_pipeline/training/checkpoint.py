@@ -139,7 +139,7 @@ class CheckpointFolder:
         return None
 
     def discard_after(self, step: int) -> None:
-        """Deletes the checkpoints of later steps, so that a damaged one does not stay the newest."""
+        """Deletes the checkpoints of later steps; a damaged one must not stay the newest."""
         for later in self.steps():
             if later > step:
                 shutil.rmtree(self.folder / f"{_PREFIX}{later:012d}", ignore_errors=True)

@@ -351,7 +351,7 @@ def configure_tensorflow(*, threads: int, deterministic: bool) -> None:
     Args:
         deterministic: Whether every run on one machine gives the same bits.
     """
-    # TensorFlow cannot change the threads later: a second pipeline in one process keeps the first's.
+    # TensorFlow cannot change them later: a second pipeline of a process keeps the first's.
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(min(threads, 2))

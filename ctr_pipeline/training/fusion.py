@@ -12,7 +12,7 @@ _PARTS_ARE_COMPILED = ContextVar("_PARTS_ARE_COMPILED", default=False)
 
 @contextmanager
 def compiled_parts() -> Iterator[None]:
-    """Has XLA compile the `fused` parts of models traced in this context; a saved model has none."""
+    """Has XLA compile the `fused` parts of models that are traced in this context."""
     token = _PARTS_ARE_COMPILED.set(True)
     try:
         yield
