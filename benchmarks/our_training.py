@@ -31,7 +31,7 @@ class StepClock:
         self._timing = name.startswith("Training")
         return self
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Shows nothing."""
 
     def advance(self, amount: int) -> None:

@@ -78,7 +78,7 @@ def load(folder: str | Path) -> "LoadedRun":
 class _Warnings(SilentProgress):
     """Says what a notebook must not miss, such as a checkpoint that was passed over."""
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
 

@@ -1,4 +1,4 @@
-"""How long work tells how far it is, without knowing who listens.
+"""How long work reports its progress, without knowing what displays it.
 
 The command line shows bars or plain lines; notebooks and tests pass `SilentProgress`.
 """
@@ -33,8 +33,8 @@ class Progress(Protocol):
     def task(self, name: str, *, total: int | None, unit: str = "rows") -> ProgressTask:
         """Starts the display of one piece of work; `total` is None when it is not known."""
 
-    def say(self, text: str) -> None:
-        """One plain line for a person."""
+    def log(self, text: str) -> None:
+        """Prints one line for a person."""
 
     def board(self, lines: Sequence[str]) -> None:
         """Shows lines below everything else, in place of those before, where that is possible."""
@@ -68,7 +68,7 @@ class SilentProgress:
         """Shows nothing."""
         return SilentTask()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Shows nothing."""
 
     def board(self, lines: Sequence[str]) -> None:

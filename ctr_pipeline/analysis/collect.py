@@ -130,7 +130,7 @@ def collect_statistics_with(
     fingerprint = fingerprint_of(plan, data_fingerprint, compared)
     known = _load_if_current(folder, fingerprint, progress)
     if known is not None:
-        progress.say("Statistics of the same rows and plan are there already")
+        progress.log("Statistics of the same rows and plan are there already")
         return known
     with _staging(folder) as staging, FileSyncs() as syncs:
         with open_engine(staging / "spill") as engine:
@@ -170,13 +170,13 @@ def _load_if_current(folder: Path, fingerprint: str, progress: Progress) -> Stat
     try:
         statistics = load_statistics(path)
     except StatisticsError as error:
-        progress.say(f"{path}: {error.message}; the statistics are computed again")
+        progress.log(f"{path}: {error.message}; the statistics are computed again")
         return None
     if statistics.fingerprint != fingerprint:
         return None
     for vocabulary in (*statistics.vocabularies.values(), *statistics.value_tables.values()):
         if not (folder / vocabulary.file).is_file():
-            progress.say(f"{folder / vocabulary.file}: is gone; the statistics are computed again")
+            progress.log(f"{folder / vocabulary.file}: is gone; the statistics are computed again")
             return None
     return statistics
 

@@ -57,7 +57,7 @@ def drift(
     ctrpipe drift runs/criteo-deepfm data/new.tsv --fail-above 0.25
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Comparing {new} with {old}")
+    session.progress.log(f"Comparing {new} with {old}")
     from ctr_pipeline.cli.table_views import print_drift
     from ctr_pipeline.pipeline.tables import measure_drift
 

@@ -74,7 +74,7 @@ def exit_code_of(action: Callable[[], int | None], session: Session) -> int:
 
 
 def _fail(session: Session, error: CtrPipelineError, exit_code: int) -> int:
-    _tell(f"error: {error}")
+    _print_message(f"error: {error}")
     if session.as_json:
         print_json({"error": _as_payload(error), "exit_code": exit_code})
     return exit_code
@@ -110,7 +110,7 @@ def _usage_error(error: TyperException) -> CtrPipelineError:
 def _interrupted(number: int, exit_code: int, session: Session) -> int:
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     hint = f"; '{session.resume_command}' goes on from here" if session.resume_command else ""
-    _tell(f"stopped by {name}{hint}")
+    _print_message(f"stopped by {name}{hint}")
     if session.as_json:
         payload = {"type": "Interrupted", "message": f"stopped by {name}"}
         print_json({"error": payload, "exit_code": exit_code})
@@ -120,7 +120,9 @@ def _interrupted(number: int, exit_code: int, session: Session) -> int:
 def _bug(error: Exception, session: Session) -> int:
     log = _write_traceback(error, session.run_folder)
     summary = printable(summarize(error).splitlines()[0][:200])
-    _tell(f"error: a bug in ctrpipe, not in your config or data ({summary}); details are in {log}")
+    _print_message(
+        f"error: a bug in ctrpipe, not in your config or data ({summary}); details are in {log}"
+    )
     if session.as_json:
         payload = {"type": type(error).__name__, "message": summary, "log": str(log)}
         print_json({"error": payload, "exit_code": EXIT_BUG})
@@ -145,7 +147,7 @@ def _write_traceback(error: Exception, run_folder: Path | None) -> Path:
     return Path(name)
 
 
-def _tell(text: str) -> None:
+def _print_message(text: str) -> None:
     """A message for a person on stderr; the word `error` in red on a terminal."""
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ and text.startswith("error:"):
         text = f"\x1b[1;31merror:\x1b[0m{text.removeprefix('error:')}"

@@ -42,7 +42,7 @@ def init(
     ctrpipe init train.txt --columns label,I1..I13,C1..C26 --output criteo.yaml
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Looking at {data}")
+    session.progress.log(f"Looking at {data}")
     from ctr_pipeline.cli.tables import init_payload, print_init
     from ctr_pipeline.pipeline.init import init_config
 

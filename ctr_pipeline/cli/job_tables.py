@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctr_pipeline.cli.markup import escape
-from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 from ctr_pipeline.cli.run_views import add_session_rows
 from ctr_pipeline.cli.tables import facts_table
 from ctr_pipeline.pipeline.job_progress import describe_event
@@ -45,7 +45,7 @@ def _render_job(view: "JobView", run: "RunStatus", now: float) -> RenderableType
     return Group(*parts)
 
 
-def _spoken_place(view: "JobView") -> str:
+def _format_place(view: "JobView") -> str:
     place = f"{view.state}, epoch {view.epoch + 1} of {view.epochs}"
     if view.tasks_total and view.state not in _OVER:
         place += f", task {view.tasks_done:,} of {view.tasks_total:,}"
@@ -54,7 +54,7 @@ def _spoken_place(view: "JobView") -> str:
 
 def _render_facts(view: "JobView", run: "RunStatus") -> Table:
     table = facts_table(view.job)
-    state = Text(_spoken_place(view), style=_style_of(view.state))
+    state = Text(_format_place(view), style=_style_of(view.state))
     if not view.answering and view.state not in _OVER:
         launcher = run.last
         if launcher is not None and launcher.ended is None and run.alive is False:
@@ -80,7 +80,7 @@ def _render_facts(view: "JobView", run: "RunStatus") -> Table:
         quality.append(f"best epoch {view.best_epoch + 1}")
     if quality:
         table.add_row("model", ", ".join(quality))
-    table.add_row("checkpoint", _spoken_checkpoint(view))
+    table.add_row("checkpoint", _format_checkpoint(view))
     if view.refused_reports:
         table.add_row("refused", f"{view.refused_reports:,} late reports, not counted")
     if view.master_errors.count:
@@ -94,11 +94,11 @@ def _render_facts(view: "JobView", run: "RunStatus") -> Table:
     return table
 
 
-def _spoken_checkpoint(view: "JobView") -> str:
+def _format_checkpoint(view: "JobView") -> str:
     found = view.checkpoint
     if found is None:
         return "none yet"
-    age = f", {spoken_seconds(found.age_seconds)} ago" if view.answering else ""
+    age = f", {format_seconds(found.age_seconds)} ago" if view.answering else ""
     best = f"; the best is {found.best}" if found.best else ""
     return f"{found.number} at step {found.step:,}{age}{best}"
 
@@ -113,14 +113,14 @@ def _render_members(members: "Sequence[MemberView]") -> Table:
     table.add_column("last end", overflow="fold")
     for member in members:
         seen = member.last_seen_seconds
-        memory, speed, rows = _spoken_figures(member)
+        memory, speed, rows = _format_figures(member)
         table.add_row(
             member.name,
             Text(member.state, style=_style_of(member.state)),
             escape(member.address),
             str(member.pid) if member.pid else "",
             f"{member.restarts:,}",
-            _UNKNOWN if seen is None else f"{spoken_seconds(seen)} ago",
+            _UNKNOWN if seen is None else f"{format_seconds(seen)} ago",
             memory,
             speed,
             rows,
@@ -129,14 +129,14 @@ def _render_members(members: "Sequence[MemberView]") -> Table:
     return table
 
 
-def _spoken_figures(member: "MemberView") -> tuple[str, str, str]:
+def _format_figures(member: "MemberView") -> tuple[str, str, str]:
     """Memory, speed and rows held; a dash where nobody knows, nothing where there is no such."""
     stats, is_worker, is_server = member.stats, member.role == "worker", member.role == "ps"
     if stats is None or not stats.rss_bytes:
         # It has not said anything of itself yet: every process holds some memory.
         return _UNKNOWN, _UNKNOWN if is_worker else "", _UNKNOWN if is_server else ""
     return (
-        spoken_amount(stats.rss_bytes, "bytes"),
+        format_amount(stats.rss_bytes, "bytes"),
         f"{stats.samples_per_second:,.0f}" if is_worker else "",
         f"{stats.rows_held:,}" if is_server else "",
     )
@@ -145,11 +145,11 @@ def _spoken_figures(member: "MemberView") -> tuple[str, str, str]:
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
     table = facts_table("What happened last", style="dim")
     for event in events:
-        table.add_row(_spoken_time(event.time, now), escape(describe_event(event)))
+        table.add_row(_format_time(event.time, now), escape(describe_event(event)))
     return table
 
 
-def _spoken_time(when: float, now: float) -> str:
+def _format_time(when: float, now: float) -> str:
     """The time of day, with the date if it is not of the last day."""
     local = datetime.datetime.fromtimestamp(when).astimezone()
     return f"{local:%H:%M:%S}" if now - when < 86_400 else f"{local:%Y-%m-%d %H:%M:%S}"

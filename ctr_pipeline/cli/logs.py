@@ -37,7 +37,7 @@ def logs(
     from ctr_pipeline.pipeline.job_control import await_log, find_job, find_log, read_log
 
     job = find_job(run)
-    path = await_log(job, member, on_wait=session.progress.say) if follow else find_log(job, member)
+    path = await_log(job, member, on_wait=session.progress.log) if follow else find_log(job, member)
     for data in read_log(path, num_lines, follow=follow):
         # Bytes that are no text are shown as such; a terminal must not stumble over a member's.
         sys.stdout.write(data.decode("utf-8", "replace"))

@@ -51,7 +51,7 @@ def profile(
     ctrpipe profile 'data/day-*.parquet' --json
     """
     session = session_of(context, verbose, quiet, as_json)
-    session.progress.say(f"Looking at {data}")
+    session.progress.log(f"Looking at {data}")
     from ctr_pipeline.cli.table_views import print_profile
     from ctr_pipeline.pipeline.tables import profile_table
 

@@ -10,7 +10,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from ctr_pipeline.cli.markup import escape
-from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 
 
 class _AmountColumn(ProgressColumn):
@@ -21,17 +21,17 @@ class _AmountColumn(ProgressColumn):
         unit = task.fields["unit"]
         parts = []
         if task.finished:
-            parts.append(spoken_seconds(task.finished_time or 0.0))
+            parts.append(format_seconds(task.finished_time or 0.0))
         elif task.total:
             parts.append(f"{task.percentage:.0f} %")
         elif task.elapsed is not None:
-            parts.append(spoken_seconds(task.elapsed))
+            parts.append(format_seconds(task.elapsed))
         if task.completed:
             speed = task.finished_speed or task.speed
-            amount = spoken_amount(speed or task.completed, unit)
+            amount = format_amount(speed or task.completed, unit)
             parts.append(f"{amount}/s" if speed else amount)
         if task.time_remaining is not None and not task.finished:
-            parts.append(f"{spoken_seconds(task.time_remaining)} left")
+            parts.append(f"{format_seconds(task.time_remaining)} left")
         return Text(" · ".join(parts), style="cyan")
 
 
@@ -70,7 +70,7 @@ class BarProgress:
         number = self._bars.add_task(f"{escape(name):<12}", total=total, unit=unit, note="")
         return BarTask(self, self._bars, int(number))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """One line, above the bars."""
         self._console.print(escape(text), soft_wrap=True)
 

@@ -50,7 +50,7 @@ class LineProgress:
                 self._start_beating()
         return task
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """One line."""
         stream = self._stream or sys.stderr
         stream.write(visible_text(text) + "\n")
@@ -128,12 +128,12 @@ class LineTask:
             self._is_told = True
             if now - self._start < INTERVAL_SECONDS:
                 known = self._total is not None
-                amount = f" ({spoken_amount(self._total or 0, self._unit)})" if known else ""
-                self._progress.say(f"{self._name}: started{amount}")
+                amount = f" ({format_amount(self._total or 0, self._unit)})" if known else ""
+                self._progress.log(f"{self._name}: started{amount}")
         if now - self._last < INTERVAL_SECONDS:
             return
         self._last = now
-        self._progress.say(f"{self._name}: {self._state(now)}")
+        self._progress.log(f"{self._name}: {self._state(now)}")
 
     def _state(self, now: float) -> str:
         seconds = now - self._start
@@ -141,16 +141,16 @@ class LineTask:
         if self._total:
             parts.append(f"{self._done / self._total:.0%}")
         if self._done:
-            parts.append(f"{spoken_amount(self._done, self._unit)}, {self._rate(seconds)}")
-        parts.append(f"{spoken_seconds(seconds)} so far")
+            parts.append(f"{format_amount(self._done, self._unit)}, {self._rate(seconds)}")
+        parts.append(f"{format_seconds(seconds)} so far")
         if self._total and 0 < self._done < self._total:
             left = (self._total - self._done) * seconds / self._done
-            parts.append(f"about {spoken_seconds(left)} left")
+            parts.append(f"about {format_seconds(left)} left")
         return ", ".join([*parts, *([self._note] if self._note else [])])
 
     def _rate(self, seconds: float) -> str:
         if self._unit == "bytes":
-            return f"{spoken_amount(self._done / seconds, 'bytes')}/s"
+            return f"{format_amount(self._done / seconds, 'bytes')}/s"
         return f"{self._done / seconds:,.0f}/s"
 
     def __enter__(self) -> Self:
@@ -167,16 +167,16 @@ class LineTask:
         if kind is None and seconds < QUIET_SECONDS:
             return
         ending = "done in" if kind is None else "stopped after"
-        parts = [f"{ending} {spoken_seconds(seconds)}"]
+        parts = [f"{ending} {format_seconds(seconds)}"]
         if self._done:
             rate = f", {self._rate(seconds)}" if seconds > 0 else ""
-            parts.append(f"{spoken_amount(self._done, self._unit)}{rate}")
+            parts.append(f"{format_amount(self._done, self._unit)}{rate}")
         if self._note:
             parts.append(self._note)
-        self._progress.say(f"{self._name}: {', '.join(parts)}")
+        self._progress.log(f"{self._name}: {', '.join(parts)}")
 
 
-def spoken_amount(amount: float, unit: str) -> str:
+def format_amount(amount: float, unit: str) -> str:
     """An amount of work: `12,300 rows`, `4.9 MB`."""
     if unit != "bytes":
         return f"{amount:,.0f} {unit}"
@@ -187,7 +187,7 @@ def spoken_amount(amount: float, unit: str) -> str:
     return f"{amount:,.1f} TB"
 
 
-def spoken_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """A duration as people say it: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from ctr_pipeline.cli.markup import escape
-from ctr_pipeline.cli.progress_lines import spoken_seconds
+from ctr_pipeline.cli.progress_lines import format_seconds
 from ctr_pipeline.cli.tables import facts_table, make_console, print_paths
 
 if TYPE_CHECKING:
@@ -95,30 +95,30 @@ def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
     if last.stage and last.ended != "finished":
         more = ", the last one"
         if run.alive and last.stage_since is not None:
-            more = f", since {_spoken_moment(last.stage_since, now)}"
+            more = f", since {_format_moment(last.stage_since, now)}"
         table.add_row("stage", f"{last.stage}{more}")
-    started = f"'ctrpipe {last.command}', started {_spoken_moment(last.started, now)}"
+    started = f"'ctrpipe {last.command}', started {_format_moment(last.started, now)}"
     if len(run.sessions) > 1:
         started += f", session {len(run.sessions)}"
     table.add_row("command", started)
     process = f"{last.process} on {escape(last.host)}"
     if last.ended is not None:
-        process += f"; it ended {_spoken_moment(last.seen, now)}"
+        process += f"; it ended {_format_moment(last.seen, now)}"
     elif run.alive is None:
-        process += f"; nothing was heard of it since {_spoken_moment(last.seen, now)}"
+        process += f"; nothing was heard of it since {_format_moment(last.seen, now)}"
     elif not run.alive:
-        process += f"; it is gone, last heard of {_spoken_moment(last.seen, now)}"
+        process += f"; it is gone, last heard of {_format_moment(last.seen, now)}"
     table.add_row("process", process)
     if run.resume is not None:
         table.add_row("resume with", escape(run.resume))
 
 
-def _spoken_moment(when: datetime, now: datetime) -> str:
+def _format_moment(when: datetime, now: datetime) -> str:
     """The time of day, with the date if it is not of the last day, and how long ago."""
     local, seconds = when.astimezone(), max(0.0, (now - when).total_seconds())
     is_recent = seconds < 86_400
     time = f"{local:%H:%M:%S}" if is_recent else f"{local:%Y-%m-%d %H:%M:%S}"
-    return f"{time} ({spoken_seconds(seconds)} ago)" if is_recent else time
+    return f"{time} ({format_seconds(seconds)} ago)" if is_recent else time
 
 
 def print_runs(runs: "Sequence[ListedRun]", folder: Path) -> None:
@@ -141,7 +141,7 @@ def print_runs(runs: "Sequence[ListedRun]", folder: Path) -> None:
             "" if run.num_training_rows is None else f"{run.num_training_rows:,}",
             "" if run.auc is None else f"{run.auc:.4f}",
             "" if run.logloss is None else f"{run.logloss:.4f}",
-            "" if run.training_seconds is None else spoken_seconds(run.training_seconds),
+            "" if run.training_seconds is None else format_seconds(run.training_seconds),
             escape(run.state),
             "" if run.when is None else f"{run.when.astimezone():%Y-%m-%d %H:%M}",
         )

@@ -37,7 +37,7 @@ def criteo(
     from ctr_pipeline.sampling import write_criteo_sample
 
     require_output(output, overwrite=overwrite, makes_folder=True)
-    session.progress.say(f"Writing {rows:,} rows to {output}")
+    session.progress.log(f"Writing {rows:,} rows to {output}")
     summary = write_criteo_sample(
         output, num_rows=rows, seed=seed, header=header, progress=session.progress
     )

@@ -67,10 +67,10 @@ def scale(
         max_workers=most,
         parameter_servers=servers,
     )
-    told = [f"{spoken_wanted(wanted, 'worker')} from now on"]
+    told = [f"{format_wanted(wanted, 'worker')} from now on"]
     if servers is not None:
         told.append(
-            f"{spoken_wanted(servers, 'parameter server')}; 'ctrpipe status' tells of moves"
+            f"{format_wanted(servers, 'parameter server')}; 'ctrpipe status' tells of moves"
         )
     session.show(
         {
@@ -82,6 +82,6 @@ def scale(
     )
 
 
-def spoken_wanted(number: int, what: str) -> str:
+def format_wanted(number: int, what: str) -> str:
     """How many of something are wanted, with the verb."""
     return f"{number} {what}{' is' if number == 1 else 's are'} wanted"

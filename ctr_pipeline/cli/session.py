@@ -71,7 +71,7 @@ class Session:
             path: The config.
             resumed_by: The subcommand, if it goes on from where it was interrupted.
         """
-        self.progress.say(f"Reading {path}")
+        self.progress.log(f"Reading {path}")
         loaded = self.load(path, overrides)
         if resumed_by is not None:
             self.resume_command = _resume_command(resumed_by, path, overrides)

@@ -37,6 +37,6 @@ def stop(
     state = stop_job(
         job,
         wait_seconds=wait_seconds,
-        on_asked=lambda: session.progress.say("Stopping: the job takes a last checkpoint"),
+        on_asked=lambda: session.progress.log("Stopping: the job takes a last checkpoint"),
     )
     session.show({"run_folder": job.run_folder, "state": state}, lambda: typer.echo(state))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ctr_pipeline.cli.markup import escape
-from ctr_pipeline.cli.progress_lines import spoken_amount, spoken_seconds
+from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 from ctr_pipeline.reporting.formats import shorten
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def print_run(result: "RunResult") -> None:
     if result.num_rows:
         rows = ", ".join(f"{name} {count:,}" for name, count in result.num_rows.items())
         table.add_row("rows", rows)
-    stages = [f"{name} {spoken_seconds(spent)}" for name, spent in result.timings_seconds.items()]
+    stages = [f"{name} {format_seconds(spent)}" for name, spent in result.timings_seconds.items()]
     if stages:
         table.add_row("time", ", ".join(stages))
     _add_metrics(table, "test ", result.metrics.get("test") or {})
@@ -190,7 +190,7 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
     for row in result.rows:
         cells = (row.feature, row.column_type, row.number, row.id, row.statistics)
         num_ids = "" if row.num_ids is None else f"{row.num_ids:,}"
-        size = "" if row.max_bytes is None else spoken_amount(row.max_bytes, "bytes")
+        size = "" if row.max_bytes is None else format_amount(row.max_bytes, "bytes")
         dimension = str(row.dimension) if row.dimension else ""
         table.add_row(*map(escape, cells), num_ids, dimension, size)
     console.print(table)
@@ -198,14 +198,14 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
     memory = (
         "unknown before the analysis"
         if bound is None
-        else f"at most {spoken_amount(bound, 'bytes')}"
+        else f"at most {format_amount(bound, 'bytes')}"
     )
     console.print(
         f"{result.num_fields} embedded fields, {result.num_numbers} dense inputs; "
         f"embeddings with optimizer state: {memory}"
     )
     if result.max_checkpoint_bytes is not None:
-        size = spoken_amount(result.max_checkpoint_bytes, "bytes")
+        size = format_amount(result.max_checkpoint_bytes, "bytes")
         console.print(f"checkpoints on disk: at most {size}")
     for row in result.rows if reasons else ():
         said = ", ".join(filter(None, (row.reason, row.place)))
@@ -253,7 +253,7 @@ def print_predictions(result: "PredictResult") -> None:
     if result.num_bad_rows:
         table.add_row("bad rows skipped", f"{result.num_bad_rows:,}")
     table.add_row("mean probability", f"{result.mean_probability:.4f}")
-    table.add_row("time", spoken_seconds(result.seconds))
+    table.add_row("time", format_seconds(result.seconds))
     console = make_console()
     console.print(table)
     print_paths(console, {"predictions": result.output})
@@ -292,7 +292,7 @@ def print_conversion(result: "ConvertResult") -> None:
     console = make_console()
     console.print(
         f"{result.num_rows:,} rows of {result.num_columns} columns as {result.format}, "
-        f"{spoken_amount(result.num_bytes, 'bytes')}, in {spoken_seconds(result.seconds)}"
+        f"{format_amount(result.num_bytes, 'bytes')}, in {format_seconds(result.seconds)}"
     )
     if result.num_rounded:
         console.print(

@@ -28,8 +28,8 @@ from ctr_pipeline.pipeline.columns import (
     FeatureColumns,
     choose_columns,
     complete_features,
+    describe_left_out,
     no_feature,
-    tell_left_out,
 )
 from ctr_pipeline.pipeline.earlier_run import Beginning, freeze_features
 from ctr_pipeline.pipeline.feature_file import save_features
@@ -99,7 +99,7 @@ def run_analysis(
         source = inspect_named(loaded)
         columns = choose_columns_of(loaded, source)
         for warning in columns.warnings if beginning is None else ():
-            progress.say(warning)
+            progress.log(warning)
         frozen = None
         if beginning is not None:
             columns, known, left_out = freeze_features(loaded, columns, beginning)
@@ -119,7 +119,7 @@ def run_analysis(
         )
     if accept is not None:
         accept(ingested.fingerprint)
-    _say_times(ingested, progress)
+    _log_times(ingested, progress)
     with times.stage("statistics"):
         features, left_out = frozen or _decide(
             loaded, run, columns, source, ingested, progress=progress
@@ -220,7 +220,7 @@ def add_text_numbers(
     return added
 
 
-def _say_times(ingested: IngestedRows, progress: Progress) -> None:
+def _log_times(ingested: IngestedRows, progress: Progress) -> None:
     """Where the borders of rows that are divided by time are."""
     ranges = [
         f"{split} {rows.times.first} to {rows.times.last}"
@@ -228,7 +228,7 @@ def _say_times(ingested: IngestedRows, progress: Progress) -> None:
         if rows.times is not None
     ]
     if ranges:
-        progress.say(f"Divided by time: {', '.join(ranges)}")
+        progress.log(f"Divided by time: {', '.join(ranges)}")
 
 
 def _compare_times(
@@ -268,9 +268,9 @@ def _decide(
         raise ConfigError([loaded.problem_at("features", no_feature(left_out))])
     decided = [feature for feature in features if feature.column in columns.automatic]
     if decided:
-        progress.say(describe_decisions(decided))
-    for told in tell_left_out(left_out):
-        progress.say(told)
+        progress.log(describe_decisions(decided))
+    for line in describe_left_out(left_out):
+        progress.log(line)
     return features, left_out
 
 
@@ -347,7 +347,7 @@ def _count_unreadable(
     if problems:
         raise ConfigError(problems)
     for note in notes:
-        progress.say(note)
+        progress.log(note)
     return statistics.model_copy(update={"notes": (*statistics.notes, *notes)})
 
 

@@ -39,7 +39,7 @@ PASSING = "rows are divided by it, so no later value occurs in training"
 GROUP_BY = "evaluation.group_by"
 
 _ROWS_OF_SEQUENCES = 2000
-_TOLD_LEFT_OUT = 5
+_MOST_LEFT_OUT = 5
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -573,9 +573,9 @@ def no_feature(left_out: Sequence[ColumnDecision]) -> str:
     return f"no column can serve as a feature ({reasons})"
 
 
-def tell_left_out(left_out: Sequence[ColumnDecision]) -> list[str]:
+def describe_left_out(left_out: Sequence[ColumnDecision]) -> list[str]:
     """A sentence for each of the first columns that became no features, and one about the rest."""
-    told = [f"Left out: {one.column} ({one.reason})" for one in left_out[:_TOLD_LEFT_OUT]]
-    if (rest := len(left_out) - _TOLD_LEFT_OUT) > 0:
+    told = [f"Left out: {one.column} ({one.reason})" for one in left_out[:_MOST_LEFT_OUT]]
+    if (rest := len(left_out) - _MOST_LEFT_OUT) > 0:
         told.append(f"Left out: {rest:,} more columns; the report has the reasons")
     return told

@@ -321,7 +321,7 @@ def _find_checkpoint(
     if (earlier.job / "spec.json").exists():
         return _find_cut(earlier, config, which, progress)
     checkpoints = CheckpointFolder(earlier.checkpoints)
-    found = checkpoints.load_newest(progress.say)
+    found = checkpoints.load_newest(progress.log)
     if found is None:
         raise _not_trained(earlier, "no trained model")
     if config.train.refit:

@@ -96,7 +96,7 @@ def run_encoding(
             plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
         else:
             plan = grow_plan(beginning, analysis.statistics, run)
-            progress.say(_describe_growth(beginning.plan, plan))
+            progress.log(_describe_growth(beginning.plan, plan))
         plan.save(run.preprocessing)
         fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint, loaded.config)
         threads = num_threads(loaded.config.runtime)

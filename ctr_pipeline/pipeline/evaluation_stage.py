@@ -144,7 +144,7 @@ def run_importance(
         rows = reader.read_range(0, min(config.report.importance_rows, reader.meta.num_rows))
     counted = rows.labels_B if rows.weights_B is None else rows.labels_B[rows.weights_B > 0]
     if len(np.unique(counted)) < 2:
-        progress.say(
+        progress.log(
             f"Importance is left out: the first {rows.num_rows:,} {split} rows are of one class "
             "(report.importance_rows)"
         )
@@ -158,7 +158,7 @@ def run_importance(
         if not decide_importance(
             config.report, seconds=seconds, training_seconds=_training_seconds(model)
         ):
-            progress.say(
+            progress.log(
                 f"Importance is left out: it would take about {seconds:.0f} s "
                 "(report.importance: true measures it)"
             )

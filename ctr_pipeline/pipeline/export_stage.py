@@ -57,7 +57,7 @@ def run_export(
     version_folder = run.export / str(config.export.model_version)
     with ProvingProcess() as process:
         with times.stage("export"):
-            progress.say("Writing the servable model")
+            progress.log("Writing the servable model")
             exported = export_servable(
                 model=model.compiled.assign(model.dense.values),
                 preprocessing=build_preprocessing(model.plan, run.path),
@@ -83,7 +83,7 @@ def run_export(
                 slots=model.compiled.slots,
             )
         with times.stage("parity"):
-            progress.say("Proving that it scores as the trainer does")
+            progress.log("Proving that it scores as the trainer does")
             hard = edge_rows(
                 signature,
                 ordinary=ordinary,

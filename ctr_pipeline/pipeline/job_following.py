@@ -46,7 +46,7 @@ def follow_job(
     with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
         while True:
             if interruption.requested() and stop_until is None:
-                progress.say("Stopping after a checkpoint" if resumable else "Stopping")
+                progress.log("Stopping after a checkpoint" if resumable else "Stopping")
                 stop_until = time.monotonic() + _STOP_SECONDS
                 _tell(job, "Stop")
             if stop_until is not None and time.monotonic() > stop_until:
@@ -70,7 +70,7 @@ def follow_job(
                 if view.state == "failed":
                     raise _failed(view.reason, view.traceback, run, resumable=resumable)
                 if view.state == "stopped":
-                    progress.say("Stopped" + (f"; {_RESUME}" if resumable else ""))
+                    progress.log("Stopped" + (f"; {_RESUME}" if resumable else ""))
                     interruption.raise_if_requested()
                     # Somebody ran 'ctrpipe stop'.
                     raise Interrupted(signal.SIGTERM)

@@ -89,7 +89,7 @@ def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
         except CheckpointError as error:
             # Training deletes old ones meanwhile, and that is no damage.
             if (folder.path / cut_file_name(number)).exists():
-                progress.say(f"Checkpoint passed over: number {number}: {error}")
+                progress.log(f"Checkpoint passed over: number {number}: {error}")
             continue
         facts = manifest.facts
         state = TrainingState(
@@ -165,6 +165,6 @@ def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifes
         )
     of_best = last_of_epoch(found, best.epoch)
     if of_best is None:
-        progress.say("The newest checkpoint is used instead of the best, which is not whole")
+        progress.log("The newest checkpoint is used instead of the best, which is not whole")
         return found[0]
     return of_best

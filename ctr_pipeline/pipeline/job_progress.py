@@ -8,7 +8,7 @@ from ctr_pipeline.progress import Progress, ProgressTask
 
 _MEBIBYTE = 2**20
 _TRAINING_STATES = frozenset({"training", "checkpointing"})
-_SAID_STATES = {
+_STATE_MESSAGES = {
     "waiting": "Starting parameter servers and workers",
     "restoring": "Parameter servers load the last checkpoint",
 }
@@ -46,26 +46,26 @@ class JobProgress:
 
     def show(self, view: JobView) -> None:
         """Shows the job as it is now."""
-        self._say_events(view)
-        self._say_epochs(view)
+        self._log_events(view)
+        self._log_epochs(view)
         if view.state != self._state:
             self._state = view.state
-            if view.state in _SAID_STATES:
-                self._progress.say(_SAID_STATES[view.state])
+            if view.state in _STATE_MESSAGES:
+                self._progress.log(_STATE_MESSAGES[view.state])
         self._move_bar(view)
         self._progress.board(tuple(describe_member(member) for member in view.members))
         self._first = False
 
-    def _say_events(self, view: JobView) -> None:
+    def _log_events(self, view: JobView) -> None:
         for event in view.events:
             if event.time > self._last_event and not self._first:
-                self._progress.say(describe_event(event))
+                self._progress.log(describe_event(event))
         self._last_event = max([self._last_event, *(event.time for event in view.events)])
 
-    def _say_epochs(self, view: JobView) -> None:
+    def _log_epochs(self, view: JobView) -> None:
         for record in view.history[self._num_epochs_said :]:
             if not self._first:
-                self._progress.say(
+                self._progress.log(
                     f"Epoch {record.epoch + 1}: train logloss {record.train_logloss:.4f}, "
                     f"validation logloss {record.valid_logloss:.4f}, AUC {record.valid_auc:.4f}"
                 )

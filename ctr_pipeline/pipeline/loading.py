@@ -89,7 +89,7 @@ def _open_all(
     configs = member_configs(loaded.config)
     folders = [run.member(number) for number in range(len(configs))] or [run]
     if not loaded.config.train.refit and any(one.refit.checkpoints.exists() for one in folders):
-        progress.say("train.refit is false: the model before it was trained with validation rows")
+        progress.log("train.refit is false: the model before it was trained with validation rows")
     if not configs:
         return _open(loaded, run, run, progress, read).trained()
     opened = [
@@ -104,7 +104,7 @@ def _open(
 ) -> OpenedModel:
     """One model with the parameters of its best epoch, or of its training with validation rows."""
     checkpoints = CheckpointFolder(folder.checkpoints)
-    checkpoint = checkpoints.load_newest(progress.say)
+    checkpoint = checkpoints.load_newest(progress.log)
     if checkpoint is None or checkpoint.state["best_step"] is None:
         is_member = folder != run and bool(run.trained_folders())
         raise CheckpointError(
@@ -122,7 +122,7 @@ def _open(
         try:
             checkpoint = checkpoints.load(state.best_step)
         except CheckpointError as error:
-            progress.say(f"The newest checkpoint is used instead of the best: {error}")
+            progress.log(f"The newest checkpoint is used instead of the best: {error}")
     plan = load_plan(run.preprocessing)
     require_same_plan(state, plan, run)
     model = assemble_local(loaded, run, plan, None)

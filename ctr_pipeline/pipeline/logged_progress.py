@@ -25,10 +25,10 @@ class LoggedProgress:
         """A task that logs its end."""
         return _LoggedTask(self._inner.task(name, total=total, unit=unit), name, unit)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """One plain line for a person and for the log."""
         _LOGGER.info("%s", text)
-        self._inner.say(text)
+        self._inner.log(text)
 
     def board(self, lines: Sequence[str]) -> None:
         """Lines for a person alone."""

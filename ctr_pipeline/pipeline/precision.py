@@ -46,4 +46,4 @@ def check_precision(loaded: LoadedConfig, progress: Progress) -> None:
     if wanted == "auto":
         taken = decide_precision(wanted, has=has)
         why = "this processor multiplies it" if has else "this processor has no bfloat16 products"
-        progress.say(f"train.precision: auto takes {taken}, since {why}")
+        progress.log(f"train.precision: auto takes {taken}, since {why}")

@@ -82,7 +82,7 @@ def trained_in_processes(
 
     with ExitStack() as stack:
         model = stream_job_model(loaded, run, progress, stack, compiled)
-        progress.say(f"Training ended: {model.state.finished}")
+        progress.log(f"Training ended: {model.state.finished}")
         yield replace(model, scores=ScoreFiles(run.scores), runtime=describe_job(view))
 
 
@@ -154,7 +154,7 @@ def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
         await_etcd(
             ledger.etcd,
             wait_seconds=_ETCD_SECONDS,
-            on_wait=progress.say,
+            on_wait=progress.log,
             access=etcd_access(ledger),
         )
 
@@ -220,7 +220,7 @@ def _write_beginning(
     write_first_cut(spec, parameters.rows, parameters.dense)
     if parameters.rows is not None:
         parameters.rows.release()
-    progress.say(f"Training begins from {beginning.record.describe()}")
+    progress.log(f"Training begins from {beginning.record.describe()}")
 
 
 def describe_job(view: JobView) -> dict[str, Any]:

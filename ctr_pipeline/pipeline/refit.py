@@ -36,7 +36,7 @@ def find_refit(
         be trained again.
     """
     try:
-        checkpoint = CheckpointFolder(folder.refit.checkpoints).load_newest(progress.say)
+        checkpoint = CheckpointFolder(folder.refit.checkpoints).load_newest(progress.log)
     except CheckpointError:
         # Every one was said to be passed over.
         return None

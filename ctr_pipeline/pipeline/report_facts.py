@@ -79,7 +79,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
     sessions = load_sessions(run.sessions)
     statistics = load_statistics(run.statistics) if run.statistics.exists() else None
     trained = run.trained_folders()
-    missing = f"This run is not finished{_spoken_end(sessions)}: {_MISSING} are missing."
+    missing = f"This run is not finished{_format_end(sessions)}: {_MISSING} are missing."
     return page.ReportData(
         name=config.name,
         model=config.model.name,
@@ -102,7 +102,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
     ), missing
 
 
-def _spoken_end(sessions: Sequence[Session]) -> str:
+def _format_end(sessions: Sequence[Session]) -> str:
     """Where a run stands, as an end of "is not finished"."""
     if not sessions:
         return ""

@@ -171,7 +171,7 @@ def prepare_job(
         seconds_before=0.0,
         progress=progress,
     ) as prepared:
-        progress.say("Starting TensorFlow")
+        progress.log("Starting TensorFlow")
         from ctr_pipeline.pipeline.processes import prepare_for_members
 
         prepare_for_members(
@@ -185,7 +185,7 @@ def prepare_job(
             times=prepared.times,
         )
         servers = loaded.config.runtime.parameter_servers
-        progress.say(
+        progress.log(
             "The job is prepared. On hosts that see the run folder: 'ctrpipe master --config "
             f"{prepared.run.config} --bind HOST:PORT', 'ctrpipe ps' with --index 0 … {servers - 1},"
             " and any number of 'ctrpipe worker'. Once 'ctrpipe status' says 'finished', 'ctrpipe "
@@ -216,7 +216,7 @@ def tune(
         check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run)
         _, encoding = _prepare(loaded, run, progress, StageTimes(), accept=accept)
-        progress.say("Starting TensorFlow")
+        progress.log("Starting TensorFlow")
         return run_search(loaded, run, encoding, tune=section, resume=resume, progress=progress)
 
 
@@ -428,7 +428,7 @@ def _trained_model(
 ) -> "Iterator[TrainedModel]":
     """Trains in the mode that the config asks for; the model may be used only inside."""
     times.reach("rows")
-    progress.say("Starting TensorFlow")
+    progress.log("Starting TensorFlow")
     # It is imported by the stages from here on and by no earlier one.
     if loaded.config.runtime.mode == "processes":
         from ctr_pipeline.pipeline.processes import trained_in_processes
@@ -548,7 +548,7 @@ def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunR
         progress=progress,
         times=times,
     )
-    progress.say("Writing the report")
+    progress.log("Writing the report")
     findings = run_report(
         loaded,
         run,

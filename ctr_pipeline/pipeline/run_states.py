@@ -37,7 +37,7 @@ class ListedRun:
         auc: AUC of the test rows, or of the validation rows if there are none.
         logloss: Logloss of the same rows.
         training_seconds: Over all sessions.
-        state: What `spoken_state` says, or `damaged`.
+        state: What `format_state` says, or `damaged`.
         when: When it ended, or was last seen.
     """
 
@@ -72,7 +72,7 @@ def decide_state(sessions: Sequence[Session], *, alive: bool | None, is_finished
     return last.ended or {True: "running", False: "killed", None: "silent"}[alive]
 
 
-def spoken_state(state: str, sessions: Sequence[Session]) -> str:
+def format_state(state: str, sessions: Sequence[Session]) -> str:
     """The word, with the stage of a run that has not come to its end."""
     stage = sessions[-1].stage if sessions else ""
     return f"{state}: {stage}" if stage and state not in _AT_AN_END else state
@@ -209,7 +209,7 @@ def _listed(run: RunFolder) -> ListedRun:
         auc=measured.get("auc"),
         logloss=measured.get("logloss"),
         training_seconds=seconds,
-        state=spoken_state(state, sessions),
+        state=format_state(state, sessions),
         when=when,
     )
 

@@ -108,7 +108,7 @@ def _score(
     kept = _keep_cut(run, folder, cut, find_another)
     facts = kept.facts
     access = _prepare(loaded, run, folder, kept, splits)
-    progress.say(
+    progress.log(
         f"Scoring with checkpoint {facts.cut}, epoch {facts.epoch + 1}, step {facts.step:,}"
     )
     commands = CommandLines(folder.config)

@@ -52,7 +52,7 @@ def collect_table_statistics(
     if not sources:
         return None
     if data.positive is not None:
-        progress.say("Statistics are computed here, not by MaxCompute: data.positive is read here")
+        progress.log("Statistics are computed here, not by MaxCompute: data.positive is read here")
         return None
     from ctr_pipeline.analysis.engine_protocol import LabelCounts
     from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, plan_sources
@@ -68,7 +68,7 @@ def collect_table_statistics(
         )
         table.check(plan)
     except StatisticsError as error:
-        progress.say(f"Statistics are computed here, not by MaxCompute: {error.message}")
+        progress.log(f"Statistics are computed here, not by MaxCompute: {error.message}")
         return None
     rows = ingested.splits["train"]
     expected = LabelCounts(rows.num_rows, rows.num_positive)
@@ -111,7 +111,7 @@ def add_drift(
     others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
     if statistics.drift or not others:
         return statistics
-    progress.say("The other splits are compared with the training rows here")
+    progress.log("The other splits are compared with the training rows here")
     with tempfile.TemporaryDirectory(prefix=".drift-", dir=folder) as name:
         counted = collect_statistics(
             plan_profile(plan),

@@ -92,7 +92,7 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "Fi
             "with this folder meanwhile",
         ) from error
     if process is not None:
-        progress.say(
+        progress.log(
             f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
             "its best epoch until now"
         )

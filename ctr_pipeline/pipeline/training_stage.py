@@ -121,11 +121,11 @@ def _train_members(loaded: LoadedConfig, job: _Training) -> None:
         )
         folder = job.run.member(number)
         if job.resume and _has_finished(config, folder, job):
-            progress.say(f"{named} is trained already")
+            progress.log(f"{named} is trained already")
             if number == 0:
                 job.claim()
             continue
-        progress.say(named)
+        progress.log(named)
         # What Keras and the compiler keep of the model before.
         keras.utils.clear_session()
         gc.collect()
@@ -140,7 +140,7 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     Raises:
         CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
     """
-    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.progress.say)
+    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.progress.log)
     if checkpoint is None:
         return False
     state = TrainingState.from_json(checkpoint.state)
@@ -188,12 +188,12 @@ def _choose(
             for split in ("train", "valid")
         }
 
-        def tell_start_up() -> None:
+        def log_start_up() -> None:
             if FIRST_STEP in times.start_up:
                 # An ensemble's first model was the first to get there.
                 return
             times.reach(FIRST_STEP)
-            progress.say(start_up_sentence(times.start_up))
+            progress.log(start_up_sentence(times.start_up))
 
         profiler = _profiler_of(model, num_threads(config.runtime)) if job.profile else None
         trainer = Trainer(
@@ -206,14 +206,14 @@ def _choose(
             files=TrainerFiles(folder.checkpoints, folder.history, folder.events),
             progress=progress,
             profiler=profiler,
-            after_first_step=tell_start_up,
+            after_first_step=log_start_up,
         )
-        checkpoint = trainer.checkpoints.load_newest(progress.say) if job.resume else None
+        checkpoint = trainer.checkpoints.load_newest(progress.log) if job.resume else None
         if checkpoint is not None:
             trainer.restore(checkpoint)
             require_same_rows(trainer.state, encoding.fingerprint, run)
             trainer.checkpoints.discard_after(checkpoint.step)
-            progress.say(f"Resuming after step {checkpoint.step:,}")
+            progress.log(f"Resuming after step {checkpoint.step:,}")
         else:
             _begin(loaded, trainer, model, job)
         if folder in (run, run.member(0)):
@@ -222,11 +222,11 @@ def _choose(
         trainer.state.rows_fingerprint = encoding.fingerprint
         trainer.state.plan_fingerprint = encoding.plan.fingerprint()
         state = trainer.fit()
-        progress.say(f"Training ended: {state.finished}")
+        progress.log(f"Training ended: {state.finished}")
         if model.store is not None:
-            progress.say(describe_memory(model.store))
+            progress.log(describe_memory(model.store))
         if profiler is not None:
-            _tell_profile(profiler.profile(), folder, progress)
+            _log_profile(profiler.profile(), folder, progress)
     return model, state
 
 
@@ -269,12 +269,12 @@ def _refit(
         if checkpoint is not None:
             trainer.restore(checkpoint)
             trainer.checkpoints.discard_after(checkpoint.step)
-            progress.say(
+            progress.log(
                 f"Resuming the training with validation rows after step {checkpoint.step:,}"
             )
         else:
             discard_refit(folder)
-            progress.say(
+            progress.log(
                 f"Epoch {epochs} was the best: training from the start with the validation rows, "
                 f"{rows.meta.num_rows:,} in all, for as many epochs"
             )
@@ -299,7 +299,7 @@ def _begin(loaded: LoadedConfig, trainer: Trainer, model: LocalModel, job: _Trai
         progress=job.progress,
     )
     trainer.state.earlier_steps = job.beginning.record.all_steps
-    job.progress.say(f"Training begins from {job.beginning.record.describe()}")
+    job.progress.log(f"Training begins from {job.beginning.record.describe()}")
 
 
 def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
@@ -315,14 +315,14 @@ def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
     return counts
 
 
-def _tell_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
+def _log_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
     """Says where time went and keeps it; where all was trained before, so is what was seen then."""
     if not profile.num_steps:
-        progress.say("Nothing was left to train, so there is nothing to profile")
+        progress.log("Nothing was left to train, so there is nothing to profile")
         return
     save_profile(run.training_profile, profile)
     for line in profile_lines(profile):
-        progress.say(line)
+        progress.log(line)
 
 
 def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:

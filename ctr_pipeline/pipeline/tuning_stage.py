@@ -224,17 +224,17 @@ def run_search(
     while len(records) < tune.trials:
         proposal = propose(tune, records, start)
         if proposal is None:
-            progress.say("The search ends early: all values that come up have been tried")
+            progress.log("The search ends early: all values that come up have been tried")
             break
         number = len(records)
         place = f"{number + 1} of {tune.trials}"
-        progress.say(f"Trial {number} ({place}): {values_text(proposal.values)}")
+        progress.log(f"Trial {number} ({place}): {values_text(proposal.values)}")
         with _quiet_tracing():
             record = search.try_values(proposal, number)
         durable.write_text(folder.trial(number).path / _RECORD, record.model_dump_json() + "\n")
         records.append(record)
         search.write_results(records)
-        progress.say(_told(record, best_of(records, tune.metric), tune.metric))
+        progress.log(_describe_trial(record, best_of(records, tune.metric), tune.metric))
     best = best_of(records, tune.metric)
     if best is None:
         reasons = "; ".join(dict.fromkeys(record.reason for record in records))
@@ -322,7 +322,7 @@ class _Search:
                 records.append(TrialRecord.model_validate_json(path.read_text(encoding="utf-8")))
             except (ValidationError, UnicodeDecodeError) as error:
                 raise _damaged(path) from error
-        self.progress.say(f"Resuming after {len(records)} trials")
+        self.progress.log(f"Resuming after {len(records)} trials")
         return records
 
     def try_values(self, proposal: Proposal, number: int) -> TrialRecord:
@@ -476,7 +476,7 @@ def _differing(earlier: Any, later: Any, key: str) -> list[str]:
     ]
 
 
-def _told(record: TrialRecord, best: TrialRecord | None, metric: str) -> str:
+def _describe_trial(record: TrialRecord, best: TrialRecord | None, metric: str) -> str:
     name = "AUC" if metric == "auc" else metric
     shown = "" if record.value is None else f", {name} {record.value:.5f}"
     text = f"Trial {record.number}: {record.state}{shown}"

@@ -114,7 +114,7 @@ class CheckpointFolder:
                 raise CheckpointError(f"'{name}' is damaged (CRC differs)", place=str(folder))
         return Checkpoint(folder, step, state)
 
-    def load_newest(self, say: Callable[[str], None]) -> Checkpoint | None:
+    def load_newest(self, log: Callable[[str], None]) -> Checkpoint | None:
         """Loads the newest whole checkpoint and warns of damaged ones that it skips.
 
         Returns:
@@ -128,7 +128,7 @@ class CheckpointFolder:
             try:
                 return self.load(step)
             except CheckpointError as error:
-                say(f"Checkpoint passed over: {error}")
+                log(f"Checkpoint passed over: {error}")
                 newest = newest or error
         if newest is not None:
             raise CheckpointError(

@@ -200,7 +200,7 @@ class Trainer:
         try:
             best = self.checkpoints.load(self.state.best_step)
         except CheckpointError as error:
-            self._progress.say(f"The last epoch is kept instead of the best: {error}")
+            self._progress.log(f"The last epoch is kept instead of the best: {error}")
             return
         self.restore(best)
         self.state = replace(self.state, finished=finished, history=history)
@@ -298,7 +298,7 @@ class Trainer:
             oldest_step_kept(state.earlier_steps + state.step, after)
         )
         if num_evicted:
-            self._progress.say(
+            self._progress.log(
                 f"{num_evicted:,} embedding rows without an update in {after:,} steps are removed"
             )
 
@@ -333,7 +333,7 @@ class Trainer:
         if epoch + 1 == refit.epochs:
             state.best_step = state.step
             state.finished = f"all {refit.epochs} epochs are done"
-        self._progress.say(f"Epoch {epoch + 1} with validation rows: train logloss {logloss:.4f}")
+        self._progress.log(f"Epoch {epoch + 1} with validation rows: train logloss {logloss:.4f}")
 
     def _validate(
         self, epoch: int, learning_rate_factor: float, rows: EncodedReader, events: EventLog
@@ -368,7 +368,7 @@ class Trainer:
             valid_auc=record.valid_auc,
             valid_calibration=record.valid_calibration,
         )
-        self._progress.say(
+        self._progress.log(
             f"Epoch {epoch + 1}: train logloss {record.train_logloss:.4f}, validation logloss "
             f"{record.valid_logloss:.4f}, AUC {record.valid_auc:.4f}"
         )

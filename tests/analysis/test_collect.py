@@ -327,7 +327,7 @@ def test_progress_tells_of_every_column(tmp_path):
             told.append((total, unit))
             return Task()
 
-        def say(self, text):
+        def log(self, text):
             told.append(text)
 
     plan = plan_statistics([number("x"), number("y")], "label")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.cli.scale import spoken_wanted
+from ctr_pipeline.cli.scale import format_wanted
 from ctr_pipeline.distributed.coordination.messages import ScaleRequest
 from ctr_pipeline.distributed.master.status import MasterErrors
 from ctr_pipeline.distributed.rpc.access import Access
@@ -283,7 +283,7 @@ class TestScale:
     def test_to_a_number(self, capsys, run, master):
         code, out, _ = call(capsys, "scale", run, "--workers", "5")
         assert (code, out) == (0, "5 workers are wanted from now on\n")
-        assert spoken_wanted(1, "worker") == "1 worker is wanted"
+        assert format_wanted(1, "worker") == "1 worker is wanted"
         assert master.asked == [ScaleRequest(None, 5, 5)]
 
     def test_to_bounds(self, capsys, run, master):

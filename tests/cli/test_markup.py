@@ -21,5 +21,5 @@ def test_a_name_is_neither_markup_nor_a_command_to_the_terminal():
 def test_a_line_of_progress_commands_no_terminal(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    LineProgress().say(HOSTILE)
+    LineProgress().log(HOSTILE)
     assert stream.getvalue() == "\\x1b]0;owned\\x07[red]name\\u202e\n"

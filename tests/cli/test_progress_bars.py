@@ -36,7 +36,7 @@ def test_any_total_ends_whole(progress, stream, total):
 def test_lines_appear_above_open_bars(progress, stream):
     with progress.task("outer", total=None), progress.task("inner", total=5) as task:
         task.advance(5)
-        progress.say("a [plain] line")
+        progress.log("a [plain] line")
     assert "a [plain] line" in stream.getvalue()
 
 

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from ctr_pipeline.cli.progress_lines import LineProgress, spoken_seconds
+from ctr_pipeline.cli.progress_lines import LineProgress, format_seconds
 
 
 class Clock:
@@ -132,4 +132,4 @@ def test_work_goes_on_without_the_thread_of_its_lines_which_the_next_work_has(st
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (12.4, "12 s"), (75, "1 min 15 s"), (7500, "2 h 5 min")],
 )
 def test_duration_as_people_say_it(seconds, text):
-    assert spoken_seconds(seconds) == text
+    assert format_seconds(seconds) == text

@@ -13,7 +13,7 @@ class Told(SilentProgress):
     def __init__(self):
         self.said, self.tasks, self.lines = [], [], ()
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
     def board(self, lines):

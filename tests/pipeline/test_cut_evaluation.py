@@ -44,7 +44,7 @@ class Told(SilentProgress):
     def __init__(self):
         self.lines = []
 
-    def say(self, text):
+    def log(self, text):
         self.lines.append(text)
 
 

@@ -153,7 +153,7 @@ class Told(SilentProgress):
     def __init__(self):
         self.messages = []
 
-    def say(self, message):
+    def log(self, message):
         self.messages.append(message)
 
 

@@ -123,7 +123,7 @@ class CrashingProgress(SilentProgress):
         self.said = []
         self._left, self._rows = number, num_rows
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
     def task(self, name, *, total, unit="rows"):

@@ -127,7 +127,7 @@ def test_a_model_that_may_still_train_is_said_to(project, elsewhere):
     class Said(SilentProgress):
         lines = ()
 
-        def say(self, text):
+        def log(self, text):
             self.lines += (text,)
 
     folder = shutil.copytree(project / "runs" / "first", elsewhere / "training")

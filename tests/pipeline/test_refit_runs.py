@@ -71,7 +71,7 @@ class Told(SilentProgress):
         self.said = []
         self._task, self._rows = task, num_rows
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
     def task(self, name, *, total, unit="rows"):

@@ -559,7 +559,7 @@ class Listening(SilentProgress):
     def __init__(self):
         self.said = []
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
 

@@ -16,7 +16,7 @@ from fake_runs import scored_rows, write_run
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.errors import DataError, Interrupted, RunFolderError
 from ctr_pipeline.pipeline.report_facts import rewrite_report, session_notes
-from ctr_pipeline.pipeline.run_states import decide_state, list_runs, read_run_status, spoken_state
+from ctr_pipeline.pipeline.run_states import decide_state, format_state, list_runs, read_run_status
 from ctr_pipeline.pipeline.sessions import Session, SessionLog, decide_alive, load_sessions
 from ctr_pipeline.pipeline.timing import StageTimes, start_of_process
 from ctr_pipeline.pipeline.workspace import RunFolder
@@ -127,7 +127,7 @@ def test_a_damaged_file_is_named(tmp_path):
 )
 def test_the_state_of_a_run(sessions, alive, is_finished, state):
     word = decide_state(sessions, alive=alive, is_finished=is_finished)
-    assert spoken_state(word, sessions) == state
+    assert format_state(word, sessions) == state
 
 
 OWN_START = start_of_process(os.getpid())

@@ -30,7 +30,7 @@ class Listener(SilentProgress):
     def __init__(self):
         self.said = []
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
 

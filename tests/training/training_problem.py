@@ -75,7 +75,7 @@ class RecordingProgress(SilentProgress):
         self.tasks = []
         self.on_advance = on_advance
 
-    def say(self, text):
+    def log(self, text):
         self.said.append(text)
 
     def task(self, name, *, total, unit="rows"):

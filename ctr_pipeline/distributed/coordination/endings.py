@@ -21,7 +21,7 @@ def signal_of(exit_code: int) -> int | None:
     return exit_code - 128 if exit_code - 128 in BY_SOMEBODY else None
 
 
-def spoken_exit(exit_code: int) -> str:
+def format_exit(exit_code: int) -> str:
     """An end in words: `killed (SIGKILL)`, `ended by SIGTERM`, `exit code 3`."""
     number = signal_of(exit_code)
     if number is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ctr_pipeline.distributed.coordination.endings import signal_of, spoken_exit
+from ctr_pipeline.distributed.coordination.endings import format_exit, signal_of
 from ctr_pipeline.distributed.coordination.launching import ExitReason
 from ctr_pipeline.machine import EXIT_NO_THREAD
 
@@ -70,21 +70,21 @@ def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_b
         return f"{member} ran out of memory{seen}: give it more, or set a smaller train.batch_size"
     if reason == "completed":
         return f"{member} ended without being asked to"
-    spoken = "" if exit_code is None else spoken_exit(exit_code)
+    ending = "" if exit_code is None else format_exit(exit_code)
     if reason == "not_started":
         if exit_code == EXIT_NO_THREAD:
             return f"{member} ended, as the system allowed it no more threads"
         return f"{member} could not be started"
     by_signal = exit_code is not None and signal_of(exit_code) is not None
     if reason == "killed" and by_signal:
-        return f"{member} was {spoken}"
+        return f"{member} was {ending}"
     if reason == "error" and by_signal:
-        return f"{member} {spoken}"
+        return f"{member} {ending}"
     words = {
         "error": "failed",
         "killed": "was killed",
         "evicted": "was evicted",
         "node_lost": "was lost with its node",
     }
-    code = "" if exit_code is None or by_signal else f" ({spoken})"
+    code = "" if exit_code is None or by_signal else f" ({ending})"
     return f"{member} {words[reason]}{code}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from ctr_pipeline.distributed.coordination.endings import spoken_exit
+from ctr_pipeline.distributed.coordination.endings import format_exit
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     ExitReason,
@@ -458,7 +458,7 @@ class LocalLauncher:
             exit_code, asked=process.asked, oom_kills=count_oom_kills() - process.oom_kills
         )
         level = logging.INFO if process.asked or exit_code == 0 else logging.WARNING
-        _LOGGER.log(level, "%s has ended: %s", process.name, _spoken_end(process.reason, exit_code))
+        _LOGGER.log(level, "%s has ended: %s", process.name, _format_end(process.reason, exit_code))
         key = (process.start.role, process.start.index)
         if key == _NURSERY:
             self._lose_nursery()
@@ -649,10 +649,10 @@ def _is_final(error: OSError) -> bool:
     return error.filename == sys.executable and error.errno not in _WANT_OF_ROOM
 
 
-def _spoken_end(reason: ExitReason, exit_code: int) -> str:
+def _format_end(reason: ExitReason, exit_code: int) -> str:
     if reason == "completed":
         return "completed"
     if reason == "not_started":
         return "not started"
-    spoken = spoken_exit(exit_code)
-    return f"out of memory, {spoken}" if reason == "out_of_memory" else spoken
+    ending = format_exit(exit_code)
+    return f"out of memory, {ending}" if reason == "out_of_memory" else ending

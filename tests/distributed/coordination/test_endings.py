@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_pipeline.distributed.coordination.endings import spoken_exit
+from ctr_pipeline.distributed.coordination.endings import format_exit
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from ctr_pipeline.distributed.coordination.endings import spoken_exit
     ],
 )
 def test_spoken(exit_code, words):
-    assert spoken_exit(exit_code) == words
+    assert format_exit(exit_code) == words
