@@ -11,7 +11,7 @@ import yaml
 from typer.exceptions import TyperException
 
 from ctr_pipeline.cli.main import app
-from ctr_pipeline.cli.session import Session
+from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import Config, OptimizerConfig
 from ctr_pipeline.features import TRANSFORMS
@@ -61,7 +61,7 @@ def parse(arguments):
     command, context, rest = PROGRAM, None, list(arguments)
     while True:
         context = command.make_context(
-            command.name or "ctrpipe", rest, parent=context, obj=Session()
+            command.name or "ctrpipe", rest, parent=context, obj=CommandSession()
         )
         if not hasattr(command, "resolve_command"):
             return

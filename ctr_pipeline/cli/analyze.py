@@ -1,19 +1,15 @@
 """`ctrpipe analyze`: statistics and vocabularies of the training rows."""
 
-import typer
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import ConfigFile, Overrides
+from ctr_pipeline.cli.session import CommandSession
 
-from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
 
-
+@command(Panel.STAGES)
 def analyze(
-    context: typer.Context,
+    session: CommandSession,
     config: ConfigFile,
     overrides: Overrides = None,
-    *,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Compute the statistics and vocabularies of the training rows.
 
@@ -24,7 +20,6 @@ def analyze(
     ctrpipe analyze config.yaml --json > statistics.json
 
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_statistics
     from ctr_pipeline.pipeline import analyze as analyze_data

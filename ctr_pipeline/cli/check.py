@@ -1,19 +1,15 @@
 """`ctrpipe check`: the resolved plan, before all data is read."""
 
-import typer
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import ConfigFile, Overrides
+from ctr_pipeline.cli.session import CommandSession
 
-from ctr_pipeline.cli.options import AsJson, ConfigFile, Overrides, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
 
-
+@command(Panel.PIPELINE)
 def check(
-    context: typer.Context,
+    session: CommandSession,
     config: ConfigFile,
     overrides: Overrides = None,
-    *,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Validate a config and show what becomes of each column, without reading all data.
 
@@ -26,7 +22,6 @@ def check(
     ctrpipe check config.yaml --json | jq '.rows[].feature'
 
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import check_payload, print_check
     from ctr_pipeline.pipeline import check_config

@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, OverwriteOutput, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import OverwriteOutput
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.MACHINE)
 def compare(
-    context: typer.Context,
+    session: CommandSession,
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -28,9 +30,6 @@ def compare(
         typer.Option(min=100, max=1_000_000, metavar="N", help="Bootstrap draws for an interval."),
     ] = 1000,
     overwrite: OverwriteOutput = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Compare finished runs: how much better is one than another?
 
@@ -44,7 +43,6 @@ def compare(
 
     ctrpipe compare runs/* --html comparison.html
     """
-    session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.cli.run_views import print_comparison
     from ctr_pipeline.pipeline.comparison import compare_runs
 

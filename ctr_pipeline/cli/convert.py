@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.session import CommandSession
 
 
 class TargetFormat(StrEnum):
@@ -34,8 +34,9 @@ class ChunkCompression(StrEnum):
     GZIP = "gzip"
 
 
+@command(Panel.STARTING)
 def convert(
-    context: typer.Context,
+    session: CommandSession,
     rows: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file, glob or table of rows, in any format.")
     ],
@@ -81,9 +82,6 @@ def convert(
         typer.Option(metavar="CHARACTER", help="Field separator of INPUT. Default: detected."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Convert rows between CSV, TSV, Parquet and RecordIO.
 
@@ -100,7 +98,6 @@ def convert(
 
     ctrpipe convert part-00000 --columns label,I1..I13,C1..C26 --output train.csv.gz
     """
-    session = session_of(context, verbose, quiet, as_json)
     session.progress.log(f"Reading {rows}")
     from ctr_pipeline.cli.tables import convert_payload, print_conversion
     from ctr_pipeline.pipeline.convert import Target, convert_rows, format_of

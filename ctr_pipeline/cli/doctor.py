@@ -2,13 +2,12 @@
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.session import CommandSession
 
 
-def doctor(
-    context: typer.Context, *, verbose: Verbose = 0, quiet: Quiet = False, as_json: AsJson = False
-) -> None:
+@command(Panel.MACHINE)
+def doctor(session: CommandSession) -> None:
     """Check this machine: versions, cores, memory, disk, caches, and whether TensorFlow starts.
 
     Exits with 1 if something that a run needs does not work.
@@ -17,7 +16,6 @@ def doctor(
 
     ctrpipe doctor
     """
-    session = session_of(context, verbose, quiet, as_json)
     from dataclasses import asdict
 
     from ctr_pipeline.cli.machine_checks import Verdict, check_machine

@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Columns, OverwriteOutput, Quiet, Verbose, split_columns
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Columns, OverwriteOutput, split_columns
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.TABLES)
 def drift(
-    context: typer.Context,
+    session: CommandSession,
     old: Annotated[
         str,
         typer.Argument(
@@ -41,9 +43,6 @@ def drift(
     ] = None,
     overwrite: OverwriteOutput = False,
     columns: Columns = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show how far new rows are from old ones, column by column.
 
@@ -56,7 +55,6 @@ def drift(
 
     ctrpipe drift runs/criteo-deepfm data/new.tsv --fail-above 0.25
     """
-    session = session_of(context, verbose, quiet, as_json)
     session.progress.log(f"Comparing {new} with {old}")
     from ctr_pipeline.cli.table_views import print_drift
     from ctr_pipeline.pipeline.tables import measure_drift

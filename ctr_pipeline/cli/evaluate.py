@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Overrides, Quiet, TrainedConfig, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Overrides, TrainedConfig
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.STAGES)
 def evaluate(
-    context: typer.Context,
+    session: CommandSession,
     config: TrainedConfig,
     overrides: Overrides = None,
     *,
@@ -26,9 +28,6 @@ def evaluate(
             help="Also measure the rows of each value of these columns, separated by commas.",
         ),
     ] = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Measure a trained model on the test rows, or on other rows.
 
@@ -44,7 +43,6 @@ def evaluate(
     ctrpipe evaluate runs/criteo --by country,device
 
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_metrics
     from ctr_pipeline.pipeline import evaluate as evaluate_model

@@ -16,7 +16,7 @@ from typing import Any
 from typer import Abort
 from typer.exceptions import TyperException
 
-from ctr_pipeline.cli.session import Session, print_json
+from ctr_pipeline.cli.session import CommandSession, print_json
 from ctr_pipeline.durable import not_through_links
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, Interrupted, printable
 from ctr_pipeline.interruption import handle_signals
@@ -37,7 +37,7 @@ _MENDABLE = {
 """System errors that are the user's to mend wherever they appear."""
 
 
-def exit_code_of(action: Callable[[], int | None], session: Session) -> int:
+def exit_code_of(action: Callable[[], int | None], session: CommandSession) -> int:
     """Performs a command and tells how it ended."""
     try:
         with handle_signals():
@@ -73,7 +73,7 @@ def exit_code_of(action: Callable[[], int | None], session: Session) -> int:
         return _bug(error, session)
 
 
-def _fail(session: Session, error: CtrPipelineError, exit_code: int) -> int:
+def _fail(session: CommandSession, error: CtrPipelineError, exit_code: int) -> int:
     _print_message(f"error: {error}")
     if session.as_json:
         print_json({"error": _as_payload(error), "exit_code": exit_code})
@@ -107,7 +107,7 @@ def _usage_error(error: TyperException) -> CtrPipelineError:
     return CtrPipelineError(message, remedy=f"'{command} --help' shows how it is used")
 
 
-def _interrupted(number: int, exit_code: int, session: Session) -> int:
+def _interrupted(number: int, exit_code: int, session: CommandSession) -> int:
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     hint = f"; '{session.resume_command}' goes on from here" if session.resume_command else ""
     _print_message(f"stopped by {name}{hint}")
@@ -117,7 +117,7 @@ def _interrupted(number: int, exit_code: int, session: Session) -> int:
     return exit_code
 
 
-def _bug(error: Exception, session: Session) -> int:
+def _bug(error: Exception, session: CommandSession) -> int:
     log = _write_traceback(error, session.run_folder)
     summary = printable(summarize(error).splitlines()[0][:200])
     _print_message(

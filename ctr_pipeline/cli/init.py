@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Columns, Positive, Quiet, Verbose, split_columns
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Columns, Positive, split_columns
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.STARTING)
 def init(
-    context: typer.Context,
+    session: CommandSession,
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="A file, glob, address or table of rows.")
     ],
@@ -29,9 +31,6 @@ def init(
     ] = Path("config.yaml"),
     columns: Columns = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the config.")] = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Examine a file and write a commented config that runs as it is.
 
@@ -41,7 +40,6 @@ def init(
 
     ctrpipe init train.txt --columns label,I1..I13,C1..C26 --output criteo.yaml
     """
-    session = session_of(context, verbose, quiet, as_json)
     session.progress.log(f"Looking at {data}")
     from ctr_pipeline.cli.tables import init_payload, print_init
     from ctr_pipeline.pipeline.init import init_config

@@ -5,12 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import Quiet, Run, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Run
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.JOB, has_json=False)
 def logs(
-    context: typer.Context,
+    session: CommandSession,
     run: Run,
     member: Annotated[
         str, typer.Argument(metavar="MEMBER", help="For example worker-0, ps-1 or master-0.")
@@ -22,8 +24,6 @@ def logs(
     num_lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, metavar="N", help="Last lines to show.")
     ] = 100,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
 ) -> None:
     """Show the log of one member of a job.
 
@@ -33,7 +33,6 @@ def logs(
 
     ctrpipe logs runs/criteo master-0 -f
     """
-    session = session_of(context, verbose, quiet, as_json=False)
     from ctr_pipeline.pipeline.job_control import await_log, find_job, find_log, read_log
 
     job = find_job(run)

@@ -1,6 +1,7 @@
 """`ctrpipe`: finds the subcommand, runs it, returns its exit code.
 
-Each subcommand is a file of this package; what is slow to import waits until a command runs.
+Each subcommand is a file of this package. Its function imports what loads slowly, so that
+`ctrpipe --help` and mistyped commands answer at once.
 """
 
 import difflib
@@ -8,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -15,80 +17,28 @@ import typer
 from typer.exceptions import TyperException
 
 from ctr_pipeline.cli import options
-from ctr_pipeline.cli.analyze import analyze
-from ctr_pipeline.cli.check import check
-from ctr_pipeline.cli.compare import compare
-from ctr_pipeline.cli.convert import convert
-from ctr_pipeline.cli.doctor import doctor
-from ctr_pipeline.cli.drift import drift
-from ctr_pipeline.cli.evaluate import evaluate
-from ctr_pipeline.cli.export import export
+from ctr_pipeline.cli.command import add_command
 from ctr_pipeline.cli.failures import exit_code_of
-from ctr_pipeline.cli.init import init
-from ctr_pipeline.cli.logs import logs
-from ctr_pipeline.cli.master import master
-from ctr_pipeline.cli.predict import predict
-from ctr_pipeline.cli.profile import profile
-from ctr_pipeline.cli.ps import ps
-from ctr_pipeline.cli.report import report
-from ctr_pipeline.cli.run import run
-from ctr_pipeline.cli.runs import runs
-from ctr_pipeline.cli.sample import criteo
-from ctr_pipeline.cli.scale import scale
-from ctr_pipeline.cli.schema import schema
-from ctr_pipeline.cli.session import Session, session_of
-from ctr_pipeline.cli.status import status
-from ctr_pipeline.cli.stop import stop
-from ctr_pipeline.cli.train import train
-from ctr_pipeline.cli.tune import tune
-from ctr_pipeline.cli.worker import worker
+from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError, Interrupted
 
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
+COMMANDS = (
+    *("run", "check", "init", "convert", "sample", "profile", "drift", "analyze", "train"),
+    *("tune", "evaluate", "predict", "export", "report", "status", "logs", "scale", "stop"),
+    *("master", "ps", "worker", "runs", "compare", "schema", "doctor"),
+)
+"""The subcommands in the order of `ctrpipe --help`; each is a file of this package."""
 
 app = typer.Typer(
     name="ctrpipe",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings=_SETTINGS,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-sample_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="rich", help="Write rows to try things on."
-)
-sample_app.command("criteo")(criteo)
-
-app.command(rich_help_panel=options.PIPELINE_PANEL)(run)
-app.command(rich_help_panel=options.PIPELINE_PANEL)(check)
-app.command(rich_help_panel=options.STARTING_PANEL)(init)
-app.command(rich_help_panel=options.TABLES_PANEL)(profile)
-app.command(rich_help_panel=options.TABLES_PANEL)(drift)
-app.command(rich_help_panel=options.STARTING_PANEL)(convert)
-app.add_typer(sample_app, name="sample", rich_help_panel=options.STARTING_PANEL)
-app.command(rich_help_panel=options.STAGES_PANEL)(analyze)
-app.command(rich_help_panel=options.STAGES_PANEL)(train)
-app.command(rich_help_panel=options.STAGES_PANEL)(tune)
-app.command(rich_help_panel=options.STAGES_PANEL)(evaluate)
-app.command(rich_help_panel=options.STAGES_PANEL)(predict)
-app.command(rich_help_panel=options.STAGES_PANEL)(export)
-app.command(rich_help_panel=options.STAGES_PANEL)(report)
-app.command(rich_help_panel=options.JOB_PANEL)(status)
-app.command(rich_help_panel=options.JOB_PANEL)(logs)
-app.command(rich_help_panel=options.JOB_PANEL)(scale)
-app.command(rich_help_panel=options.JOB_PANEL)(stop)
-app.command(rich_help_panel=options.MEMBERS_PANEL)(master)
-app.command(rich_help_panel=options.MEMBERS_PANEL)(ps)
-app.command(rich_help_panel=options.MEMBERS_PANEL)(worker)
-app.command(rich_help_panel=options.MACHINE_PANEL)(runs)
-app.command(rich_help_panel=options.MACHINE_PANEL)(compare)
-app.command(rich_help_panel=options.MACHINE_PANEL)(schema)
-app.command(rich_help_panel=options.MACHINE_PANEL)(doctor)
-
-COMMANDS = (
-    *("run", "check", "init", "sample", "profile", "drift", "convert", "analyze", "train"),
-    *("tune", "evaluate", "predict", "export", "report", "status", "logs", "scale", "stop"),
-    *("master", "ps", "worker", "runs", "compare", "schema", "doctor"),
-)
+for _name in COMMANDS:
+    import_module(f"ctr_pipeline.cli.{_name}")
+    add_command(app, _name)
 
 
 def _show_version(wanted: bool) -> None:
@@ -119,7 +69,8 @@ def _before_the_command(
 
     ctrpipe run config.yaml
     """
-    session_of(context, verbose, quiet, as_json)
+    session = CommandSession.of_call(context)
+    session.add_options(verbose=verbose, quiet=quiet, as_json=as_json)
     try:
         Path.cwd()
     except FileNotFoundError as error:
@@ -141,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_libraries()
     given = list(sys.argv[1:] if arguments is None else arguments)
     # Known before parsing, so that a usage error is told as JSON too.
-    session = Session(as_json="--json" in given)
+    session = CommandSession(as_json="--json" in given)
     return exit_code_of(lambda: _invoke(given, session), session)
 
 
@@ -156,7 +107,7 @@ def set_up_libraries() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def _invoke(arguments: list[str], session: Session) -> int:
+def _invoke(arguments: list[str], session: CommandSession) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(

@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import Bind, MemberConfig, Overrides, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Bind, MemberConfig, Overrides
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.MEMBERS, has_json=False)
 def master(
-    context: typer.Context,
+    session: CommandSession,
     config: MemberConfig,
     overrides: Overrides = None,
     *,
@@ -20,8 +22,6 @@ def master(
             metavar="HOST:PORT", help="Address of the process that starts the other members."
         ),
     ] = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
 ) -> int:
     """Run the master of a job.
 
@@ -29,7 +29,6 @@ def master(
 
     ctrpipe master --config runs/criteo/config.resolved.yaml --bind 127.0.0.1:7000
     """
-    session = session_of(context, verbose, quiet, as_json=False)
     session.start_member_logging()
     from ctr_pipeline.pipeline.members import be_master
 

@@ -4,13 +4,13 @@ import sys
 
 from ctr_pipeline.cli.failures import exit_code_of
 from ctr_pipeline.cli.main import main, set_up_libraries
-from ctr_pipeline.cli.session import Session
+from ctr_pipeline.cli.session import CommandSession
 
 
 def serve() -> int:
     """Serves until the launcher ends; returns the exit code."""
     set_up_libraries()
-    session = Session()
+    session = CommandSession()
     session.start_logging()
 
     def run() -> None:

@@ -125,11 +125,3 @@ WaitForMaster = Annotated[
 ]
 Incarnation = Annotated[str | None, typer.Option(hidden=True)]
 """Name that the launcher gives a process."""
-
-PIPELINE_PANEL = "The whole pipeline"
-STAGES_PANEL = "Single stages (same config, same run folder)"
-STARTING_PANEL = "Getting started"
-TABLES_PANEL = "Examine data"
-JOB_PANEL = "Jobs of several processes"
-MEMBERS_PANEL = "Members of a job ('ctrpipe run' starts them)"
-MACHINE_PANEL = "Runs and environment"

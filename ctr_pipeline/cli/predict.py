@@ -5,19 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import (
-    AsJson,
-    Overrides,
-    OverwriteOutput,
-    Quiet,
-    TrainedConfig,
-    Verbose,
-)
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Overrides, OverwriteOutput, TrainedConfig
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.STAGES)
 def predict(
-    context: typer.Context,
+    session: CommandSession,
     config: TrainedConfig,
     overrides: Overrides = None,
     *,
@@ -40,9 +35,6 @@ def predict(
         ),
     ] = None,
     overwrite: OverwriteOutput = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Predict the click probability of new rows.
 
@@ -55,7 +47,6 @@ def predict(
     ctrpipe predict config.yaml --data 'days/*.csv.gz' --output predictions.csv --keep row,user
 
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import predict_payload, print_predictions
     from ctr_pipeline.pipeline import predict as predict_rows

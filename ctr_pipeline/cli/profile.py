@@ -5,20 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import (
-    AsJson,
-    Columns,
-    OverwriteOutput,
-    Positive,
-    Quiet,
-    Verbose,
-    split_columns,
-)
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Columns, OverwriteOutput, Positive, split_columns
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.TABLES)
 def profile(
-    context: typer.Context,
+    session: CommandSession,
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="A file, glob or table.", show_default=False)
     ],
@@ -36,9 +30,6 @@ def profile(
     ] = None,
     overwrite: OverwriteOutput = False,
     columns: Columns = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show the values and missing values of each column, and what it says about the click.
 
@@ -50,7 +41,6 @@ def profile(
 
     ctrpipe profile 'data/day-*.parquet' --json
     """
-    session = session_of(context, verbose, quiet, as_json)
     session.progress.log(f"Looking at {data}")
     from ctr_pipeline.cli.table_views import print_profile
     from ctr_pipeline.pipeline.tables import profile_table

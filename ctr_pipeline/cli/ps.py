@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import (
     Bind,
     Incarnation,
@@ -11,15 +12,14 @@ from ctr_pipeline.cli.options import (
     MemberConfig,
     MemberIndex,
     Overrides,
-    Quiet,
-    Verbose,
     WaitForMaster,
 )
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.MEMBERS, has_json=False)
 def ps(
-    context: typer.Context,
+    session: CommandSession,
     config: MemberConfig,
     index: MemberIndex,
     overrides: Overrides = None,
@@ -35,8 +35,6 @@ def ps(
     master: MasterAddress = None,
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
 ) -> int:
     """Run a parameter server of a job.
 
@@ -44,7 +42,6 @@ def ps(
 
     ctrpipe ps --config runs/criteo/config.resolved.yaml --index 0
     """
-    session = session_of(context, verbose, quiet, as_json=False)
     session.start_member_logging()
     from ctr_pipeline.pipeline.members import be_parameter_server
 

@@ -1,18 +1,14 @@
 """`ctrpipe report`: the page of a run, written again."""
 
-import typer
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Run
+from ctr_pipeline.cli.session import CommandSession
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Run, Verbose
-from ctr_pipeline.cli.session import session_of
 
-
+@command(Panel.STAGES)
 def report(
-    context: typer.Context,
+    session: CommandSession,
     run: Run,
-    *,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write report.html again from the run folder, without training.
 
@@ -22,7 +18,6 @@ def report(
 
     ctrpipe report runs/criteo
     """
-    session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.cli.tables import make_console, print_paths
     from ctr_pipeline.pipeline.report_facts import rewrite_report
     from ctr_pipeline.pipeline.workspace import RunFolder, find_run

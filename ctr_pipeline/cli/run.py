@@ -1,31 +1,19 @@
 """`ctrpipe run`: the whole pipeline."""
 
-import typer
-
-from ctr_pipeline.cli.options import (
-    AsJson,
-    ConfigFile,
-    Overrides,
-    Overwrite,
-    ProfileTraining,
-    Quiet,
-    Resume,
-    Verbose,
-)
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import ConfigFile, Overrides, Overwrite, ProfileTraining, Resume
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.PIPELINE)
 def run(
-    context: typer.Context,
+    session: CommandSession,
     config: ConfigFile,
     overrides: Overrides = None,
     *,
     resume: Resume = False,
     overwrite: Overwrite = False,
     profile: ProfileTraining = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Run every stage: from raw rows to a trained, evaluated, exported and explained model.
 
@@ -37,7 +25,6 @@ def run(
 
     ctrpipe run config.yaml --resume
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides, resumed_by="run")
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline import run_pipeline

@@ -6,19 +6,16 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.MACHINE)
 def runs(
-    context: typer.Context,
+    session: CommandSession,
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="Holds run folders, at any depth up to four.")
     ] = Path("runs"),
-    *,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first: model, rows, test metrics, training time and state.
 
@@ -28,7 +25,6 @@ def runs(
 
     ctrpipe runs experiments --json
     """
-    session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.cli.run_views import print_runs
     from ctr_pipeline.pipeline.run_states import list_runs
 

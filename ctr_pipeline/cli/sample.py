@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, OverwriteOutput, Quiet, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Group, Panel, command
+from ctr_pipeline.cli.options import OverwriteOutput
+from ctr_pipeline.cli.session import CommandSession
+
+_GROUP = Group("sample", "Write rows to try things on.", Panel.STARTING)
 
 
+@command(_GROUP)
 def criteo(
-    context: typer.Context,
+    session: CommandSession,
     *,
     rows: Annotated[int, typer.Option(help="Number of rows.", min=100)] = 200_000,
     seed: Annotated[int, typer.Option(help="Seed of the model and the rows.", min=0)] = 0,
@@ -19,9 +23,6 @@ def criteo(
     ] = Path("data/criteo/train.txt"),
     header: Annotated[bool, typer.Option("--header", help="Write a header line.")] = False,
     overwrite: OverwriteOutput = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write sample rows in the format of the Criteo logs, drawn from a known model.
 
@@ -31,7 +32,6 @@ def criteo(
 
     ctrpipe sample criteo --rows 200000 --seed 1 --output data/criteo/train.txt
     """
-    session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.cli.tables import print_sample
     from ctr_pipeline.pipeline.outputs import require_output
     from ctr_pipeline.sampling import write_criteo_sample

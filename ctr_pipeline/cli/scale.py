@@ -4,12 +4,15 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Run, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Run
+from ctr_pipeline.cli.session import CommandSession
+from ctr_pipeline.errors import CtrPipelineError
 
 
+@command(Panel.JOB)
 def scale(
-    context: typer.Context,
+    session: CommandSession,
     run: Run,
     *,
     workers: Annotated[
@@ -33,9 +36,6 @@ def scale(
             help="Number of parameter servers from now on.",
         ),
     ] = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Change the number of workers or parameter servers of a running job.
 
@@ -52,10 +52,10 @@ def scale(
 
     ctrpipe scale runs/criteo --parameter-servers 3
     """
-    session = session_of(context, verbose, quiet, as_json)
     if workers is None and least is None and most is None and servers is None:
-        raise typer.BadParameter(
-            "one of --workers, --min, --max and --parameter-servers is needed", ctx=context
+        raise CtrPipelineError(
+            "one of --workers, --min, --max and --parameter-servers is needed",
+            remedy="'ctrpipe scale --help' shows how it is used",
         )
     from ctr_pipeline.pipeline.job_control import find_job, scale_job
 

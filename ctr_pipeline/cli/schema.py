@@ -1,12 +1,11 @@
 """`ctrpipe schema`: the config explained to editors."""
 
-import typer
-
-from ctr_pipeline.cli.options import AsJson
-from ctr_pipeline.cli.session import print_json, session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.session import CommandSession, print_json
 
 
-def schema(context: typer.Context, *, as_json: AsJson = False) -> None:
+@command(Panel.MACHINE)
+def schema(session: CommandSession) -> None:
     """Print the JSON Schema of the config, for completion and help in editors.
 
     Save it once and name it in the first line of a config:
@@ -15,7 +14,6 @@ def schema(context: typer.Context, *, as_json: AsJson = False) -> None:
 
     # yaml-language-server: $schema=ctrpipe.schema.json
     """
-    session_of(context, 0, quiet=False, as_json=as_json)
     from ctr_pipeline.config import json_schema
 
     print_json(json_schema())

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Session:
+class CommandSession:
     """What the options before and after the subcommand say together.
 
     Attributes:
@@ -43,6 +43,18 @@ class Session:
     run_folder: Path | None = None
     resume_command: str | None = None
     _progress: Progress | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_call(cls, context: typer.Context) -> Self:
+        """The session that `main` gave this call, or a new one."""
+        return context.find_object(cls) or cls()
+
+    def add_options(self, *, verbose: int, quiet: bool, as_json: bool) -> None:
+        """Adds options that stand before or after the subcommand, and starts the log."""
+        self.verbosity = max(self.verbosity, verbose)
+        self.quiet = self.quiet or quiet
+        self.as_json = self.as_json or as_json
+        self.start_logging()
 
     @property
     def progress(self) -> Progress:
@@ -131,16 +143,6 @@ def _find_header(data: Mapping[str, Any]) -> Sequence[str]:
     from ctr_pipeline.pipeline.header import find_header
 
     return find_header(data)
-
-
-def session_of(context: typer.Context, verbose: int, quiet: bool, as_json: bool) -> Session:
-    """The session of this call, with the options given after the subcommand added."""
-    session = context.find_object(Session) or Session()
-    session.verbosity = max(session.verbosity, verbose)
-    session.quiet = session.quiet or quiet
-    session.as_json = session.as_json or as_json
-    session.start_logging()
-    return session
 
 
 def _resume_command(verb: str, config: Path, overrides: Sequence[str] | None) -> str:

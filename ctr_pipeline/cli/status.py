@@ -3,23 +3,19 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ctr_pipeline.cli.options import AsJson, Quiet, Run, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Run
+from ctr_pipeline.cli.session import CommandSession
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.master.status import JobView
     from ctr_pipeline.pipeline.run_states import RunStatus
 
 
+@command(Panel.JOB)
 def status(
-    context: typer.Context,
+    session: CommandSession,
     run: Run,
-    *,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show what a run does now, or how it ended; of a job, also members, speed and failures.
 
@@ -29,7 +25,6 @@ def status(
 
     ctrpipe status config.yaml --json
     """
-    session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.pipeline.run_states import read_run_status
     from ctr_pipeline.pipeline.workspace import RunFolder, find_run
 

@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.options import AsJson, Quiet, Run, Verbose
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Run
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.JOB)
 def stop(
-    context: typer.Context,
+    session: CommandSession,
     run: Run,
     *,
     wait_seconds: Annotated[
@@ -18,9 +20,6 @@ def stop(
             "--wait", metavar="SECONDS", min=0.0, help="Time to wait for the end; 0 does not wait."
         ),
     ] = 60.0,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write a last checkpoint and end a job.
 
@@ -30,7 +29,6 @@ def stop(
 
     'ctrpipe run CONFIG --resume' goes on from that checkpoint.
     """
-    session = session_of(context, verbose, quiet, as_json)
     from ctr_pipeline.pipeline.job_control import find_job, stop_job
 
     job = find_job(run)

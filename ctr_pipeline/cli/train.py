@@ -1,25 +1,22 @@
 """`ctrpipe train`: statistics if needed, then training."""
 
-import typer
-
+from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import (
-    AsJson,
     ConfigFile,
     Insecure,
     Overrides,
     Overwrite,
     PrepareOnly,
     ProfileTraining,
-    Quiet,
     Resume,
-    Verbose,
 )
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError
 
 
+@command(Panel.STAGES)
 def train(
-    context: typer.Context,
+    session: CommandSession,
     config: ConfigFile,
     overrides: Overrides = None,
     *,
@@ -28,9 +25,6 @@ def train(
     profile: ProfileTraining = False,
     prepare_only: PrepareOnly = False,
     insecure: Insecure = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train the model; earlier stages run first if their results are missing.
 
@@ -42,7 +36,6 @@ def train(
 
     ctrpipe train config.yaml --prepare-only   # members are started by hand, on any hosts
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides, resumed_by="train")
     from ctr_pipeline.cli.tables import print_run, run_payload
     from ctr_pipeline.pipeline.timing import process_age_seconds

@@ -2,18 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from ctr_pipeline.cli.options import (
-    AsJson,
-    ConfigFile,
-    Overrides,
-    Overwrite,
-    Quiet,
-    Resume,
-    Verbose,
-)
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import ConfigFile, Overrides, Overwrite, Resume
+from ctr_pipeline.cli.session import CommandSession
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.tuning_stage import TuneResult
@@ -22,16 +13,14 @@ _SHOWN = 20
 _COLOURS = {"complete": "green", "pruned": "yellow", "failed": "red"}
 
 
+@command(Panel.STAGES)
 def tune(
-    context: typer.Context,
+    session: CommandSession,
     config: ConfigFile,
     overrides: Overrides = None,
     *,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
 ) -> None:
     """Search the values declared under `tune:` for the best ones on the validation rows.
 
@@ -44,7 +33,6 @@ def tune(
 
     ctrpipe tune config.yaml --resume
     """
-    session = session_of(context, verbose, quiet, as_json)
     loaded = session.read(config, overrides, resumed_by="tune")
     from ctr_pipeline.pipeline import tune as search
 

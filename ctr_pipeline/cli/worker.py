@@ -4,21 +4,21 @@ from typing import Annotated
 
 import typer
 
+from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import (
     Incarnation,
     MasterAddress,
     MemberConfig,
     MemberIndex,
     Overrides,
-    Quiet,
-    Verbose,
     WaitForMaster,
 )
-from ctr_pipeline.cli.session import session_of
+from ctr_pipeline.cli.session import CommandSession
 
 
+@command(Panel.MEMBERS, has_json=False)
 def worker(
-    context: typer.Context,
+    session: CommandSession,
     config: MemberConfig,
     index: MemberIndex,
     overrides: Overrides = None,
@@ -29,8 +29,6 @@ def worker(
     ] = "127.0.0.1",
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
-    verbose: Verbose = 0,
-    quiet: Quiet = False,
 ) -> int:
     """Run a worker of a job. It may start at any time and leave at any time (Ctrl-C).
 
@@ -38,7 +36,6 @@ def worker(
 
     ctrpipe worker --config runs/criteo/config.resolved.yaml --index 7
     """
-    session = session_of(context, verbose, quiet, as_json=False)
     session.start_member_logging()
     from ctr_pipeline.pipeline.members import be_worker
 

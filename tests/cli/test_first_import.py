@@ -84,8 +84,8 @@ def test_the_collector_rests_meanwhile_and_later_looks_at_what_is_new(tmp_path):
 def test_the_command_line_loads_tensorflow_without_extras():
     code = (
         "import sys\n"
-        "from ctr_pipeline.cli.session import Session\n"
-        "Session(verbosity=0).start_logging()\n"
+        "from ctr_pipeline.cli.session import CommandSession\n"
+        "CommandSession(verbosity=0).start_logging()\n"
         "import ctr_pipeline.training.compiled\n"
         "print(sorted({'tensorflow', 'matplotlib', 'pandas', 'sklearn'} & set(sys.modules)))"
     )
@@ -95,8 +95,8 @@ def test_the_command_line_loads_tensorflow_without_extras():
 
 def test_nothing_is_said_when_a_command_with_duckdb_and_tensorflow_ends():
     code = (
-        "from ctr_pipeline.cli.session import Session\n"
-        "Session(verbosity=0).start_logging()\n"
+        "from ctr_pipeline.cli.session import CommandSession\n"
+        "CommandSession(verbosity=0).start_logging()\n"
         "import duckdb\n"
         "import ctr_pipeline.training.compiled\n"
     )

@@ -74,8 +74,8 @@ def test_with_a_stream_closed_it_is_over_as_well():
 def test_with_tensorflow_loaded_it_is_over_as_well():
     # Its logger closes the stream that it found while it was loaded, if that is no terminal.
     done = run(
-        "from ctr_pipeline.cli.session import Session\n"
-        "    Session().start_logging()\n"
+        "from ctr_pipeline.cli.session import CommandSession\n"
+        "    CommandSession().start_logging()\n"
         "    import tensorflow\n"
         "    return 0"
     )
