@@ -5,24 +5,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bad_input_artefact_cases import ARTEFACT_CASES
-from bad_input_cases import CASES, Case
-from bad_input_comparison_cases import COMPARISON_CASES
-from bad_input_config_cases import CONFIG_CASES
-from bad_input_daily_cases import DAILY_CASES
-from bad_input_data_cases import DATA_CASES
-from bad_input_database_cases import DATABASE_CASES
-from bad_input_feature_cases import FEATURE_CASES
-from bad_input_hostile_cases import HOSTILE_CASES
-from bad_input_job_cases import JOB_CASES, MEMBER_CASES
-from bad_input_maxcompute_cases import MAXCOMPUTE_CASES
-from bad_input_object_cases import OBJECT_CASES
-from bad_input_partition_cases import PARTITION_CASES
-from bad_input_recordio_cases import RECORDIO_CASES
-from bad_input_spark_cases import SPARK_CASES
-from bad_input_table_cases import TABLE_CASES
-from bad_input_tune_cases import TUNE_CASES
-from bad_input_world import World, lines
+from artefact_mistakes import ARTEFACT_CASES
+from comparison_mistakes import COMPARISON_CASES
+from config_mistakes import CONFIG_CASES
+from daily_mistakes import DAILY_CASES
+from data_mistakes import DATA_CASES
+from database_mistakes import DATABASE_CASES
+from feature_mistakes import FEATURE_CASES
+from general_mistakes import CASES, Case
+from hostile_mistakes import HOSTILE_CASES
+from job_mistakes import JOB_CASES, MEMBER_CASES
+from maxcompute_mistakes import MAXCOMPUTE_CASES
+from object_mistakes import OBJECT_CASES
+from partition_mistakes import PARTITION_CASES
+from recordio_mistakes import RECORDIO_CASES
+from spark_mistakes import SPARK_CASES
+from spoiled_world import World, lines
+from table_mistakes import TABLE_CASES
+from tune_mistakes import TUNE_CASES
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.sessions import load_sessions

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from bad_input_world import World, lines
+from spoiled_world import World, lines
 
 from ctr_pipeline.cli.main import main
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from bad_input_world import HEADER, World, lines
+from spoiled_world import HEADER, World, lines
 
 RUN = ("run", "c.yaml")
 CHECK = ("check", "c.yaml")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bad_input_cases import CHECK, Case
-from bad_input_world import World
+from general_mistakes import CHECK, Case
+from spoiled_world import World
 
 
 def folders(

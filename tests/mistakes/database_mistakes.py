@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 import duckdb
-from bad_input_cases import CHECK, PREDICT_AGAIN, Case
-from bad_input_world import World, lines
+from general_mistakes import CHECK, PREDICT_AGAIN, Case
+from spoiled_world import World, lines
 
 SHOP = "duckdb://shop.duckdb/clicks"
 LITE = "sqlite://shop.db/clicks"

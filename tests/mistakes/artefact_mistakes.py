@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bad_input_cases import PREDICT_AGAIN, Case, entry, nothing, returning
-from bad_input_world import HEADER, World, lines
+from general_mistakes import PREDICT_AGAIN, Case, entry, nothing, returning
+from spoiled_world import HEADER, World, lines
 
 from ctr_pipeline.cli.main import main
 

@@ -1,7 +1,7 @@
 """What users get wrong about tables that belong to no run."""
 
-from bad_input_cases import Case, file, nothing
-from bad_input_world import World, lines
+from general_mistakes import Case, file, nothing
+from spoiled_world import World, lines
 
 DRIFT = ("drift", "rows.csv", "new.csv")
 

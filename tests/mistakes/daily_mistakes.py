@@ -1,7 +1,7 @@
 """Mistakes in going on from an earlier run."""
 
-from bad_input_artefact_cases import removed
-from bad_input_cases import Case, setting
+from artefact_mistakes import removed
+from general_mistakes import Case, setting
 
 DAILY_CASES = (
     Case(

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from bad_input_cases import CHECK, Case, nothing, setting
-from bad_input_world import World
+from general_mistakes import CHECK, Case, nothing, setting
+from spoiled_world import World
 
 
 def _runtime(**values: Any) -> Any:

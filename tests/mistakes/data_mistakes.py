@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bad_input_cases import CHECK, Case, file, setting
-from bad_input_world import HEADER, World, lines
+from general_mistakes import CHECK, Case, file, setting
+from spoiled_world import HEADER, World, lines
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset import compression, encoded, ingest

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import fsspec
-from bad_input_cases import CHECK, PREDICT, Case
-from bad_input_world import World
+from general_mistakes import CHECK, PREDICT, Case
+from spoiled_world import World
 
 ROWS = "memory://bucket/rows.csv"
 

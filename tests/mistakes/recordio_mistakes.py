@@ -4,8 +4,8 @@ import io
 from collections.abc import Callable
 
 import pyarrow as pa
-from bad_input_cases import CHECK, PREDICT, Case, file, nothing, setting
-from bad_input_world import HEADER, World, lines
+from general_mistakes import CHECK, PREDICT, Case, file, nothing, setting
+from spoiled_world import HEADER, World, lines
 
 from ctr_pipeline.dataset.examples import write_examples
 from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter

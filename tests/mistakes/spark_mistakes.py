@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from bad_input_cases import CHECK, Case
-from bad_input_world import World, lines
+from general_mistakes import CHECK, Case
+from spoiled_world import World, lines
 
 SPLITS = ("train", "valid", "test")
 ANALYZE = ("analyze", "c.yaml")

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from bad_input_cases import CHECK, RUN, Case, entry, file, nothing, setting
-from bad_input_world import HEADER, World, lines
+from general_mistakes import CHECK, RUN, Case, entry, file, nothing, setting
+from spoiled_world import HEADER, World, lines
 
 SQL = "'; DROP TABLE value_counts; --"
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from bad_input_cases import CHECK, Case
-from bad_input_world import World
+from general_mistakes import CHECK, Case
 from maxcompute_service import ACCESS_ID, ACCESS_KEY, Fault, MaxComputeService, running_service
+from spoiled_world import World
 
 from ctr_pipeline.dataset.maxcompute import client
 

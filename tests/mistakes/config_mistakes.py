@@ -4,8 +4,8 @@ import errno
 import os
 from collections.abc import Callable
 
-from bad_input_cases import RUN, Case, entry, nothing, setting, text
-from bad_input_world import HEADER, World, lines
+from general_mistakes import RUN, Case, entry, nothing, setting, text
+from spoiled_world import HEADER, World, lines
 
 
 def _bfloat16_on_an_old_processor(world: World) -> None:

@@ -4,8 +4,8 @@ import importlib.util
 import json
 from collections.abc import Callable
 
-from bad_input_cases import Case, nothing, setting
-from bad_input_world import World
+from general_mistakes import Case, nothing, setting
+from spoiled_world import World
 
 _TUNE = ("tune", "c.yaml")
 _DROPOUT = {"model.dropout": {"low": 0, "high": 0.5}}

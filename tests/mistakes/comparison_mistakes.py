@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 
-from bad_input_cases import Case, nothing
-from bad_input_world import World
+from general_mistakes import Case, nothing
+from spoiled_world import World
 
 COMPARE = ("compare", "a", "b")
 

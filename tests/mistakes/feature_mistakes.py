@@ -1,6 +1,6 @@
 """Mistakes in transforms."""
 
-from bad_input_cases import Case, entries, entry
+from general_mistakes import Case, entries, entry
 
 CITY = {"columns": "city", "id": "vocabulary"}
 
