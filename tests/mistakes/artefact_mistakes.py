@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from general_mistakes import PREDICT_AGAIN, Case, entry, nothing, returning
-from spoiled_world import HEADER, World, lines
+from spoiled_world import HEADER, PREDICT_AGAIN, Case, World, entry, lines, nothing, returning
 
 from ctr_pipeline.cli.main import main
 
@@ -160,212 +159,6 @@ FORGED = (
     _forged("twice", lambda data: _rows_file(data, first_key_twice=True), "stands twice"),
 )
 
-CHECKPOINTS = (
-    Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
-    Case(
-        "manifests_gone",
-        removed("checkpoints/*/manifest.json"),
-        ("step-", "no readable manifest", TRAIN_ANEW),
-        EVALUATE,
-        trained=True,
-    ),
-    Case(
-        "manifests_of_another_format",
-        edited("checkpoints/*/manifest.json", version=9),
-        ("step-", "has format 9", TRAIN_ANEW),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "manifests_edited",
-        edited("checkpoints/*/manifest.json", step=7),
-        ("step-", "manifest is damaged", TRAIN_ANEW),
-        EVALUATE,
-        trained=True,
-    ),
-    Case(
-        "checkpoint_cut_short",
-        _cut,
-        ("step-", "'rows.bin' is missing or cut short", TRAIN_ANEW),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "checkpoint_flipped",
-        _flip,
-        ("step-", "'dense.bin' is damaged (CRC differs)", TRAIN_ANEW),
-        EXPORT,
-        trained=True,
-    ),
-    Case(
-        "embedding_rows_of_another_model",
-        config_of_another_run(model__embedding_dim=3),
-        ("rows.bin", "another make", "Restore the configuration"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "dense_parameters_of_another_model",
-        config_of_another_run(model__hidden_units=[5]),
-        ("dense.bin", "another make", "Restore the configuration"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-)
-
-STATISTICS = (
-    Case(
-        "statistics_gone",
-        removed("statistics.json"),
-        ("statistics.json", "cannot be read", "ctrpipe analyze"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "statistics_no_json",
-        rewritten("statistics.json", b"{"),
-        ("statistics.json", "is damaged", "ctrpipe analyze"),
-        EVALUATE,
-        trained=True,
-    ),
-    Case(
-        "statistics_of_another_form",
-        edited("statistics.json", columns=3),
-        ("statistics.json", "is damaged", "ctrpipe analyze"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "statistics_edited",
-        edited("statistics.json", label_rate=0.9),
-        ("statistics.json", "not as it was written", "ctrpipe analyze"),
-        EXPORT,
-        trained=True,
-    ),
-    Case(
-        "statistics_of_another_version",
-        edited("statistics.json", version=99),
-        ("statistics.json", "has version 99", "ctrpipe analyze"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "statistics_is_a_folder",
-        lambda w: (w.write("run/.lock", ""), in_the_way("statistics.json", folder=True)(w)),
-        ("run", "cannot be written"),
-        ANALYZE,
-    ),
-    Case(
-        "file_where_statistics_begin",
-        lambda w: (w.write("run/.lock", ""), in_the_way("vocabularies", folder=False)(w)),
-        ("run", "cannot be written"),
-        ANALYZE,
-    ),
-    Case(
-        "moments_overflow",
-        lambda w: (
-            w.rows([f"{line[0]},{'-' * (n % 2)}1.7e308,a,u" for n, line in enumerate(lines())]),
-            w.config(features=[{"columns": "price", "number": "normalize"}]),
-        ),
-        ("feature 'price'", "moments overflow", "Put clip or log first"),
-    ),
-    Case(
-        "file_where_the_profile_belongs",
-        lambda w: (
-            w.config(features="auto"),
-            w.write("run/.lock", ""),
-            w.write("run/cache/profile", "mine"),
-        ),
-        ("run/cache/profile", "cannot be written"),
-        ANALYZE,
-    ),
-    Case(
-        "too_many_ids",
-        entry(columns="city", id={"vocabulary": {"oov_buckets": 2**31 - 1}}),
-        ("feature 'city'", "32-bit", "oov_buckets"),
-    ),
-    Case(
-        "too_many_cut_points",
-        entry(columns="price", id={"log_round": {"num_bins": 10**9, "base": 1.0000001}}),
-        ("feature 'price'", "cut points", "fewer bins"),
-    ),
-)
-
-PLANS = (
-    Case(
-        "results_of_an_earlier_run",
-        nothing,
-        ("run", "holds the results of an earlier run", "--resume", "--overwrite"),
-        trained=True,
-    ),
-    Case(
-        "data_changed",
-        lambda w: w.rows(lines(seed=1)),
-        ("run", "the data changed since the model was trained", "--overwrite"),
-        EVALUATE,
-        trained=True,
-    ),
-    Case(
-        "plan_edited",
-        edited("preprocessing.json", fields=[]),
-        ("run", "trained with other transforms"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "predict_over_the_data",
-        nothing,
-        ("rows.csv", "is a file that this command reads", "Name another output"),
-        ("predict", "c.yaml", "--data", "rows.csv", "-o", "rows.csv"),
-        trained=True,
-    ),
-    Case(
-        "plan_gone",
-        removed("preprocessing.json"),
-        ("preprocessing.json", "cannot be read", "ctrpipe train --resume"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "plan_of_another_version",
-        edited("preprocessing.json", version=99),
-        ("preprocessing.json", "has version 99", "ctrpipe train --resume"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "vocabulary_without_its_column",
-        vocabulary(word=["a"]),
-        ("vocabularies", "no column 'value'", "ctrpipe train --resume"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "vocabulary_of_other_rows",
-        vocabulary(value=["a", "b"]),
-        ("vocabularies", "2 values, the plan was fitted with 6", "ctrpipe train --resume"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "vocabulary_repeats",
-        vocabulary(value=["a", "b", "c", "d", "e", "a"]),
-        ("vocabularies", "repeats a value", "ctrpipe train --resume"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "no_good_row",
-        lambda w: (
-            config_of_another_run(data__bad_rows="skip", data__max_bad_fraction=1.0)(w),
-            w.write("new.csv", HEADER + ",5,a,u1\n" * 9),
-        ),
-        ("new.csv", "holds no good row"),
-        (*EVALUATE, "--data", "new.csv"),
-        trained=True,
-    ),
-)
-
 
 def done(*commands: str, **values: object) -> Callable[[World], None]:
     """Some commands went well with this config."""
@@ -444,18 +237,244 @@ def _killed(world: World) -> None:
     )
 
 
-GIVING_WAY = (
+_CUSTOM = """
+import numpy as np
+import tensorflow as tf
+
+
+class Strange(keras.layers.Layer):
+    def call(self, x):
+        return {body}
+
+
+def build_model(inputs, options):
+    return keras.ops.sum(Strange()(keras.layers.Dense(4)(inputs.flat_BK)), axis=-1)
+"""
+
+
+def trained_custom(body: str) -> Callable[[World], None]:
+    """A custom model with a layer of this was trained."""
+
+    def spoil(world: World) -> None:
+        world.model_file(_CUSTOM.format(body=body))
+        done("train", "evaluate")(world)
+
+    return spoil
+
+
+ROW_MISTAKES = (
     Case(
-        "init_below_a_file",
-        lambda w: w.write("a", "mine"),
-        ("a", "cannot be written"),
-        ("init", "rows.csv", "--label", "click", "-o", "a/b/new.yaml"),
+        "statistics_is_a_folder",
+        lambda w: (w.write("run/.lock", ""), in_the_way("statistics.json", folder=True)(w)),
+        ("run", "cannot be written"),
+        ANALYZE,
+    ),
+    Case(
+        "file_where_statistics_begin",
+        lambda w: (w.write("run/.lock", ""), in_the_way("vocabularies", folder=False)(w)),
+        ("run", "cannot be written"),
+        ANALYZE,
+    ),
+    Case(
+        "file_where_the_profile_belongs",
+        lambda w: (
+            w.config(features="auto"),
+            w.write("run/.lock", ""),
+            w.write("run/cache/profile", "mine"),
+        ),
+        ("run/cache/profile", "cannot be written"),
+        ANALYZE,
     ),
     Case(
         "cached_rows_damaged",
         _cached_rows_damaged,
         ("part-00000.arrow", "damaged", "Delete the folder 'cache'"),
         ANALYZE,
+    ),
+)
+
+COMMAND_MISTAKES = (
+    *FORGED,
+    Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
+    Case(
+        "manifests_gone",
+        removed("checkpoints/*/manifest.json"),
+        ("step-", "no readable manifest", TRAIN_ANEW),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "manifests_of_another_format",
+        edited("checkpoints/*/manifest.json", version=9),
+        ("step-", "has format 9", TRAIN_ANEW),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "manifests_edited",
+        edited("checkpoints/*/manifest.json", step=7),
+        ("step-", "manifest is damaged", TRAIN_ANEW),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "checkpoint_cut_short",
+        _cut,
+        ("step-", "'rows.bin' is missing or cut short", TRAIN_ANEW),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "checkpoint_flipped",
+        _flip,
+        ("step-", "'dense.bin' is damaged (CRC differs)", TRAIN_ANEW),
+        EXPORT,
+        trained=True,
+    ),
+    Case(
+        "embedding_rows_of_another_model",
+        config_of_another_run(model__embedding_dim=3),
+        ("rows.bin", "another make", "Restore the configuration"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "dense_parameters_of_another_model",
+        config_of_another_run(model__hidden_units=[5]),
+        ("dense.bin", "another make", "Restore the configuration"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_gone",
+        removed("statistics.json"),
+        ("statistics.json", "cannot be read", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_no_json",
+        rewritten("statistics.json", b"{"),
+        ("statistics.json", "is damaged", "ctrpipe analyze"),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "statistics_of_another_form",
+        edited("statistics.json", columns=3),
+        ("statistics.json", "is damaged", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_edited",
+        edited("statistics.json", label_rate=0.9),
+        ("statistics.json", "not as it was written", "ctrpipe analyze"),
+        EXPORT,
+        trained=True,
+    ),
+    Case(
+        "statistics_of_another_version",
+        edited("statistics.json", version=99),
+        ("statistics.json", "has version 99", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "moments_overflow",
+        lambda w: (
+            w.rows([f"{line[0]},{'-' * (n % 2)}1.7e308,a,u" for n, line in enumerate(lines())]),
+            w.config(features=[{"columns": "price", "number": "normalize"}]),
+        ),
+        ("feature 'price'", "moments overflow", "Put clip or log first"),
+    ),
+    Case(
+        "too_many_ids",
+        entry(columns="city", id={"vocabulary": {"oov_buckets": 2**31 - 1}}),
+        ("feature 'city'", "32-bit", "oov_buckets"),
+    ),
+    Case(
+        "too_many_cut_points",
+        entry(columns="price", id={"log_round": {"num_bins": 10**9, "base": 1.0000001}}),
+        ("feature 'price'", "cut points", "fewer bins"),
+    ),
+    Case(
+        "results_of_an_earlier_run",
+        nothing,
+        ("run", "holds the results of an earlier run", "--resume", "--overwrite"),
+        trained=True,
+    ),
+    Case(
+        "data_changed",
+        lambda w: w.rows(lines(seed=1)),
+        ("run", "the data changed since the model was trained", "--overwrite"),
+        EVALUATE,
+        trained=True,
+    ),
+    Case(
+        "plan_edited",
+        edited("preprocessing.json", fields=[]),
+        ("run", "trained with other transforms"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "predict_over_the_data",
+        nothing,
+        ("rows.csv", "is a file that this command reads", "Name another output"),
+        ("predict", "c.yaml", "--data", "rows.csv", "-o", "rows.csv"),
+        trained=True,
+    ),
+    Case(
+        "plan_gone",
+        removed("preprocessing.json"),
+        ("preprocessing.json", "cannot be read", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "plan_of_another_version",
+        edited("preprocessing.json", version=99),
+        ("preprocessing.json", "has version 99", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "vocabulary_without_its_column",
+        vocabulary(word=["a"]),
+        ("vocabularies", "no column 'value'", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "vocabulary_of_other_rows",
+        vocabulary(value=["a", "b"]),
+        ("vocabularies", "2 values, the plan was fitted with 6", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "vocabulary_repeats",
+        vocabulary(value=["a", "b", "c", "d", "e", "a"]),
+        ("vocabularies", "repeats a value", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "no_good_row",
+        lambda w: (
+            config_of_another_run(data__bad_rows="skip", data__max_bad_fraction=1.0)(w),
+            w.write("new.csv", HEADER + ",5,a,u1\n" * 9),
+        ),
+        ("new.csv", "holds no good row"),
+        (*EVALUATE, "--data", "new.csv"),
+        trained=True,
+    ),
+    Case(
+        "init_below_a_file",
+        lambda w: w.write("a", "mine"),
+        ("a", "cannot be written"),
+        ("init", "rows.csv", "--label", "click", "-o", "a/b/new.yaml"),
     ),
     Case(
         "no_memory_for_embeddings",
@@ -501,34 +520,6 @@ GIVING_WAY = (
         ("export", "took longer than", "export.parity_rows"),
         EXPORT,
     ),
-)
-
-_CUSTOM = """
-import numpy as np
-import tensorflow as tf
-
-
-class Strange(keras.layers.Layer):
-    def call(self, x):
-        return {body}
-
-
-def build_model(inputs, options):
-    return keras.ops.sum(Strange()(keras.layers.Dense(4)(inputs.flat_BK)), axis=-1)
-"""
-
-
-def trained_custom(body: str) -> Callable[[World], None]:
-    """A custom model with a layer of this was trained."""
-
-    def spoil(world: World) -> None:
-        world.model_file(_CUSTOM.format(body=body))
-        done("train", "evaluate")(world)
-
-    return spoil
-
-
-MODELS = (
     Case(
         "custom_of_other_inputs",
         returning("keras.ops.sum(keras.layers.Dense(2)(keras.Input((3,))), axis=-1)"),
@@ -556,5 +547,3 @@ MODELS = (
         EXPORT,
     ),
 )
-
-ARTEFACT_CASES = (*CHECKPOINTS, *FORGED, *STATISTICS, *PLANS, *GIVING_WAY, *MODELS)

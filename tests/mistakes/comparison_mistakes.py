@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable
 
-from general_mistakes import Case, nothing
-from spoiled_world import World
+from spoiled_world import Case, World, nothing
 
 COMPARE = ("compare", "a", "b")
 
@@ -44,7 +43,7 @@ def _damaged_predictions(world: World) -> None:
     world.write("b/predictions.parquet", "PAR1")
 
 
-COMPARISON_CASES = (
+COMMAND_MISTAKES = (
     Case("compare_nothing", nothing, ("Missing argument", "ctrpipe compare --help"), ("compare",)),
     Case(
         "compare_one_run",

@@ -4,8 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from general_mistakes import RUN, Case, entry, nothing, setting, text
-from spoiled_world import HEADER, World, lines
+from spoiled_world import HEADER, RUN, Case, World, entry, lines, nothing, setting, text
 
 
 def _bfloat16_on_an_old_processor(world: World) -> None:
@@ -62,15 +61,8 @@ def _weights(weigh: Callable[[int], object]) -> Callable[[World], None]:
     return spoil
 
 
-CONFIG_CASES = (
+CONFIG_MISTAKES = (
     Case("config_is_huge", _huge_config, ("c.yaml", "too large", "data.train")),
-    # Root reads every file whatever its permissions, but nobody the first bytes of this one.
-    Case(
-        "config_unreadable",
-        nothing,
-        ("/proc/self/mem", "cannot be read", "permissions"),
-        ("run", "/proc/self/mem"),
-    ),
     Case("config_too_deep", text("a: " + "[" * 1500), ("c.yaml", "nested too deep")),
     Case("alias_of_itself", text("a: &a [*a]"), ("c.yaml:1", "contains itself")),
     Case("tag_without_meaning", text("name: !mine x"), ("c.yaml:1", "!mine", "no meaning")),
@@ -96,13 +88,6 @@ CONFIG_CASES = (
         setting(train__embeddings={"evict_after": "7 days"}),
         ("train.embeddings.evict_after", "whole number", "7 days"),
     ),
-    Case("no_disk_beyond_the_memory_limit", _no_blocks, ("run", "disk is full", "Free space")),
-    Case(
-        "beyond_the_memory_limit_nothing_can_be_written",
-        _no_files,
-        ("run", "cannot be written", "output"),
-    ),
-    Case("quota_used_up", _quota, ("run", "quota", "Free space")),
     Case(
         "label_not_among_columns",
         lambda w: w.config(data={"train": "rows.csv", "columns": ["click", "price", "city"]}),
@@ -120,36 +105,6 @@ CONFIG_CASES = (
         ("data.weight", "'click' is the label"),
     ),
     Case(
-        "weight_not_in_the_data",
-        setting(data__weight="wieght"),
-        ("data.weight", "wieght"),
-    ),
-    Case(
-        "weight_is_text",
-        setting(data__weight="user"),
-        ("rows.csv, row 2, column 'user'", "not a number: 'u0'", "data.bad_rows: skip"),
-    ),
-    Case(
-        "weight_negative",
-        _weights(lambda number: -5 if number == 7 else 1),
-        ("rows.csv, row 9, column 'weight'", "negative or not finite: '-5'", "from 0 to 1e30"),
-    ),
-    Case(
-        "weight_infinite",
-        _weights(lambda number: "inf" if number == 7 else 1),
-        ("rows.csv, row 9, column 'weight'", "negative or not finite: 'inf'"),
-    ),
-    Case(
-        "weight_missing",
-        _weights(lambda number: "" if number == 7 else 1),
-        ("rows.csv, row 9, column 'weight'", "weight missing"),
-    ),
-    Case(
-        "weights_all_zero",
-        _weights(lambda _: 0),
-        ("train rows", "all weights", "are 0", "data.weight"),
-    ),
-    Case(
         "no_negatives",
         setting(data__sample={"negatives": 0}),
         ("data.sample.negatives", "more than 0"),
@@ -164,18 +119,8 @@ CONFIG_CASES = (
         setting(data__sample=0.1),
         ("data.sample", "expected a mapping"),
     ),
-    Case(
-        "sample_draws_nothing",
-        setting(data__sample={"negatives": 1e-12}),
-        ("data.sample.negatives", "draws none of the training rows of label 0"),
-    ),
     Case("feature_of_text", setting(features=["price"]), ("features[0]", "columns: I1..I13")),
     Case("train_is_a_number", setting(data__train=3), ("data.train", "text or a list of texts")),
-    Case(
-        "bfloat16_on_a_processor_without",
-        _bfloat16_on_an_old_processor,
-        ("c.yaml", "train.precision", "AMX or AVX512-BF16", "auto"),
-    ),
     Case("data_null", setting(data__train=None), ("data.train", "found nothing")),
     Case(
         "boolean_as_number", setting(train__epochs=True), ("train.epochs", "whole number", "true")
@@ -207,11 +152,6 @@ CONFIG_CASES = (
     Case("range_of_two_numbers", entry(columns="A1B1..A2B2"), ("more than one number",)),
     Case("range_of_two_widths", entry(columns="A01..A100"), ("A01..A100", "different widths")),
     Case(
-        "cross_of_a_missing_column",
-        entry(cross=["city", "usr"], id={"hash": {"buckets": 9}}),
-        ("features[0].cross", "no column 'usr'", "did you mean 'user'?"),
-    ),
-    Case(
         "cross_of_one_column",
         entry(cross=["city"], id={"hash": {"buckets": 9}}),
         ("features[0]", "two or more different columns"),
@@ -230,21 +170,6 @@ CONFIG_CASES = (
         "cross_and_columns",
         entry(cross=["city", "user"], columns="city", id={"hash": {"buckets": 9}}),
         ("features[0]", "columns and cross in one entry"),
-    ),
-    Case(
-        "cross_of_a_number_without_id",
-        lambda w: w.config(
-            features=[
-                {"columns": "price", "number": "log"},
-                {"cross": ["city", "price"], "id": {"hash": {"buckets": 9}}},
-            ]
-        ),
-        ("features[1].cross", "'price' is read as a number", "bucketize"),
-    ),
-    Case(
-        "cross_named_like_a_column",
-        entry(cross=["city", "user"], name="price", id={"hash": {"buckets": 9}}),
-        ("features[0].name", "'price' is a column of the data"),
     ),
     Case(
         "name_of_a_column",
@@ -282,16 +207,6 @@ CONFIG_CASES = (
         ("features[0].sequence.weight_delimiter",),
     ),
     Case(
-        "cross_of_a_sequence",
-        lambda w: w.config(
-            features=[
-                {"columns": "city", "sequence": {}, "id": "vocabulary"},
-                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
-            ]
-        ),
-        ("features[1].cross", "'city' is a sequence"),
-    ),
-    Case(
         "vector_of_no_length",
         entry(columns="city", vector={"delimiter": ";"}),
         ("features[0].vector.length", "required"),
@@ -315,21 +230,6 @@ CONFIG_CASES = (
         "vector_bucketized",
         entry(columns="city", vector={"length": 2}, number={"bucketize": {"quantiles": 3}}),
         ("features[0]", "'bucketize' does not make a number of a number"),
-    ),
-    Case(
-        "vector_of_a_missing_column",
-        entry(columns="ctiy", vector={"length": 2}),
-        ("features[0].columns", "no column 'ctiy'", "city"),
-    ),
-    Case(
-        "cross_of_a_vector",
-        lambda w: w.config(
-            features=[
-                {"columns": "city", "vector": {"length": 2}},
-                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
-            ]
-        ),
-        ("features[1].cross", "'city' is a vector"),
     ),
     Case("clip_nothing", entry(columns="price", number={"clip": {}}), ("a minimum, a maximum",)),
     Case(
@@ -393,5 +293,110 @@ CONFIG_CASES = (
         "target_of_another_model",
         setting(model={"target": "city"}),
         ("model.target", "belongs to din"),
+    ),
+)
+
+ROW_MISTAKES = (
+    Case(
+        "weight_not_in_the_data",
+        setting(data__weight="wieght"),
+        ("data.weight", "wieght"),
+    ),
+    Case(
+        "weight_is_text",
+        setting(data__weight="user"),
+        ("rows.csv, row 2, column 'user'", "not a number: 'u0'", "data.bad_rows: skip"),
+    ),
+    Case(
+        "weight_negative",
+        _weights(lambda number: -5 if number == 7 else 1),
+        ("rows.csv, row 9, column 'weight'", "negative or not finite: '-5'", "from 0 to 1e30"),
+    ),
+    Case(
+        "weight_infinite",
+        _weights(lambda number: "inf" if number == 7 else 1),
+        ("rows.csv, row 9, column 'weight'", "negative or not finite: 'inf'"),
+    ),
+    Case(
+        "weight_missing",
+        _weights(lambda number: "" if number == 7 else 1),
+        ("rows.csv, row 9, column 'weight'", "weight missing"),
+    ),
+    Case(
+        "weights_all_zero",
+        _weights(lambda _: 0),
+        ("train rows", "all weights", "are 0", "data.weight"),
+    ),
+    Case(
+        "cross_of_a_missing_column",
+        entry(cross=["city", "usr"], id={"hash": {"buckets": 9}}),
+        ("features[0].cross", "no column 'usr'", "did you mean 'user'?"),
+    ),
+    Case(
+        "cross_of_a_number_without_id",
+        lambda w: w.config(
+            features=[
+                {"columns": "price", "number": "log"},
+                {"cross": ["city", "price"], "id": {"hash": {"buckets": 9}}},
+            ]
+        ),
+        ("features[1].cross", "'price' is read as a number", "bucketize"),
+    ),
+    Case(
+        "cross_named_like_a_column",
+        entry(cross=["city", "user"], name="price", id={"hash": {"buckets": 9}}),
+        ("features[0].name", "'price' is a column of the data"),
+    ),
+    Case(
+        "cross_of_a_sequence",
+        lambda w: w.config(
+            features=[
+                {"columns": "city", "sequence": {}, "id": "vocabulary"},
+                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
+            ]
+        ),
+        ("features[1].cross", "'city' is a sequence"),
+    ),
+    Case(
+        "vector_of_a_missing_column",
+        entry(columns="ctiy", vector={"length": 2}),
+        ("features[0].columns", "no column 'ctiy'", "city"),
+    ),
+    Case(
+        "cross_of_a_vector",
+        lambda w: w.config(
+            features=[
+                {"columns": "city", "vector": {"length": 2}},
+                {"cross": ["city", "user"], "id": {"hash": {"buckets": 9}}},
+            ]
+        ),
+        ("features[1].cross", "'city' is a vector"),
+    ),
+)
+
+COMMAND_MISTAKES = (
+    # Root reads every file whatever its permissions, but nobody the first bytes of this one.
+    Case(
+        "config_unreadable",
+        nothing,
+        ("/proc/self/mem", "cannot be read", "permissions"),
+        ("run", "/proc/self/mem"),
+    ),
+    Case("no_disk_beyond_the_memory_limit", _no_blocks, ("run", "disk is full", "Free space")),
+    Case(
+        "beyond_the_memory_limit_nothing_can_be_written",
+        _no_files,
+        ("run", "cannot be written", "output"),
+    ),
+    Case("quota_used_up", _quota, ("run", "quota", "Free space")),
+    Case(
+        "sample_draws_nothing",
+        setting(data__sample={"negatives": 1e-12}),
+        ("data.sample.negatives", "draws none of the training rows of label 0"),
+    ),
+    Case(
+        "bfloat16_on_a_processor_without",
+        _bfloat16_on_an_old_processor,
+        ("c.yaml", "train.precision", "AMX or AVX512-BF16", "auto"),
     ),
 )

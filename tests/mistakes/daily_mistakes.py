@@ -1,20 +1,23 @@
 """Mistakes in going on from an earlier run."""
 
 from artefact_mistakes import removed
-from general_mistakes import Case, setting
+from spoiled_world import Case, setting
 
-DAILY_CASES = (
-    Case(
-        "init_from_nowhere",
-        setting(train__init_from="gone"),
-        ("train.init_from", "there is no 'gone'"),
-        ("train", "c.yaml"),
-    ),
+ROW_MISTAKES = (
     Case("init_from_nothing", setting(train__init_from=""), ("train.init_from", "no run folder")),
     Case(
         "init_from_for_an_ensemble",
         setting(train__init_from="run", train__ensemble=2),
         ("train.init_from", "trained from the start", "ensemble: 1"),
+    ),
+)
+
+COMMAND_MISTAKES = (
+    Case(
+        "init_from_nowhere",
+        setting(train__init_from="gone"),
+        ("train.init_from", "there is no 'gone'"),
+        ("train", "c.yaml"),
     ),
     Case(
         "init_from_itself",

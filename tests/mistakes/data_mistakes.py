@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from general_mistakes import CHECK, Case, file, setting
-from spoiled_world import HEADER, World, lines
+from spoiled_world import CHECK, HEADER, Case, World, file, lines, setting
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset import compression, encoded, ingest
@@ -93,65 +92,6 @@ def _endless_first_row(world: World) -> None:
     limit = "ctr_pipeline.dataset.text_head._LONGEST_FIRST_RECORD_BYTES"
     world.monkeypatch.setattr(limit, 4 << 20)
     world.write("rows.csv", HEADER + "1,2," + "x" * (4 << 20))
-
-
-DATA_FILES = (
-    # Root reads every file whatever its permissions, but nobody the first bytes of this one.
-    Case(
-        "data_cannot_be_read", setting(data__train="/proc/self/mem"), ("/proc/self/mem", "cannot")
-    ),
-    Case("data_names_nothing", setting(data__train=[]), ("data.train", "names no files", "glob")),
-    Case(
-        "data_named_twice",
-        setting(data__train=["rows.csv", "rows.csv"]),
-        ("data.train", "'rows.csv' is named twice", "once"),
-    ),
-    *(
-        Case(f"data_is_{name}", file("rows.csv", content), ("rows.csv", what, "Convert"))
-        for name, content, what in NOT_TEXT_OR_PARQUET
-    ),
-    Case("data_only_line_ends", file("rows.csv", "\n\n\n"), ("rows.csv", "is empty")),
-    Case(
-        "column_without_a_name",
-        lambda w: w.rows(lines(), header="click,,city,user\n"),
-        ("rows.csv", "column 2 has no name", "header"),
-    ),
-    Case(
-        "header_not_utf8",
-        file("rows.csv", b"click,pr\xffce,city,user\n" + "\n".join(lines()).encode()),
-        ("rows.csv, row 1", "not UTF-8", "Convert"),
-    ),
-    Case(
-        "delimiter_not_ascii",
-        setting(data__delimiter="é"),
-        ("data.delimiter", "'é'", "ASCII"),
-    ),
-    Case(
-        "names_of_a_file_with_header",
-        setting(data__columns=["click", "price", "city", "user"]),
-        ("rows.csv, row 1", "has a header", "Remove data.columns"),
-    ),
-    Case("two_formats", _rows_and_parquet, ("rows.parquet", "rows.csv", "one format")),
-    Case(
-        "parquet_called_csv",
-        _parquet(data__format="csv"),
-        ("rows.parquet", "is Parquet", "data.format: auto"),
-    ),
-    Case(
-        "parquet_with_names",
-        _parquet(data__columns=["click", "price", "city"]),
-        ("rows.parquet", "data.columns"),
-    ),
-    Case("parquet_types_differ", _two_parquets, ("part-2.parquet", "'price'", "part-1.parquet")),
-    Case("parquet_without_rows", _no_parquet_rows, ("rows.parquet", "has no rows")),
-    Case("parquet_floats_as_ids", _float_ids, ("rows.parquet", "'city'", "round_identity")),
-    Case("parquet_pages_damaged", _damaged_pages, ("rows.parquet", "damaged", "again"), CHECK),
-    Case("parquet_damaged_later", _damaged_pages_later, ("part-2.parquet", "damaged", "again")),
-    Case("gz_damaged_later", _damaged_gz_later, ("rows.csv.gz", "damaged", "again")),
-    Case("row_endless", _endless_row(""), ("rows.csv, row 450002", "longer than 1 MiB")),
-    Case("quote_endless", _endless_row('1,2,"'), ("rows.csv, row 450002", "never closed", "quote")),
-    Case("first_row_endless", _endless_first_row, ("rows.csv, row 1", "do not end", "one row")),
-)
 
 
 def _meanwhile(module: object, name: str, event: Callable[[], object]) -> Callable[[World], None]:
@@ -237,33 +177,6 @@ def _big_endian(world: World) -> None:
     world.monkeypatch.setattr(encoded, "sys", SimpleNamespace(byteorder="big"))
 
 
-MEANWHILE = (
-    Case("data_cannot_be_opened", _unopenable, ("rows.csv", "Permission denied", "permissions")),
-    Case(
-        "data_changed_while_read",
-        _meanwhile(ingest, "_check_splits", lambda: os.utime("rows.csv", (1, 1))),
-        ("data", "changed while it was read", "run again"),
-    ),
-    Case("data_gone_while_read", _gone_meanwhile, ("cache/rows.csv", "any more", "run again")),
-    Case(
-        "cache_is_a_file", _cache_is_a_file, ("run/cache/ingested", "cannot be written", "remove")
-    ),
-    Case(
-        "cache_is_a_link",
-        lambda w: (_locked_folder(w), _link_to_nowhere(w)),
-        ("run/cache/ingested", "cannot be written", "remove"),
-    ),
-    Case("disk_full_for_parts", _limit_file_size(4096), ("part-00000.arrow", "larger", "ulimit")),
-    Case("disk_full_for_rows", _full_for_encoded_rows, ("rows.bin", "larger", "ulimit")),
-    Case(
-        "encoded_is_a_folder",
-        lambda w: (_locked_folder(w), _folder_for_rows(w)),
-        ("run/cache/encoded/train", "cannot be written", "remove"),
-    ),
-    Case("big_endian", _big_endian, ("run/cache/encoded", "little-endian", "x86-64")),
-)
-
-
 def _damaged_before_reading(world: World) -> None:
     from ctr_pipeline.pipeline import training_stage
 
@@ -319,37 +232,6 @@ def _logit_overflows(world: World) -> None:
     world.spoil_row(299, "1,1e300,a,u1")
 
 
-SCORING = (
-    Case(
-        "encoded_damaged",
-        _damaged_before_reading,
-        ("run/cache/encoded/valid", "missing or damaged", "Delete"),
-    ),
-    Case(
-        "encoded_cut_while_read",
-        _meanwhile(os, "preadv", _truncate("train")),
-        ("run/cache/encoded/train/rows.bin", "cut short", "run again"),
-    ),
-    Case(
-        "part_damaged",
-        _analyzed(_damage_part),
-        ("run/cache/ingested/train/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
-    ),
-    Case(
-        "part_damaged_for_statistics",
-        _analyzed(_damage_part, _remove_statistics),
-        ("run/cache/ingested/train/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
-        ("analyze", "c.yaml"),
-    ),
-    Case(
-        "part_damaged_late",
-        _part_damaged_late,
-        ("run/cache/ingested/valid/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
-    ),
-    Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
-)
-
-
 def _weighted(text: str) -> Callable[[World], None]:
     """The city of one row is a list of weighted elements."""
 
@@ -398,7 +280,83 @@ def _vectors(elements: pa.Array) -> Callable[[World], None]:
     return spoil
 
 
-LIST_CASES = (
+ROW_MISTAKES = (
+    # Root reads every file whatever its permissions, but nobody the first bytes of this one.
+    Case(
+        "data_cannot_be_read", setting(data__train="/proc/self/mem"), ("/proc/self/mem", "cannot")
+    ),
+    Case("data_names_nothing", setting(data__train=[]), ("data.train", "names no files", "glob")),
+    Case(
+        "data_named_twice",
+        setting(data__train=["rows.csv", "rows.csv"]),
+        ("data.train", "'rows.csv' is named twice", "once"),
+    ),
+    *(
+        Case(f"data_is_{name}", file("rows.csv", content), ("rows.csv", what, "Convert"))
+        for name, content, what in NOT_TEXT_OR_PARQUET
+    ),
+    Case("data_only_line_ends", file("rows.csv", "\n\n\n"), ("rows.csv", "is empty")),
+    Case(
+        "column_without_a_name",
+        lambda w: w.rows(lines(), header="click,,city,user\n"),
+        ("rows.csv", "column 2 has no name", "header"),
+    ),
+    Case(
+        "header_not_utf8",
+        file("rows.csv", b"click,pr\xffce,city,user\n" + "\n".join(lines()).encode()),
+        ("rows.csv, row 1", "not UTF-8", "Convert"),
+    ),
+    Case(
+        "delimiter_not_ascii",
+        setting(data__delimiter="é"),
+        ("data.delimiter", "'é'", "ASCII"),
+    ),
+    Case(
+        "names_of_a_file_with_header",
+        setting(data__columns=["click", "price", "city", "user"]),
+        ("rows.csv, row 1", "has a header", "Remove data.columns"),
+    ),
+    Case("two_formats", _rows_and_parquet, ("rows.parquet", "rows.csv", "one format")),
+    Case(
+        "parquet_called_csv",
+        _parquet(data__format="csv"),
+        ("rows.parquet", "is Parquet", "data.format: auto"),
+    ),
+    Case(
+        "parquet_with_names",
+        _parquet(data__columns=["click", "price", "city"]),
+        ("rows.parquet", "data.columns"),
+    ),
+    Case("parquet_types_differ", _two_parquets, ("part-2.parquet", "'price'", "part-1.parquet")),
+    Case("parquet_without_rows", _no_parquet_rows, ("rows.parquet", "has no rows")),
+    Case("parquet_floats_as_ids", _float_ids, ("rows.parquet", "'city'", "round_identity")),
+    Case("parquet_pages_damaged", _damaged_pages, ("rows.parquet", "damaged", "again"), CHECK),
+    Case("parquet_damaged_later", _damaged_pages_later, ("part-2.parquet", "damaged", "again")),
+    Case("gz_damaged_later", _damaged_gz_later, ("rows.csv.gz", "damaged", "again")),
+    Case("row_endless", _endless_row(""), ("rows.csv, row 450002", "longer than 1 MiB")),
+    Case("quote_endless", _endless_row('1,2,"'), ("rows.csv, row 450002", "never closed", "quote")),
+    Case("first_row_endless", _endless_first_row, ("rows.csv, row 1", "do not end", "one row")),
+    Case("data_cannot_be_opened", _unopenable, ("rows.csv", "Permission denied", "permissions")),
+    Case(
+        "data_changed_while_read",
+        _meanwhile(ingest, "_check_splits", lambda: os.utime("rows.csv", (1, 1))),
+        ("data", "changed while it was read", "run again"),
+    ),
+    Case("data_gone_while_read", _gone_meanwhile, ("cache/rows.csv", "any more", "run again")),
+    Case(
+        "cache_is_a_file", _cache_is_a_file, ("run/cache/ingested", "cannot be written", "remove")
+    ),
+    Case(
+        "cache_is_a_link",
+        lambda w: (_locked_folder(w), _link_to_nowhere(w)),
+        ("run/cache/ingested", "cannot be written", "remove"),
+    ),
+    Case(
+        "part_damaged_for_statistics",
+        _analyzed(_damage_part, _remove_statistics),
+        ("run/cache/ingested/train/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
+        ("analyze", "c.yaml"),
+    ),
     Case(
         "vector_too_long",
         _vector("1|2|3"),
@@ -455,4 +413,34 @@ LIST_CASES = (
     ),
 )
 
-DATA_CASES = (*DATA_FILES, *MEANWHILE, *SCORING, *LIST_CASES)
+COMMAND_MISTAKES = (
+    Case("disk_full_for_parts", _limit_file_size(4096), ("part-00000.arrow", "larger", "ulimit")),
+    Case("disk_full_for_rows", _full_for_encoded_rows, ("rows.bin", "larger", "ulimit")),
+    Case(
+        "encoded_is_a_folder",
+        lambda w: (_locked_folder(w), _folder_for_rows(w)),
+        ("run/cache/encoded/train", "cannot be written", "remove"),
+    ),
+    Case("big_endian", _big_endian, ("run/cache/encoded", "little-endian", "x86-64")),
+    Case(
+        "encoded_damaged",
+        _damaged_before_reading,
+        ("run/cache/encoded/valid", "missing or damaged", "Delete"),
+    ),
+    Case(
+        "encoded_cut_while_read",
+        _meanwhile(os, "preadv", _truncate("train")),
+        ("run/cache/encoded/train/rows.bin", "cut short", "run again"),
+    ),
+    Case(
+        "part_damaged",
+        _analyzed(_damage_part),
+        ("run/cache/ingested/train/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
+    ),
+    Case(
+        "part_damaged_late",
+        _part_damaged_late,
+        ("run/cache/ingested/valid/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
+    ),
+    Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
+)

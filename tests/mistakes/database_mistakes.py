@@ -6,8 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import duckdb
-from general_mistakes import CHECK, PREDICT_AGAIN, Case
-from spoiled_world import World, lines
+from spoiled_world import CHECK, PREDICT_AGAIN, Case, World, lines
 
 SHOP = "duckdb://shop.duckdb/clicks"
 LITE = "sqlite://shop.db/clicks"
@@ -68,14 +67,21 @@ def _half(name: str) -> Callable[[World], None]:
 MANY = changed("UPDATE clicks SET click = 2 WHERE price = 7")
 VIEW = changed("CREATE VIEW seen AS SELECT * FROM clicks")
 
-DATABASE_CASES = (
+
+def changed_in_sqlite(world: World, statement: str) -> None:
+    """The statement ran in SQLite alone."""
+    with closing(sqlite3.connect(world.folder / "shop.db")) as database:
+        database.execute(statement)
+        database.commit()
+
+
+ROW_MISTAKES = (
     Case(
         "duckdb_table_missing",
         databases(data__train="duckdb://shop.duckdb/click"),
         ("shop.duckdb", "no table 'click'", "Did you mean 'clicks'?"),
         CHECK,
     ),
-    Case("sqlite_table_missing", databases(), ("shop.db", "no table 'click'", "'clicks'?"), INIT),
     Case(
         "duckdb_table_ambiguous",
         databases(_schemas),
@@ -162,6 +168,10 @@ DATABASE_CASES = (
         ("data.train", "named twice"),
         CHECK,
     ),
+)
+
+COMMAND_MISTAKES = (
+    Case("sqlite_table_missing", databases(), ("shop.db", "no table 'click'", "'clicks'?"), INIT),
     Case(
         "database_predict_column_missing",
         databases(
@@ -172,10 +182,3 @@ DATABASE_CASES = (
         trained=True,
     ),
 )
-
-
-def changed_in_sqlite(world: World, statement: str) -> None:
-    """The statement ran in SQLite alone."""
-    with closing(sqlite3.connect(world.folder / "shop.db")) as database:
-        database.execute(statement)
-        database.commit()

@@ -1,10 +1,10 @@
 """Mistakes in transforms."""
 
-from general_mistakes import Case, entries, entry
+from spoiled_world import Case, entries, entry
 
 CITY = {"columns": "city", "id": "vocabulary"}
 
-FEATURE_CASES = (
+CONFIG_MISTAKES = (
     Case(
         "entries_that_contradict_each_other",
         lambda w: w.config(
@@ -16,24 +16,9 @@ FEATURE_CASES = (
         ("features[1]", "'city', together with features[0]", "null takes an earlier"),
     ),
     Case(
-        "all_columns_taken_out",
-        lambda w: w.config(features=["auto", {"columns": "*", "number": None, "id": None}]),
-        ("features", "no column can serve as a feature"),
-    ),
-    Case(
         "auto_misspelt",
         lambda w: w.config(features=["atuo", {"columns": "city", "id": "vocabulary"}]),
         ("features[0]", "an entry such as", "'atuo'"),
-    ),
-    Case(
-        "dates_that_are_none",
-        entry(columns="city", id={"datetime": {"parts": ["hour"]}}),
-        ("features", "'city'", "tells a time in the format 'iso'", "epoch_seconds"),
-    ),
-    Case(
-        "dates_of_another_format",
-        entry(columns="user", number={"age": {"at": "2024-01-01", "format": "%d.%m.%Y"}}),
-        ("'user'", "the format '%d.%m.%Y'", "another `format`"),
     ),
     Case(
         "format_of_names",
@@ -49,11 +34,6 @@ FEATURE_CASES = (
         "age_at_no_date",
         entry(columns="city", number={"age": {"at": "yesterday"}}),
         ("'yesterday' is no date", "2024-06-01"),
-    ),
-    Case(
-        "age_of_no_dates",
-        entry(columns="city", number=["age", "standardize"]),
-        ("features", "'city'", "tells a time in the format 'iso'"),
     ),
     Case(
         "age_after_a_transform",
@@ -76,11 +56,6 @@ FEATURE_CASES = (
         ("boundaries[0] is NaN",),
     ),
     Case(
-        "boundary_infinite",
-        entry(columns="price", id={"bucketize": {"boundaries": [0.0, float("inf")]}}),
-        ("price", "boundary inf", "finite"),
-    ),
-    Case(
         "one_interval",
         entry(columns="price", id={"bucketize": {"equal_width": 1}}),
         ("equal_width", "2"),
@@ -89,11 +64,6 @@ FEATURE_CASES = (
         "equal_width_and_quantiles",
         entry(columns="price", id={"bucketize": {"equal_width": 4, "quantiles": 4}}),
         ("exactly one of boundaries, quantiles, equal_width and ln2",),
-    ),
-    Case(
-        "vocabulary_empty",
-        entry(columns="city", id={"vocabulary": {"min_count": 1000}}),
-        ("features[0]", "'city'", "1000 times", "vocabulary is empty", "lower min_count"),
     ),
     Case(
         "target_encode_a_number",
@@ -121,11 +91,6 @@ FEATURE_CASES = (
         ("smoothing", "expected more than 0.0"),
     ),
     Case(
-        "target_encode_infinitely_smoothed",
-        entry(columns="city", number={"target_encode": {"smoothing": float("inf")}}),
-        ("city", "smoothing inf", "finite"),
-    ),
-    Case(
         "target_encode_by_another_order",
         entry(columns="city", number={"target_encode": {"order": "random"}}),
         ("order", "time"),
@@ -139,6 +104,79 @@ FEATURE_CASES = (
         "count_after_a_vocabulary",
         entry(columns="city", id=["vocabulary", "count_encode"]),
         ("nothing can follow it; count_encode does",),
+    ),
+    Case(
+        "share_nothing",
+        entry(columns="city", id="vocabulary", embedding={}),
+        ("features[0].embedding", "says nothing"),
+    ),
+    Case(
+        "embedding_dimension_0",
+        entry(**CITY, embedding={"dimension": 0}),
+        ("features[0].embedding.dimension", "whole number from 1 to 1024, or auto, found 0"),
+    ),
+    Case(
+        "embedding_dimension_a_word",
+        entry(**CITY, embedding={"dimension": "automatic"}),
+        ("features[0].embedding.dimension", "or auto, found 'automatic'"),
+    ),
+    Case(
+        "embedding_optimizer_unknown",
+        entry(**CITY, embedding={"vector": {"optimizer": {"name": "adm", "learning_rate": 1.0}}}),
+        ("features[0].embedding.vector.optimizer.name", "adam"),
+    ),
+    Case(
+        "embedding_l2_negative",
+        entry(**CITY, embedding={"linear": {"l2": {"strength": -1}}}),
+        ("features[0].embedding.linear.l2.strength", "at least 0"),
+    ),
+    Case(
+        "embedding_option_of_train",
+        entry(**CITY, embedding={"linear": {"learning_rate": 0.1}}),
+        ("features[0].embedding.linear", "learning_rate", "unknown key"),
+    ),
+    Case(
+        "share_misspelled",
+        entry(columns="city", id="vocabulary", embedding={"shared": "city"}),
+        ("features[0].embedding", "unknown key", "share"),
+    ),
+)
+
+ROW_MISTAKES = (
+    Case(
+        "all_columns_taken_out",
+        lambda w: w.config(features=["auto", {"columns": "*", "number": None, "id": None}]),
+        ("features", "no column can serve as a feature"),
+    ),
+    Case(
+        "dates_that_are_none",
+        entry(columns="city", id={"datetime": {"parts": ["hour"]}}),
+        ("features", "'city'", "tells a time in the format 'iso'", "epoch_seconds"),
+    ),
+    Case(
+        "dates_of_another_format",
+        entry(columns="user", number={"age": {"at": "2024-01-01", "format": "%d.%m.%Y"}}),
+        ("'user'", "the format '%d.%m.%Y'", "another `format`"),
+    ),
+    Case(
+        "age_of_no_dates",
+        entry(columns="city", number=["age", "standardize"]),
+        ("features", "'city'", "tells a time in the format 'iso'"),
+    ),
+    Case(
+        "boundary_infinite",
+        entry(columns="price", id={"bucketize": {"boundaries": [0.0, float("inf")]}}),
+        ("price", "boundary inf", "finite"),
+    ),
+    Case(
+        "vocabulary_empty",
+        entry(columns="city", id={"vocabulary": {"min_count": 1000}}),
+        ("features[0]", "'city'", "1000 times", "vocabulary is empty", "lower min_count"),
+    ),
+    Case(
+        "target_encode_infinitely_smoothed",
+        entry(columns="city", number={"target_encode": {"smoothing": float("inf")}}),
+        ("city", "smoothing inf", "finite"),
     ),
     Case(
         "share_of_an_unknown_table",
@@ -209,11 +247,6 @@ FEATURE_CASES = (
         ("features[0].embedding.share", "a table is shared by ids", "give an `id`"),
     ),
     Case(
-        "share_nothing",
-        entry(columns="city", id="vocabulary", embedding={}),
-        ("features[0].embedding", "says nothing"),
-    ),
-    Case(
         "embedding_of_a_number",
         entry(columns="price", number="log", embedding={"vector": {"initial_range": 0.1}}),
         ("features[0].embedding", "'price' has no `id`, and so no embedding"),
@@ -229,16 +262,6 @@ FEATURE_CASES = (
             },
         ),
         ("features[1].embedding.vector", "is not what 'city' says", "say it once"),
-    ),
-    Case(
-        "embedding_dimension_0",
-        entry(**CITY, embedding={"dimension": 0}),
-        ("features[0].embedding.dimension", "whole number from 1 to 1024, or auto, found 0"),
-    ),
-    Case(
-        "embedding_dimension_a_word",
-        entry(**CITY, embedding={"dimension": "automatic"}),
-        ("features[0].embedding.dimension", "or auto, found 'automatic'"),
     ),
     Case(
         "embedding_dimension_above_that_of_the_model",
@@ -272,25 +295,5 @@ FEATURE_CASES = (
             },
         ),
         ("features[1].embedding.dimension", "is not what 'city' says", "the table 'city'"),
-    ),
-    Case(
-        "embedding_optimizer_unknown",
-        entry(**CITY, embedding={"vector": {"optimizer": {"name": "adm", "learning_rate": 1.0}}}),
-        ("features[0].embedding.vector.optimizer.name", "adam"),
-    ),
-    Case(
-        "embedding_l2_negative",
-        entry(**CITY, embedding={"linear": {"l2": {"strength": -1}}}),
-        ("features[0].embedding.linear.l2.strength", "at least 0"),
-    ),
-    Case(
-        "embedding_option_of_train",
-        entry(**CITY, embedding={"linear": {"learning_rate": 0.1}}),
-        ("features[0].embedding.linear", "learning_rate", "unknown key"),
-    ),
-    Case(
-        "share_misspelled",
-        entry(columns="city", id="vocabulary", embedding={"shared": "city"}),
-        ("features[0].embedding", "unknown key", "share"),
     ),
 )

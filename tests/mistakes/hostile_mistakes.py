@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from general_mistakes import CHECK, RUN, Case, entry, file, nothing, setting
-from spoiled_world import HEADER, World, lines
+from spoiled_world import CHECK, HEADER, RUN, Case, World, entry, file, lines, nothing, setting
 
 SQL = "'; DROP TABLE value_counts; --"
 
@@ -19,7 +18,7 @@ def _rows(header: str, third: str) -> Callable[[World], None]:
     return spoil
 
 
-HOSTILE_CASES = (
+ROW_MISTAKES = (
     Case("label_like_sql", setting(data__label=SQL), (f"no column '{SQL}'", "data.label")),
     Case(
         "feature_of_two_lines",
@@ -120,13 +119,6 @@ HOSTILE_CASES = (
         ("data.key_columns", "'probability' is what predictions call", "'label' is what"),
     ),
     Case(
-        "predictions_over_the_training_rows",
-        lambda world: world.rows(lines(), "other.csv"),
-        ("rows.csv", "is a file that the model was trained with"),
-        ("predict", "c.yaml", "--data", "other.csv", "--output", "rows.csv", "--overwrite"),
-        trained=True,
-    ),
-    Case(
         "json_lines",
         file("rows.csv", '{"click": 1, "city": "a"}\n' * 9),
         ("rows.csv", "holds JSON", "to_parquet"),
@@ -135,6 +127,16 @@ HOSTILE_CASES = (
         "json_array",
         file("rows.csv", '[\n  {"click": 1, "city": "a"}\n]\n'),
         ("rows.csv", "holds JSON", "to_parquet"),
+    ),
+)
+
+COMMAND_MISTAKES = (
+    Case(
+        "predictions_over_the_training_rows",
+        lambda world: world.rows(lines(), "other.csv"),
+        ("rows.csv", "is a file that the model was trained with"),
+        ("predict", "c.yaml", "--data", "other.csv", "--output", "rows.csv", "--overwrite"),
+        trained=True,
     ),
     Case(
         "init_from_a_stream",

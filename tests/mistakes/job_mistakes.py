@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from general_mistakes import CHECK, Case, nothing, setting
-from spoiled_world import World
+from spoiled_world import CHECK, Case, World, nothing, setting
 
 
 def _runtime(**values: Any) -> Any:
@@ -40,7 +39,36 @@ _NOT_PREPARED = ("run: no job has been prepared here", "ctrpipe run")
 _ADDRESS = "http://127.0.0.1:2379"
 _NO_JOB = ("run: holds no job of several processes", "runtime.mode: processes")
 
-JOB_CONFIGS = (
+
+MEMBER_CASES = (
+    Case("logs_of_one_process", nothing, _NO_JOB, ("logs", "run", "ps-0"), trained=True),
+    Case(
+        "logs_before_members",
+        _empty_job,
+        ("no member 'worker-0'", "No member has started yet"),
+        ("logs", "run", "worker-0"),
+    ),
+    Case(
+        "logs_of_a_member_that_is_none",
+        _job_with_a_log,
+        ("no member 'worker-9'", "did you mean 'worker-0'?", "There are worker-0"),
+        ("logs", "run", "worker-9"),
+    ),
+    Case(
+        "logs_leave_the_folder",
+        _job_with_a_log,
+        ("no member '../job/token'",),
+        ("logs", "run", "../job/token"),
+    ),
+    Case("master_without_job", _runtime(), _NOT_PREPARED, ("master", "--config", "c.yaml")),
+    Case("server_without_job", _runtime(), _NOT_PREPARED, ("ps", *_FIRST)),
+    Case("worker_without_job", _runtime(), _NOT_PREPARED, ("worker", *_FIRST)),
+    Case("worker_without_config", nothing, ("--config",), ("worker",)),
+    Case("worker_without_index", _runtime(), ("--index",), ("worker", "--config", "c.yaml")),
+)
+"""Of commands that have no --json: they write for people, or for as long as a job lasts."""
+
+CONFIG_MISTAKES = (
     Case("workers_backwards", _workers(3, 1), ("runtime.workers.min", "3 is above max 1"), CHECK),
     Case("no_workers", _workers(0, 2), ("runtime.workers.min", "at least 1", "0"), CHECK),
     Case("too_many_workers", _workers(1, 9999), ("runtime.workers.max", "at most 1000"), CHECK),
@@ -116,7 +144,7 @@ JOB_CONFIGS = (
     ),
 )
 
-JOB_COMMANDS = (
+COMMAND_MISTAKES = (
     Case("status_without_run", nothing, ("nowhere", "no such run folder"), ("status", "nowhere")),
     Case("status_without_config", nothing, ("no such config",), ("status", "nowhere.yaml")),
     Case("stop_of_one_process", nothing, _NO_JOB, ("stop", "run"), trained=True),
@@ -154,33 +182,3 @@ JOB_COMMANDS = (
     ),
     Case("scale_without_number", _empty_job, ("one of --workers, --min, --max",), ("scale", "run")),
 )
-
-JOB_CASES = (*JOB_CONFIGS, *JOB_COMMANDS)
-
-MEMBER_CASES = (
-    Case("logs_of_one_process", nothing, _NO_JOB, ("logs", "run", "ps-0"), trained=True),
-    Case(
-        "logs_before_members",
-        _empty_job,
-        ("no member 'worker-0'", "No member has started yet"),
-        ("logs", "run", "worker-0"),
-    ),
-    Case(
-        "logs_of_a_member_that_is_none",
-        _job_with_a_log,
-        ("no member 'worker-9'", "did you mean 'worker-0'?", "There are worker-0"),
-        ("logs", "run", "worker-9"),
-    ),
-    Case(
-        "logs_leave_the_folder",
-        _job_with_a_log,
-        ("no member '../job/token'",),
-        ("logs", "run", "../job/token"),
-    ),
-    Case("master_without_job", _runtime(), _NOT_PREPARED, ("master", "--config", "c.yaml")),
-    Case("server_without_job", _runtime(), _NOT_PREPARED, ("ps", *_FIRST)),
-    Case("worker_without_job", _runtime(), _NOT_PREPARED, ("worker", *_FIRST)),
-    Case("worker_without_config", nothing, ("--config",), ("worker",)),
-    Case("worker_without_index", _runtime(), ("--index",), ("worker", "--config", "c.yaml")),
-)
-"""Of commands that have no --json: they write for people, or for as long as a job lasts."""

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from general_mistakes import CHECK, Case
 from maxcompute_service import ACCESS_ID, ACCESS_KEY, Fault, MaxComputeService, running_service
-from spoiled_world import World
+from spoiled_world import CHECK, Case, World
 
 from ctr_pipeline.dataset.maxcompute import client
 
@@ -71,7 +70,7 @@ def _without_pyodps(world: World) -> None:
     world.monkeypatch.setitem(sys.modules, "odps", None)
 
 
-MAXCOMPUTE_CASES = (
+ROW_MISTAKES = (
     Case(
         "maxcompute_no_credentials",
         environment(ODPS_ACCESS_ID=None, ODPS_ACCESS_KEY=None),
@@ -234,6 +233,9 @@ MAXCOMPUTE_CASES = (
         (TABLE, "has no rows"),
         CHECK,
     ),
+)
+
+COMMAND_MISTAKES = (
     Case(
         "maxcompute_wrong_label",
         there(data__label="price", features=[{"columns": "city", "id": "vocabulary"}]),

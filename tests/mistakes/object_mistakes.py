@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fsspec
-from general_mistakes import CHECK, PREDICT, Case
-from spoiled_world import World
+from spoiled_world import CHECK, PREDICT, Case, World
 
 ROWS = "memory://bucket/rows.csv"
 
@@ -42,7 +41,7 @@ def _without_package(world: World, _store: Any) -> None:
     world.monkeypatch.setitem(sys.modules, "s3fs", None)
 
 
-OBJECT_CASES = (
+ROW_MISTAKES = (
     Case(
         "object_scheme",
         address("s33://bucket/rows.csv"),
@@ -101,6 +100,9 @@ OBJECT_CASES = (
         objects(_without_package, data__train="s3://bucket/rows.csv"),
         ("s3://bucket/rows.csv", "need the package s3fs", "pip install s3fs"),
     ),
+)
+
+COMMAND_MISTAKES = (
     Case(
         "object_to_predict",
         objects(data__train="rows.csv"),

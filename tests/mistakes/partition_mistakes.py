@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from general_mistakes import CHECK, Case
-from spoiled_world import World
+from spoiled_world import CHECK, Case, World
 
 
 def folders(
@@ -35,7 +34,7 @@ def _empty(world: World) -> None:
 
 NO_PARQUET = "is no Parquet file by its name"
 
-PARTITION_CASES = (
+ROW_MISTAKES = (
     Case(
         "partition_and_column",
         folders(lambda world: part(world, "clicks/ds=2/part-1.parquet", ds=["2"] * 300)),

@@ -4,8 +4,7 @@ import io
 from collections.abc import Callable
 
 import pyarrow as pa
-from general_mistakes import CHECK, PREDICT, Case, file, nothing, setting
-from spoiled_world import HEADER, World, lines
+from spoiled_world import CHECK, HEADER, PREDICT, Case, World, file, lines, nothing, setting
 
 from ctr_pipeline.dataset.examples import write_examples
 from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter
@@ -59,7 +58,7 @@ SECOND = WHOLE.index(b"\x04\x03\x02\x01", 1)
 SECOND_CHUNK = f"rows.recordio, chunk 2 at byte {SECOND}"
 COPY = "Copy the file again"
 
-FILES = (
+ROW_MISTAKES = (
     Case("recordio_cut", recordio(WHOLE[:-5]), ("truncated", COPY)),
     Case(
         "recordio_cut_in_a_header", recordio(WHOLE[: SECOND + 9]), (SECOND_CHUNK, "9 of its", COPY)
@@ -90,9 +89,6 @@ FILES = (
         recordio(WHOLE, data__format="csv"),
         ("rows.recordio", "is RecordIO, but data.format is csv"),
     ),
-)
-
-RECORDS = (
     Case("record_unknown", setting(data__record="lines"), ("data.record", "'line'")),
     Case(
         "record_of_csv",
@@ -147,6 +143,9 @@ RECORDS = (
         recordio(examples_file(price=[*["1"] * 299, "dear"])),
         ("rows.recordio, row 300, column 'price'", "not a number: 'dear'"),
     ),
+)
+
+COMMAND_MISTAKES = (
     Case(
         "predict_damaged_recordio",
         file("new.csv", changed(WHOLE, SECOND + 40)),
@@ -154,9 +153,6 @@ RECORDS = (
         PREDICT,
         trained=True,
     ),
-)
-
-CONVERSIONS = (
     Case("convert_nothing", nothing, ("nowhere.csv",), ("convert", "nowhere.csv", "-o", "x.csv")),
     Case(
         "convert_to_no_format",
@@ -226,5 +222,3 @@ CONVERSIONS = (
         "convert_into_a_folder", nothing, (".", "folder"), (*CONVERT[:2], "-o", ".", "--to", "csv")
     ),
 )
-
-RECORDIO_CASES = (*FILES, *RECORDS, *CONVERSIONS)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from general_mistakes import CHECK, Case
-from spoiled_world import World, lines
+from spoiled_world import CHECK, Case, World, lines
 
 SPLITS = ("train", "valid", "test")
 ANALYZE = ("analyze", "c.yaml")
@@ -76,7 +75,7 @@ def _bad_row(world: World) -> None:
     world.rows(rows, "train.csv")
 
 
-SPARK_CASES = (
+ROW_MISTAKES = (
     Case(
         "spark_not_installed",
         spark(_no_pyspark),

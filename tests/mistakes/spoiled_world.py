@@ -1,11 +1,13 @@
-"""A small world of data and config in which one thing goes wrong."""
+"""A small world of data and config in which one thing goes wrong, and a mistake made there."""
 
 import copy
 import hashlib
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,18 @@ def lines(count: int = 300, seed: int = 0) -> list[str]:
         f"{int(chance.random() < 0.4)},{chance.randint(0, 99)},{chance.choice('abcdef')},u{n % 20}"
         for n in range(count)
     ]
+
+
+@contextmanager
+def good_world(folder: Path, monkeypatch: Any) -> Iterator["World"]:
+    """The current folder, with good rows and a good config."""
+    monkeypatch.chdir(folder)
+    world = World(folder, monkeypatch)
+    world.rows(lines())
+    world.config()
+    yield world
+    for cleanup in world.cleanups:
+        cleanup()
 
 
 @dataclass
@@ -102,3 +116,84 @@ class World:
             and path.name not in {"run.log", ".lock", "statistics.json"}
             and "cache" not in path.parts
         }
+
+
+JARGON = ("Traceback", "pydantic", "ArrowInvalid", "duckdb.", "errors.pydantic.dev", "<class")
+RUN = ("run", "c.yaml")
+CHECK = ("check", "c.yaml")
+PREDICT = ("predict", "c.yaml", "--data", "new.csv", "--output", "p.parquet")
+PREDICT_AGAIN = ("predict", "c.yaml", "--data", "rows.csv", "--output", "p.parquet")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mistake.
+
+    Attributes:
+        name: The test's name.
+        spoil: Spoils the world.
+        says: Texts that the message must hold: the place, what is wrong, the remedy.
+        call: The command line.
+        trained: Whether the run folder holds an earlier run.
+    """
+
+    name: str
+    spoil: Callable[[World], object]
+    says: tuple[str, ...]
+    call: tuple[str, ...] = RUN
+    trained: bool = False
+
+    @property
+    def overrides(self) -> list[str]:
+        """What stands after `--set` in the command line."""
+        return [after for word, after in pairwise(self.call) if word == "--set"]
+
+    def check(self, message: str) -> None:
+        """The message is clear: it says what it must, and nothing in the words of a library."""
+        for text in self.says:
+            assert text in message, message
+        assert not [word for word in JARGON if word in message]
+
+
+def nothing(world: World) -> None:
+    """The call itself is wrong."""
+
+
+def text(config: str | bytes) -> Callable[[World], None]:
+    """The config is this text."""
+    return lambda world: world.write("c.yaml", config)
+
+
+def setting(**values: object) -> Callable[[World], None]:
+    """The config has these values."""
+    return lambda world: world.config(**values)
+
+
+def entry(**values: object) -> Callable[[World], None]:
+    """The config has this one feature."""
+    return lambda world: world.config(features=[values])
+
+
+def entries(*features: dict[str, object]) -> Callable[[World], None]:
+    """The config has these features."""
+    return lambda world: world.config(features=list(features))
+
+
+def row(number: int, content: str) -> Callable[[World], None]:
+    """The data has this row."""
+    return lambda world: world.spoil_row(number, content)
+
+
+def file(name: str, content: str | bytes) -> Callable[[World], None]:
+    """There is this file."""
+    return lambda world: world.write(name, content)
+
+
+def model(body: str, name: str = "model.py") -> Callable[[World], None]:
+    """The config has this custom model."""
+    return lambda world: world.model_file(body, name)
+
+
+def returning(value: str) -> Callable[[World], None]:
+    """The custom model returns this."""
+    return model(f"def build_model(inputs, options):\n    return {value}\n")

@@ -1,7 +1,6 @@
 """What users get wrong about tables that belong to no run."""
 
-from general_mistakes import Case, file, nothing
-from spoiled_world import World, lines
+from spoiled_world import Case, World, file, lines, nothing
 
 DRIFT = ("drift", "rows.csv", "new.csv")
 
@@ -19,7 +18,7 @@ def _folder_of_none(world: World) -> None:
     world.rows(lines(), "new.csv")
 
 
-TABLE_CASES = (
+COMMAND_MISTAKES = (
     Case(
         "profile_of_nothing", nothing, ("no such file: 'gone.csv'", "DATA"), ("profile", "gone.csv")
     ),

@@ -4,8 +4,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 
-from general_mistakes import Case, nothing, setting
-from spoiled_world import World
+from spoiled_world import Case, World, nothing, setting
 
 _TUNE = ("tune", "c.yaml")
 _DROPOUT = {"model.dropout": {"low": 0, "high": 0.5}}
@@ -37,25 +36,12 @@ def _model_of_other_features(world: World) -> None:
     world.config(tune={"space": _DROPOUT}, data__missing_values=["none"])
 
 
-TUNE_CASES = (
-    Case("tune_without_section", nothing, ("c.yaml: tune", "needs a section", "low: 1e-4"), _TUNE),
-    Case(
-        "tune_without_space",
-        setting(tune={"trials": 3}),
-        ("tune.space", "is required and not given"),
-        _TUNE,
-    ),
+CONFIG_MISTAKES = (
     Case("tune_empty_space", setting(tune={"space": {}}), ("tune.space", "at least 1"), _TUNE),
     Case(
         "tune_unknown_key",
         _key("train.optimizer.learning_rat", low=1, high=2),
         ("c.yaml:", "unknown key", "did you mean 'train.optimizer.learning_rate'"),
-        _TUNE,
-    ),
-    Case(
-        "tune_key_of_the_data",
-        _key("data.split.valid", low=0.1, high=0.2),
-        ("data.split.valid", "share the prepared rows"),
         _TUNE,
     ),
     Case(
@@ -76,6 +62,30 @@ TUNE_CASES = (
         _TUNE,
     ),
     Case(
+        "tune_the_size_of_an_ensemble",
+        _key("train.ensemble", low=1, high=3),
+        ("train.ensemble", "one model"),
+        _TUNE,
+    ),
+    # The other commands say what is wrong with a search, too: they read the same config.
+    Case("space_of_a_run", _space(low=2, high=1), ("tune.space.model.dropout", "not below")),
+)
+
+COMMAND_MISTAKES = (
+    Case("tune_without_section", nothing, ("c.yaml: tune", "needs a section", "low: 1e-4"), _TUNE),
+    Case(
+        "tune_without_space",
+        setting(tune={"trials": 3}),
+        ("tune.space", "is required and not given"),
+        _TUNE,
+    ),
+    Case(
+        "tune_key_of_the_data",
+        _key("data.split.valid", low=0.1, high=0.2),
+        ("data.split.valid", "share the prepared rows"),
+        _TUNE,
+    ),
+    Case(
         "tune_in_processes",
         setting(tune={"space": _DROPOUT}, runtime={"mode": "processes"}),
         ("runtime.mode", "--set runtime.mode=local"),
@@ -87,12 +97,6 @@ TUNE_CASES = (
         ("train.ensemble", "--set train.ensemble=1"),
         _TUNE,
     ),
-    Case(
-        "tune_the_size_of_an_ensemble",
-        _key("train.ensemble", low=1, high=3),
-        ("train.ensemble", "one model"),
-        _TUNE,
-    ),
     Case("tune_without_optuna", _without_optuna, ("Optuna", "ctrpipe[tune]"), _TUNE),
     Case("tune_beside_a_search", _earlier_search, ("earlier search", "--resume"), _TUNE),
     Case(
@@ -102,6 +106,4 @@ TUNE_CASES = (
         _TUNE,
         trained=True,
     ),
-    # The other commands say what is wrong with a search, too: they read the same config.
-    Case("space_of_a_run", _space(low=2, high=1), ("tune.space.model.dropout", "not below")),
 )

@@ -1,0 +1,45 @@
+"""Whatever is wrong in a config is one error with the place, the key and the remedy."""
+
+from pathlib import Path
+
+import config_mistakes
+import feature_mistakes
+import general_mistakes
+import job_mistakes
+import pytest
+import tune_mistakes
+from spoiled_world import Case, good_world
+
+from ctr_pipeline.config import load_config
+from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.pipeline.header import find_header
+
+MISTAKES = (
+    *general_mistakes.CONFIG_MISTAKES,
+    *config_mistakes.CONFIG_MISTAKES,
+    *feature_mistakes.CONFIG_MISTAKES,
+    *job_mistakes.CONFIG_MISTAKES,
+    *tune_mistakes.CONFIG_MISTAKES,
+)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    with good_world(tmp_path, monkeypatch) as world:
+        yield world
+
+
+@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case.name)
+def test_mistake_is_refused_with_its_place(case: Case, world):
+    case.spoil(world)
+
+    with pytest.raises(ConfigError) as raised:
+        load_config(
+            Path("c.yaml"), case.overrides, check_model=check_model, find_header=find_header
+        )
+
+    case.check(str(raised.value))
+    places = ("c.yaml", "--set")
+    assert all(problem.place.startswith(places) for problem in raised.value.problems)
+    assert all(problem.message for problem in raised.value.problems)

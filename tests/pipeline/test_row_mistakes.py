@@ -1,0 +1,69 @@
+"""What is wrong with rows, or with a config for these rows, is one clear error."""
+
+from pathlib import Path
+
+import artefact_mistakes
+import config_mistakes
+import daily_mistakes
+import data_mistakes
+import database_mistakes
+import feature_mistakes
+import general_mistakes
+import hostile_mistakes
+import maxcompute_mistakes
+import object_mistakes
+import partition_mistakes
+import pytest
+import recordio_mistakes
+import spark_mistakes
+from spoiled_world import Case, good_world
+
+from ctr_pipeline.config import load_config
+from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.pipeline import analyze, check_config
+from ctr_pipeline.pipeline.header import find_header
+from ctr_pipeline.progress import SilentProgress
+
+MISTAKES = (
+    *general_mistakes.ROW_MISTAKES,
+    *config_mistakes.ROW_MISTAKES,
+    *feature_mistakes.ROW_MISTAKES,
+    *hostile_mistakes.ROW_MISTAKES,
+    *data_mistakes.ROW_MISTAKES,
+    *artefact_mistakes.ROW_MISTAKES,
+    *maxcompute_mistakes.ROW_MISTAKES,
+    *recordio_mistakes.ROW_MISTAKES,
+    *object_mistakes.ROW_MISTAKES,
+    *partition_mistakes.ROW_MISTAKES,
+    *database_mistakes.ROW_MISTAKES,
+    *spark_mistakes.ROW_MISTAKES,
+    *daily_mistakes.ROW_MISTAKES,
+)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    with good_world(tmp_path, monkeypatch) as world:
+        yield world
+
+
+@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case.name)
+def test_mistake_is_refused_and_spoils_nothing(case: Case, world):
+    case.spoil(world)
+    before = world.contents()
+    read = check_config if case.call[0] == "check" else analyze
+
+    with pytest.raises(CtrPipelineError) as raised:
+        read(
+            load_config(
+                Path("c.yaml"), case.overrides, check_model=check_model, find_header=find_header
+            ),
+            progress=SilentProgress(),
+        )
+
+    case.check(str(raised.value))
+    world.monkeypatch.undo()
+    after = world.contents()
+    assert {name: after.get(name) for name in before} == before
+    assert not [name for name in after if name.endswith(".tmp")]
