@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import odps
 import pyarrow as pa
 from maxcompute_service import ACCESS_ID, ACCESS_KEY, Fault, MaxComputeService, running_service
 from spoiled_world import CHECK, Case, World
@@ -65,6 +66,14 @@ def fault(match: str, status: int, code: str, message: str = "", times: int = 9)
     return there(lambda service: service.faults.append(Fault(match, status, code, message, times)))
 
 
+def _nobody_listens(world: World) -> None:
+    environment(ODPS_ENDPOINT="http://127.0.0.1:9/api")(world)
+    # PyODPS itself tries again, and waits longer each time.
+    retry_times = odps.options.retry_times
+    odps.options.retry_times = 0
+    world.cleanups.append(lambda: setattr(odps.options, "retry_times", retry_times))
+
+
 def _without_pyodps(world: World) -> None:
     there()(world)
     world.monkeypatch.setitem(sys.modules, "odps", None)
@@ -97,7 +106,7 @@ ROW_MISTAKES = (
     ),
     Case(
         "maxcompute_no_service",
-        environment(ODPS_ENDPOINT="http://127.0.0.1:9/api"),
+        _nobody_listens,
         ("MaxCompute does not answer", "Check ODPS_ENDPOINT"),
         CHECK,
     ),
