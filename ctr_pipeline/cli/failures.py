@@ -1,7 +1,7 @@
-"""What ends a command, as an exit code and as words: the one place where errors become either.
+"""How a command ends: the one place that turns errors into messages and exit codes.
 
-0 done; 1 the user can mend it; 3 a bug; 73 no more threads; 75 try again; 130 and 143 stopped by
-Ctrl-C or SIGTERM.
+0: done; 1: an error that the user can mend; 3: a bug; 73: no more threads; 75: try again;
+130 and 143: stopped by Ctrl-C or SIGTERM.
 """
 
 import errno
@@ -34,11 +34,11 @@ _MENDABLE = {
     errno.EROFS: "Choose a place that can be written",
     errno.EMFILE: "Raise the limit on open files: ulimit -n 4096",
 }
-"""System errors that are the user's to mend wherever they appear."""
+"""Remedies for system errors that the user can mend, wherever they occur."""
 
 
 def exit_code_of(action: Callable[[], int | None], session: CommandSession) -> int:
-    """Performs a command and tells how it ended."""
+    """Runs a command, prints how it failed, and returns the exit code."""
     try:
         with handle_signals():
             return action() or 0
@@ -53,7 +53,7 @@ def exit_code_of(action: Callable[[], int | None], session: CommandSession) -> i
     except Abort:
         return _fail(session, CtrPipelineError("aborted"), EXIT_USER)
     except BrokenPipeError:
-        # Whoever read our output has left, as `head` does; nobody is there to be told.
+        # The reader of the output has closed it, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_USER
     except Exception as error:  # noqa: BLE001  the last line of defence: everything else is a bug
@@ -109,7 +109,7 @@ def _usage_error(error: TyperException) -> CtrPipelineError:
 
 def _interrupted(number: int, exit_code: int, session: CommandSession) -> int:
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    hint = f"; '{session.resume_command}' goes on from here" if session.resume_command else ""
+    hint = f"; '{session.resume_command}' continues from here" if session.resume_command else ""
     _print_message(f"stopped by {name}{hint}")
     if session.as_json:
         payload = {"type": "Interrupted", "message": f"stopped by {name}"}
@@ -137,7 +137,7 @@ def _write_traceback(error: Exception, run_folder: Path | None) -> Path:
             with open(log, "a", encoding="utf-8", opener=not_through_links) as file:
                 file.write(text)
         except OSError:
-            # The folder may be what is broken; the temporary folder is tried instead.
+            # The folder itself may be broken; the temporary folder is tried next.
             pass
         else:
             return log
@@ -148,7 +148,7 @@ def _write_traceback(error: Exception, run_folder: Path | None) -> Path:
 
 
 def _print_message(text: str) -> None:
-    """A message for a person on stderr; the word `error` in red on a terminal."""
+    """Prints a message to stderr; on a terminal, the word `error` is red."""
     if sys.stderr.isatty() and "NO_COLOR" not in os.environ and text.startswith("error:"):
         text = f"\x1b[1;31merror:\x1b[0m{text.removeprefix('error:')}"
     sys.stderr.write(text + "\n")

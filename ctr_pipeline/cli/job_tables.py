@@ -1,4 +1,4 @@
-"""A job in several processes as a person reads it."""
+"""Shows a job of several processes on a terminal."""
 
 import datetime
 import time
@@ -28,13 +28,13 @@ _BAD = frozenset({"silent", "ended", "backing off", "failed"})
 
 
 def print_status(view: "JobView", run: "RunStatus") -> None:
-    """Progress, members and what happened last."""
+    """Prints progress, members and the last events."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     console.print(_render_job(view, run, time.time()))
     if view.traceback:
-        console.print(f"\n[red]What the failed member wrote last[/]\n{escape(view.traceback)}")
+        console.print(f"\n[red]Last output of the failed member[/]\n{escape(view.traceback)}")
 
 
 def _render_job(view: "JobView", run: "RunStatus", now: float) -> RenderableType:
@@ -130,7 +130,7 @@ def _render_members(members: "Sequence[MemberView]") -> Table:
 
 
 def _format_figures(member: "MemberView") -> tuple[str, str, str]:
-    """Memory, speed and rows held; a dash where nobody knows, nothing where there is no such."""
+    """Memory, speed and rows held; a dash where unknown, nothing where it does not apply."""
     stats, is_worker, is_server = member.stats, member.role == "worker", member.role == "ps"
     if stats is None or not stats.rss_bytes:
         # It has not said anything of itself yet: every process holds some memory.
@@ -143,14 +143,14 @@ def _format_figures(member: "MemberView") -> tuple[str, str, str]:
 
 
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
-    table = facts_table("What happened last", style="dim")
+    table = facts_table("Last events", style="dim")
     for event in events:
         table.add_row(_format_time(event.time, now), escape(describe_event(event)))
     return table
 
 
 def _format_time(when: float, now: float) -> str:
-    """The time of day, with the date if it is not of the last day."""
+    """The time of day; with the date if more than a day ago."""
     local = datetime.datetime.fromtimestamp(when).astimezone()
     return f"{local:%H:%M:%S}" if now - when < 86_400 else f"{local:%Y-%m-%d %H:%M:%S}"
 

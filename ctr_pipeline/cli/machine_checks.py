@@ -1,6 +1,6 @@
-"""What a machine offers and lacks, each finding with what to do about it.
+"""Checks whether a machine can run everything, and what to do about what it cannot.
 
-The reading of the machine is in `_probe_*`; the judging functions are pure and take what was read.
+`_probe_…` functions read the machine; `judge_…` functions are pure and take what was read.
 """
 
 import os
@@ -43,13 +43,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: What was looked at.
-        verdict: How well it works.
-        found: What was found.
-        remedy: What to do about it; empty if nothing.
+        remedy: What to do; empty if it works.
     """
 
     name: str
@@ -59,7 +56,7 @@ class Finding:
 
 
 def check_machine(progress: Progress) -> list[Finding]:
-    """Looks at everything a run needs; nothing is changed but small files in caches."""
+    """Checks everything that a run needs; changes nothing but small files in caches."""
     folder = Path.cwd()
     limit = cgroup_memory_limit()
     findings = [
@@ -89,7 +86,7 @@ def judge_python(version: tuple[int, ...], text: str) -> Finding:
 
 
 def judge_packages(versions: Mapping[str, str | None]) -> Finding:
-    """Every package that a run imports must be there."""
+    """Every package that a run imports must be installed."""
     absent = [name for name, version in versions.items() if version is None]
     if absent:
         remedy = f"Run: pip install {' '.join(absent)}"
@@ -99,7 +96,7 @@ def judge_packages(versions: Mapping[str, str | None]) -> Finding:
 
 
 def judge_cores(available: int, quota: float | None) -> Finding:
-    """Cores this process may use, and the container's quota if it has one."""
+    """Two cores or more are good; a container may have a quota."""
     usable = available if quota is None else min(float(available), quota)
     found = f"{available}" + ("" if quota is None else f", the container may use {quota:g}")
     if usable < 2:
@@ -129,12 +126,12 @@ def judge_disk(folder: Path, free: int) -> Finding:
 
 
 def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | None) -> Finding:
-    """Whether tables can be read; nothing fails where nobody has set MaxCompute up.
+    """MaxCompute need not be set up; if it is, its service must answer.
 
     Args:
-        is_set_up: Whether any of its variables is there.
-        missing: Those that are not.
-        failure: What went wrong when the service was asked; None if it answered.
+        is_set_up: Whether any of its environment variables is set.
+        missing: Variables that are not set.
+        failure: Why the service could not be used; None if it answered.
     """
     if not is_set_up:
         return Finding("MaxCompute", Verdict.WORKS, "not set up; needed for odps:// tables only")
@@ -147,7 +144,7 @@ def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | Non
 
 
 def judge_folder(name: str, folder: Path) -> Finding:
-    """Whether files can be made in `folder`."""
+    """Files can be created in `folder`."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return Finding(name, Verdict.WORKS, f"{folder} can be written")
@@ -227,7 +224,7 @@ def _probe_tensorflow() -> Finding:
 
 
 def _run_python(program: str) -> tuple[str | None, float]:
-    """What went wrong in a fresh interpreter, or None; and the seconds it took."""
+    """Runs a program in a new interpreter: its error, if it failed, and the seconds it took."""
     start = time.monotonic()
     try:
         done = subprocess.run(  # noqa: S603  our own interpreter with our own program

@@ -84,26 +84,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: Of the command line, without the program's name; None reads them from the system.
+        arguments: Those after the program's name; None: those of this process.
 
     Returns:
         The exit code.
     """
     set_up_libraries()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Known before parsing, so that a usage error is told as JSON too.
+    # Set before parsing, so that a usage error is printed as JSON too.
     session = CommandSession(as_json="--json" in given)
     return exit_code_of(lambda: _invoke(given, session), session)
 
 
 def set_up_libraries() -> None:
-    """Tells libraries that are imported later how to behave, unless the user has."""
-    # TensorFlow's own chatter is about its build, not about the user's work.
+    """Sets environment variables for libraries that are imported later, if the user has not."""
+    # TensorFlow logs about its build, which is of no use to the user.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     # Everything runs on CPUs; TensorFlow would put a model on a GPU that it finds.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-    # gRPC's own log says less than our messages about the same.
+    # Our own messages say more than gRPC's log does.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -117,13 +117,13 @@ def _invoke(arguments: list[str], session: CommandSession) -> int:
         _suggest_command(arguments, error)
         raise
     if code == Interrupted(signal.SIGINT).exit_code:
-        # Typer's word for a KeyboardInterrupt.
+        # Typer turns a KeyboardInterrupt into this exit code.
         raise Interrupted(signal.SIGINT)
     return code if isinstance(code, int) else 0
 
 
 def _suggest_command(arguments: Sequence[str], error: TyperException) -> None:
-    """Adds the nearest subcommand to the message about one that does not exist."""
+    """Names the closest subcommand in the message about one that does not exist."""
     name = next((word for word in arguments if not word.startswith("-")), "")
     if name in COMMANDS or not error.message.startswith("No such command"):
         return

@@ -1,4 +1,4 @@
-"""Foreign texts in what Rich prints: names of columns, values, paths."""
+"""Escapes texts from data (names of columns, values, paths) for Rich."""
 
 from rich import markup
 
@@ -6,5 +6,5 @@ from ctr_pipeline.reporting.formats import visible_text
 
 
 def escape(text: str) -> str:
-    """The text as it stands, of which neither Rich nor the terminal obeys anything."""
+    """The text as neither Rich nor the terminal interprets it."""
     return markup.escape(visible_text(text))

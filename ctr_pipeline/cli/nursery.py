@@ -1,4 +1,4 @@
-"""The process that workers are forked from; the launcher starts it as a module."""
+"""The process that forks workers; the launcher starts this module."""
 
 import sys
 

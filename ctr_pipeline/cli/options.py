@@ -82,7 +82,7 @@ Columns = Annotated[
 
 
 def split_columns(columns: str | None) -> tuple[str, ...] | None:
-    """The names in the text of `--columns`."""
+    """Splits the value of `--columns` into names."""
     return tuple(name.strip() for name in columns.split(",")) if columns else None
 
 
@@ -124,4 +124,4 @@ WaitForMaster = Annotated[
     ),
 ]
 Incarnation = Annotated[str | None, typer.Option(hidden=True)]
-"""Name that the launcher gives a process."""
+"""The launcher names each process that it starts."""

@@ -1,8 +1,7 @@
-"""The command line as a process of its own, and how that ends.
+"""Runs the command line as a process and ends the process quickly.
 
-Python takes itself apart when a process ends: it empties every module and looks for cycles in what
-is left. With TensorFlow and DuckDB loaded that takes a second, for memory that the system takes
-back at once.
+When a process ends, Python empties every module and looks for cycles. With TensorFlow and DuckDB
+loaded, that takes a second, although the system frees all memory at once anyway.
 """
 
 import atexit
@@ -14,12 +13,12 @@ from typing import NoReturn
 def run_process() -> NoReturn:
     """Runs the command of the system's arguments and ends the process with its exit code.
 
-    Threads are waited for, what was registered with `atexit` runs, and the standard streams are
-    flushed, as ever; then the process is over.
+    As always, Python first waits for threads, calls what was registered with `atexit` and flushes
+    the standard streams.
     """
     _replace_closed_streams()
     codes: list[int] = []
-    # Functions run in the reverse order of their registration: this one is to be the last.
+    # Functions are called in the reverse order of registration, so this one is the last.
     atexit.register(_end, codes)
     from ctr_pipeline.cli.main import main
 
@@ -28,9 +27,9 @@ def run_process() -> NoReturn:
 
 
 def _replace_closed_streams() -> None:
-    """Leads standard streams nowhere that were closed when the process began, as by `2>&-`.
+    """Opens /dev/null in place of standard streams that the caller closed, as by `2>&-`.
 
-    Python has None in their place, and the next file that is opened takes the number of one.
+    Python has None in their place, and the next file that is opened would get their number.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -41,11 +40,11 @@ def _replace_closed_streams() -> None:
 def _end(codes: list[int]) -> None:
     try:
         for stream in (sys.stdout, sys.stderr):
-            # As Python does, which asks nothing of a stream that is absent or closed.
+            # Like Python, skip streams that are absent or closed.
             if stream is not None and not stream.closed:
                 stream.flush()
     except OSError:
-        # Nobody takes what is left to say: Python has its own words and exit code for that.
+        # The output has no reader: Python has a message and an exit code for that.
         return
     if codes:
         os._exit(codes[0])

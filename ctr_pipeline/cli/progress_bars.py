@@ -1,4 +1,4 @@
-"""Progress as bars on a terminal: one a piece of work, with rate and time left."""
+"""Progress bars on a terminal: one per task, with its rate and the time left."""
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -14,7 +14,7 @@ from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 
 
 class _AmountColumn(ProgressColumn):
-    """`45 % · 12,300 rows/s · 7.2 s left`, or what of that is known."""
+    """`45 % · 12,300 rows/s · 7.2 s left`, as far as known."""
 
     def render(self, task: Task) -> Text:
         """The text beside the bar."""

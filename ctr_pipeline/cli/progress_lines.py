@@ -1,4 +1,4 @@
-"""Progress as plain lines, for logs and pipes: soon, every ten seconds, at the end."""
+"""Progress as plain lines, for logs and pipes: after a moment, every ten seconds, at the end."""
 
 import logging
 import sys
@@ -23,7 +23,7 @@ class LineProgress:
     Args:
         stream: Where lines go; None is stderr.
         clock: Seconds, monotonic.
-        heartbeat: Whether a thread writes the periodic lines; otherwise whoever calls `beat` does.
+        heartbeat: A thread writes the periodic lines; otherwise the caller calls `beat`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LineProgress:
         self._is_beating = False
 
     def task(self, name: str, *, total: int | None, unit: str = "rows") -> "LineTask":
-        """Says that `name` has begun, once it takes longer than a moment."""
+        """Starts a task; a line announces it once it has taken longer than a moment."""
         task = LineTask(self, name, total=total, unit=unit, clock=self._clock)
         with self._lock:
             self._open.append(task)
@@ -57,7 +57,7 @@ class LineProgress:
         stream.flush()
 
     def board(self, lines: Sequence[str]) -> None:
-        """Nothing: lines that change have no place in a log."""
+        """Does nothing: a log cannot replace lines."""
 
     def beat(self) -> None:
         """Writes a line for the innermost task, if one is due."""
@@ -75,7 +75,7 @@ class LineProgress:
                 self._is_beating = False
 
     def _start_beating(self) -> None:
-        """Begins with the periodic lines; where no thread is to be had, with the next task."""
+        """Starts the thread of the periodic lines; if no thread is left, the next task tries."""
         stop = threading.Event()
         try:
             threading.Thread(target=self._beat_until, args=(stop,), daemon=True).start()
@@ -92,7 +92,7 @@ class LineProgress:
 
 
 class LineTask:
-    """One piece of work that `LineProgress` tells about."""
+    """One task of a `LineProgress`."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class LineTask:
         self._clock = clock
         self._done = 0
         self._note = ""
-        self._is_told = False
+        self._is_announced = False
         self._start = self._last = clock()
 
     def advance(self, amount: int) -> None:
@@ -118,14 +118,14 @@ class LineTask:
         self._done += amount
 
     def note(self, text: str) -> None:
-        """Shown in the next line."""
+        """Shows `text` in the next line."""
         self._note = text
 
     def beat(self) -> None:
-        """Writes a line if it has gone on for a moment, or the last one is an interval ago."""
+        """Writes a line once the task has taken a moment, and then once per interval."""
         now = self._clock()
-        if not self._is_told and now - self._start >= QUIET_SECONDS:
-            self._is_told = True
+        if not self._is_announced and now - self._start >= QUIET_SECONDS:
+            self._is_announced = True
             if now - self._start < INTERVAL_SECONDS:
                 known = self._total is not None
                 amount = f" ({format_amount(self._total or 0, self._unit)})" if known else ""
@@ -188,7 +188,7 @@ def format_amount(amount: float, unit: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as people say it: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """A duration for people: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

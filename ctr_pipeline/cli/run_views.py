@@ -1,4 +1,4 @@
-"""Several runs as a person reads them on a terminal."""
+"""Shows runs on a terminal."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ _KEYS_SHOWN = 40
 
 
 def print_comparison(result: "ComparisonResult") -> None:
-    """Test figures, what training took, and the keys that differ; a line a run."""
+    """Prints test metrics, training times and the keys that differ, one line per run."""
     console = make_console()
     views = result.views
     figures = Table(title="Test rows", title_justify="left")
@@ -63,7 +63,7 @@ def print_comparison(result: "ComparisonResult") -> None:
 
 
 def print_run_status(run: "RunStatus") -> None:
-    """What a run in one process does now, or how it ended."""
+    """Prints what a run in one process does now, or how it ended."""
     table = facts_table(escape(run.name or str(run.folder)))
     table.add_row("state", f"[{_STATES.get(run.state, 'yellow')}]{run.state}[/]")
     add_session_rows(table, run)
@@ -79,12 +79,10 @@ def print_run_status(run: "RunStatus") -> None:
 
 
 def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
-    """The command that works on a run, its stage and its process; why it ended; how to go on.
+    """Adds the command that works on a run, its stage and process, why it ended, how to resume.
 
     Args:
-        table: Of names and texts.
-        run: Which.
-        why: What is known better than the session does; empty if nothing.
+        why: Why the run ended, if known better than from the session; empty otherwise.
     """
     last, now = run.last, datetime.now(UTC)
     why = why or ("" if last is None else last.reason)
@@ -105,16 +103,16 @@ def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
     if last.ended is not None:
         process += f"; it ended {_format_moment(last.seen, now)}"
     elif run.alive is None:
-        process += f"; nothing was heard of it since {_format_moment(last.seen, now)}"
+        process += f"; last heard from at {_format_moment(last.seen, now)}"
     elif not run.alive:
-        process += f"; it is gone, last heard of {_format_moment(last.seen, now)}"
+        process += f"; it is gone, last heard from at {_format_moment(last.seen, now)}"
     table.add_row("process", process)
     if run.resume is not None:
         table.add_row("resume with", escape(run.resume))
 
 
 def _format_moment(when: datetime, now: datetime) -> str:
-    """The time of day, with the date if it is not of the last day, and how long ago."""
+    """The time of day and how long ago; the date instead if more than a day ago."""
     local, seconds = when.astimezone(), max(0.0, (now - when).total_seconds())
     is_recent = seconds < 86_400
     time = f"{local:%H:%M:%S}" if is_recent else f"{local:%Y-%m-%d %H:%M:%S}"
@@ -122,10 +120,10 @@ def _format_moment(when: datetime, now: datetime) -> str:
 
 
 def print_runs(runs: "Sequence[ListedRun]", folder: Path) -> None:
-    """A line a run."""
+    """Prints one line per run."""
     console = make_console()
     if not runs:
-        console.print(f"No run lies in {escape(str(folder))}", soft_wrap=True)
+        console.print(f"There are no runs in {escape(str(folder))}", soft_wrap=True)
         return
     table = Table()
     table.add_column("run", style="cyan", overflow="fold")

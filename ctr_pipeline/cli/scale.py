@@ -67,10 +67,10 @@ def scale(
         max_workers=most,
         parameter_servers=servers,
     )
-    told = [f"{format_wanted(wanted, 'worker')} from now on"]
+    lines = [f"{format_wanted(wanted, 'worker')} from now on"]
     if servers is not None:
-        told.append(
-            f"{format_wanted(servers, 'parameter server')}; 'ctrpipe status' tells of moves"
+        lines.append(
+            f"{format_wanted(servers, 'parameter server')}; 'ctrpipe status' shows the moves"
         )
     session.show(
         {
@@ -78,10 +78,10 @@ def scale(
             "workers_wanted": wanted,
             "parameter_servers_wanted": servers,
         },
-        lambda: typer.echo("\n".join(told)),
+        lambda: typer.echo("\n".join(lines)),
     )
 
 
 def format_wanted(number: int, what: str) -> str:
-    """How many of something are wanted, with the verb."""
+    """`1 worker is wanted`, `2 workers are wanted`."""
     return f"{number} {what}{' is' if number == 1 else 's are'} wanted"

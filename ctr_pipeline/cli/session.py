@@ -1,4 +1,4 @@
-"""One call of the command line: how much it says, where results go, which config it works on."""
+"""One call of the command line: how much it prints, as text or JSON, and its config."""
 
 import json
 import logging
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class CommandSession:
-    """What the options before and after the subcommand say together.
+    """The settings of one call, from options before and after the subcommand.
 
     Attributes:
-        verbosity: 0: warnings; 1: what happens; 2: everything.
-        quiet: No progress and no notes; results and errors only.
-        as_json: One JSON object on stdout instead of text.
-        run_folder: Known once the config is read; a bug's traceback goes to its log.
-        resume_command: What continues the work after an interruption, where that is possible.
+        verbosity: 0: log warnings; 1: information; 2: everything.
+        quiet: Print results and errors only.
+        as_json: Print one JSON object to stdout instead of text.
+        run_folder: Set once the config is read; the traceback of a bug goes to its log.
+        resume_command: Continues the work after an interruption; None if nothing can.
     """
 
     verbosity: int = 0
@@ -77,11 +77,10 @@ class CommandSession:
     def read(
         self, path: Path, overrides: Sequence[str] | None, *, resumed_by: str | None = None
     ) -> "LoadedConfig":
-        """As `load`, and says so.
+        """Like `load`, and logs it.
 
         Args:
-            path: The config.
-            resumed_by: The subcommand, if it goes on from where it was interrupted.
+            resumed_by: The subcommand, if it can resume after an interruption.
         """
         self.progress.log(f"Reading {path}")
         loaded = self.load(path, overrides)
@@ -102,14 +101,14 @@ class CommandSession:
         return loaded
 
     def show(self, payload: Any, render: Callable[[], None]) -> None:
-        """Puts a result on stdout: `payload` as JSON with --json, or what `render` prints."""
+        """Prints a result: `payload` as JSON with --json, otherwise by calling `render`."""
         if self.as_json:
             print_json(payload)
         else:
             render()
 
     def start_logging(self) -> None:
-        """Sends the log to stderr, as much of it as -v asks for."""
+        """Sends the log to stderr; -v decides how much of it."""
         level = {0: logging.WARNING, 1: logging.INFO}.get(self.verbosity, logging.DEBUG)
         logger = logging.getLogger("ctr_pipeline")
         stream = logging.StreamHandler(sys.stderr)
@@ -119,7 +118,7 @@ class CommandSession:
             if not isinstance(old, logging.FileHandler):
                 logger.removeHandler(old)
         logger.addHandler(stream)
-        # TensorFlow gives the root logger a handler of its own, which would say everything twice.
+        # TensorFlow gives the root logger a handler, which would print everything twice.
         logger.propagate = False
         if self.verbosity > 0:
             logger.setLevel(min(level, logger.level or level))
@@ -128,7 +127,7 @@ class CommandSession:
         on_first_import("tensorflow", *quick, *([quiet_libraries] if self.verbosity == 0 else []))
 
     def start_member_logging(self) -> None:
-        """Sends the log of a member to stderr, with times: it becomes its log file."""
+        """Sends the log of a member to stderr, with times: the launcher writes it to a file."""
         logger = logging.getLogger("ctr_pipeline")
         form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
         level = logging.DEBUG if self.verbosity > 1 else logging.INFO
@@ -139,20 +138,20 @@ class CommandSession:
 
 
 def _find_header(data: Mapping[str, Any]) -> Sequence[str]:
-    # Arrow, which it needs, is imported only where something is wrong already.
+    # It imports Arrow, so it is loaded only where something is wrong already.
     from ctr_pipeline.pipeline.header import find_header
 
     return find_header(data)
 
 
 def _resume_command(verb: str, config: Path, overrides: Sequence[str] | None) -> str:
-    """What goes on from an interrupted call of `verb`, with the same overrides."""
+    """The command line that resumes an interrupted call, with the same overrides."""
     options = [part for override in overrides or () for part in ("--set", override)]
     return shlex.join(["ctrpipe", verb, str(config), *options, "--resume"])
 
 
 def print_json(payload: Any) -> None:
-    """One JSON object on stdout; what JSON cannot say (NaN, infinity) becomes null."""
+    """Prints one JSON object to stdout; NaN and infinity, which JSON lacks, become null."""
     text = json.dumps(_finite(payload), ensure_ascii=False, indent=2, allow_nan=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -44,7 +44,7 @@ def status(
 
 
 def _run_payload(state: "RunStatus") -> dict[str, Any]:
-    """The run for programs: epochs count from 1, times are ISO 8601, and nobody's is null."""
+    """The run as JSON: epochs count from 1, times are ISO 8601; unknown values are null."""
     last = state.last
     return {
         "folder": state.folder,
@@ -60,7 +60,7 @@ def _run_payload(state: "RunStatus") -> dict[str, Any]:
 
 
 def _job_payload(view: "JobView") -> dict[str, Any]:
-    """The job for programs: epochs count from 1, and what nobody knows is null."""
+    """The job as JSON: epochs count from 1; unknown values are null."""
     payload = asdict(view)
     payload["epoch"] += 1
     for record in payload["history"]:

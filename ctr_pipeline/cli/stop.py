@@ -27,7 +27,7 @@ def stop(
 
     ctrpipe stop runs/criteo
 
-    'ctrpipe run CONFIG --resume' goes on from that checkpoint.
+    'ctrpipe run CONFIG --resume' continues from that checkpoint.
     """
     from ctr_pipeline.pipeline.job_control import find_job, stop_job
 

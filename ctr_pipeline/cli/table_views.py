@@ -1,4 +1,4 @@
-"""Profiles and comparisons of tables as a person reads them on a terminal."""
+"""Shows profiles and comparisons of tables on a terminal."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ _COLOURS = {"stable": "green", "moderate": "yellow", "large": "red"}
 
 
 def print_profile(result: "ProfileResult") -> None:
-    """A line a column; those that say most about the click first, if clicks are known."""
+    """Prints one line per column; with known clicks, the most informative column first."""
     shown, statistics = result.shown, result.shown.statistics
     console = make_console()
     title = f"{statistics.num_rows:,} rows"
@@ -59,7 +59,7 @@ def _value_of(column: "ColumnStatistics") -> float:
 
 
 def print_drift(result: "DriftResult") -> None:
-    """A line a column, the farthest first."""
+    """Prints one line per column, the largest drift first."""
     console = make_console()
     drift = result.shown.drift
     title = f"{drift.num_rows:,} rows beside {result.shown.num_old_rows:,}"
@@ -86,6 +86,6 @@ def print_drift(result: "DriftResult") -> None:
 
 
 def _on_one_line(text: str) -> str:
-    """A name as far as a terminal should see it."""
+    """A name on one line, shortened for a terminal."""
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:80])
     return shown if len(text) <= 80 else f"{shown}…"

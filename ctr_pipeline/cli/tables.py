@@ -1,4 +1,4 @@
-"""Results as a person reads them, and as JSON."""
+"""Shows results on a terminal, and gives them as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -38,11 +38,11 @@ _GROUPS_SHOWN = 5
 """Values of a column at the end of a run; the report has them all."""
 
 _TAGS = {"look": ("check", "yellow"), "good": ("good", "green"), "note": ("note", "default")}
-"""How findings are told apart, by their tone; the word and its colour."""
+"""The word and the colour of each tone of a finding."""
 
 
 def make_console() -> Console:
-    """Where results go: as wide as the terminal, or wide enough for a pipe."""
+    """A console as wide as the terminal, or wide enough for a pipe."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
@@ -50,7 +50,7 @@ def make_console() -> Console:
 
 
 def facts_table(title: str, style: str = "cyan") -> Table:
-    """An empty table of two columns without a heading: names in `style`, and what they are."""
+    """An empty table of names, in `style`, and values, without a heading."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style=style, no_wrap=True)
     table.add_column(overflow="fold")
@@ -58,7 +58,7 @@ def facts_table(title: str, style: str = "cyan") -> Table:
 
 
 def print_paths(console: Console, paths: Mapping[str, Path]) -> None:
-    """A line a path."""
+    """Prints one line per path."""
     # Outside any table, so that a path is never broken over two lines.
     for name, path in paths.items():
         console.print(f"[cyan]{name:<12}[/] {escape(str(path))}", soft_wrap=True)
@@ -72,7 +72,7 @@ def _add_metrics(table: Table, prefix: str, metrics: Mapping[str, Any]) -> None:
 
 
 def _print_groups(console: Console, metrics: Mapping[str, Any], *, most: int | None = None) -> None:
-    """A table for each column that metrics are measured by, a line a value, `most` at most."""
+    """Prints a table for each column of metrics by value, with `most` lines at most."""
     for column, found in (metrics.get("by_column") or {}).items():
         table = Table(title=f"By {escape(column)}", title_justify="left")
         table.add_column("value", style="cyan", overflow="fold")
@@ -116,7 +116,7 @@ def run_payload(result: "RunResult") -> dict[str, Any]:
 
 
 def print_run(result: "RunResult") -> None:
-    """The short summary at the end of a run."""
+    """Prints the summary at the end of a run."""
     console = make_console()
     table = facts_table("")
     if result.num_rows:
@@ -135,14 +135,14 @@ def print_run(result: "RunResult") -> None:
 
 
 def _print_verdicts(console: Console, findings: Sequence[Mapping[str, str]]) -> None:
-    """A line a sentence, those worth acting on first, as the report has them."""
+    """Prints the findings of the report, one per line; those to act on come first."""
     for finding in findings:
         tag, colour = _TAGS[finding["tone"]]
         console.print(f"[{colour}]{tag:<12}[/] {escape(finding['text'])}", soft_wrap=True)
 
 
 def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
-    """The best possible figures of sample rows, which their planted model knows."""
+    """Adds the best possible metrics of sample rows, which follow from their model."""
     realized = planted.get("realized") or {}
     for key, name in (
         ("bayes_logloss", "best possible logloss (the planted model itself)"),
@@ -154,7 +154,7 @@ def _add_planted(table: Table, planted: Mapping[str, Any]) -> None:
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
-    """Metrics of one set of rows; which checkpoint, if it was one of a run that goes on."""
+    """Prints the metrics of one set of rows, and the checkpoint if the run still trains."""
     table = facts_table("")
     checkpoint = metrics.get("checkpoint")
     if checkpoint:
@@ -179,7 +179,7 @@ def check_payload(result: "CheckResult") -> dict[str, Any]:
 
 
 def print_check(result: "CheckResult", *, reasons: bool) -> None:
-    """The plan, a line a feature, and its totals; then, if wanted, who decided and why."""
+    """Prints the plan, one line per feature, and its totals; with `reasons`, also why."""
     console = make_console()
     table = Table(title="What becomes of each column", title_justify="left")
     table.add_column("feature", style="cyan", no_wrap=True)
@@ -221,7 +221,7 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
 
 
 def print_statistics(statistics: "Statistics", folder: Path) -> None:
-    """The statistics, a line a column."""
+    """Prints the statistics, one line per column."""
     console = make_console()
     title = f"{statistics.num_rows:,} training rows, click rate {statistics.label_rate:.4f}"
     table = Table(title=title, title_justify="left")
@@ -242,12 +242,12 @@ def print_statistics(statistics: "Statistics", folder: Path) -> None:
 
 
 def predict_payload(result: "PredictResult") -> dict[str, Any]:
-    """Predictions as JSON: where they are and what they are like."""
+    """Predictions as JSON."""
     return asdict(result)
 
 
 def print_predictions(result: "PredictResult") -> None:
-    """Where predictions are and what they are like."""
+    """Prints the path of the predictions and a summary."""
     table = facts_table("")
     table.add_row("rows", f"{result.num_rows:,}")
     if result.num_bad_rows:
@@ -265,7 +265,7 @@ def init_payload(result: "InitResult") -> dict[str, Any]:
 
 
 def print_init(result: "InitResult") -> None:
-    """What was found in the data, and what to do next."""
+    """Prints what was found in the data, and what to do next."""
     console = make_console()
     console.print(
         f"{result.num_columns} columns; of {result.num_rows_seen:,} rows looked at, "
@@ -288,7 +288,7 @@ def convert_payload(result: "ConvertResult") -> dict[str, Any]:
 
 
 def print_conversion(result: "ConvertResult") -> None:
-    """What was written."""
+    """Prints what was written."""
     console = make_console()
     console.print(
         f"{result.num_rows:,} rows of {result.num_columns} columns as {result.format}, "
@@ -303,7 +303,7 @@ def print_conversion(result: "ConvertResult") -> None:
 
 
 def print_sample(summary: "SampleSummary") -> None:
-    """What is knowable of a sample."""
+    """Prints the best possible metrics of the sample."""
     table = facts_table("")
     table.add_row("rows", f"{summary.num_rows:,} ({summary.num_test_rows:,} of them test)")
     table.add_row("click rate", f"{summary.click_rate:.4f}")
@@ -318,7 +318,7 @@ def print_sample(summary: "SampleSummary") -> None:
 
 
 def print_findings(findings: Sequence["Finding"]) -> None:
-    """What works on this machine."""
+    """Prints what works on this machine."""
     colours = {"works": "green", "slow": "yellow", "fails": "red"}
     console = make_console()
     for finding in findings:

@@ -42,7 +42,7 @@ def train(
 
     if insecure and not prepare_only:
         raise CtrPipelineError(
-            "says how members that people start talk to each other",
+            "applies only to members that you start yourself",
             place="--insecure",
             remedy="Use it with --prepare-only",
         )

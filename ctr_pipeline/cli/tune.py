@@ -41,7 +41,7 @@ def tune(
 
 
 def print_search(result: "TuneResult") -> None:
-    """The best trials, a line each, and where everything is."""
+    """Prints the best trials, one line each, and the paths of the results."""
     from rich.table import Table
 
     from ctr_pipeline.cli.markup import escape

@@ -287,7 +287,7 @@ class TestErrors:
         pipeline.error = error
         found, out, err = call(capsys, "run", config, "-q", "--json")
         assert found == code
-        assert err == f"stopped by {name}; 'ctrpipe run c.yaml --resume' goes on from here\n"
+        assert err == f"stopped by {name}; 'ctrpipe run c.yaml --resume' continues from here\n"
         assert json.loads(out)["exit_code"] == code
 
 

@@ -303,7 +303,7 @@ def test_the_list_as_a_table_and_as_json(runs, capsys):
 
 def test_a_folder_without_runs_and_one_that_is_none(tmp_path, capsys):
     assert main(["runs", str(tmp_path)]) == 0
-    assert "No run lies in" in capsys.readouterr().out
+    assert "There are no runs in" in capsys.readouterr().out
     assert main(["runs", str(tmp_path / "absent")]) == 1
     assert "there is no such folder" in capsys.readouterr().err
 
