@@ -71,7 +71,8 @@ def unproven(
 
     Args:
         claims: Tasks of the epoch, and masks of their batches.
-        marks: Of every server. Where a task has several, of parts of the server, all must agree.
+        marks: Marks of every server. Where a task has several, of parts of the server, all must
+            agree.
 
     Returns:
         Tasks and masks, those that are not proven alone.

@@ -19,8 +19,8 @@ class CutRecord:
         cut: Its number.
         parent: The cut that its deltas build on; 0: it holds all rows.
         depth: Deltas between it and the last cut with all rows.
-        best_cut: Of the job when it was taken; 0: none yet. A rollback to this cut makes it the
-            best again.
+        best_cut: The job's best cut when this one was taken; 0: none yet. A rollback to this cut
+            makes it the best again.
     """
 
     cut: int

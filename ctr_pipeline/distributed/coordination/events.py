@@ -124,7 +124,7 @@ class RestoreDone:
 
     Attributes:
         generation: Generation of the `RestoreCut` that asked.
-        cut: That was restored; 0: the beginning.
+        cut: The cut that was restored; 0: the beginning.
         frozen: The `TakeCut.frozen` of that cut, from its manifest; empty for 0.
     """
 
@@ -139,7 +139,7 @@ class RestoreFailed:
 
     Attributes:
         generation: Generation of the `RestoreCut` that asked.
-        cut: That was to be restored.
+        cut: The cut that should have been restored.
         reason: For a person, naming the file.
         announced: The newest generation that a server knows; 0 unless that was the cause.
     """
@@ -343,7 +343,6 @@ class MovePartitions:
     Attributes:
         version: Version of the placement after the move.
         placement: Until then.
-        planned: What moves.
     """
 
     generation: int
@@ -437,8 +436,8 @@ class AnswerLease:
     """A request for tasks that was kept waiting has its answer.
 
     Attributes:
-        call: That `Job.lease` was handed with it.
-        reply: What it returns.
+        call: The argument of `Job.lease`.
+        reply: The result of `Job.lease`.
     """
 
     call: WaitingCall
@@ -450,8 +449,7 @@ class Announce:
     """Something that a person wants to know of: a line of the event log.
 
     Attributes:
-        what: What happened.
-        done: What was done about it.
+        done: How the job reacted.
         recovery_seconds: From the failure to work going on; None if that is not what this is.
     """
 

@@ -27,8 +27,7 @@ class ProcessState:
         incarnation: Name of this start of it.
         pid: Process, or 0 where there is none to name.
         running: It has not ended.
-        exit_code: Of an ended one; negative: minus the signal.
-        reason: Why it ended.
+        exit_code: Known once it has ended; negative: minus the signal.
         traceback: The last lines that an ended one wrote, for a person.
         restarts: Starts of this member before this one.
     """

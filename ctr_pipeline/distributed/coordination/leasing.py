@@ -56,10 +56,10 @@ def holds_enough(
     of the epoch no more than its share, so that all end together.
 
     Args:
-        queue: What it holds.
-        work_ahead_seconds: For so long it is to be busy.
+        queue: Tasks that the worker holds.
+        work_ahead_seconds: How much work it is to hold.
         num_todo: Tasks that nobody holds.
-        num_workers: That work, this one included.
+        num_workers: Workers that train, this one included.
     """
     if not queue.tasks:
         return False
@@ -72,8 +72,8 @@ def lost_leases(queue: Queue, known: Sequence[HeldLease]) -> list[TaskKey]:
     """Leases that the worker does not name: the reply that gave them was lost.
 
     Args:
-        queue: What it holds, as the master knows.
-        known: What it holds, as itself knows.
+        queue: Tasks that the worker holds, as the master knows.
+        known: Tasks that the worker holds, as the worker itself knows.
     """
     named = {(lease.key, lease.attempt) for lease in known}
     return [key for key, task in queue.tasks if (key, task.attempt) not in named]
@@ -86,7 +86,7 @@ def task_to_steal(idle_speed: float | None, others: Sequence[Queue]) -> TaskKey 
 
     Args:
         idle_speed: Speed of the idle worker, records per second; None before it was measured.
-        others: What the others hold.
+        others: Tasks that the other workers hold.
     """
     best: TaskKey | None = None
     longest = 0.0

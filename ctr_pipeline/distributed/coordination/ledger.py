@@ -18,7 +18,7 @@ class ClosedEpoch:
         dropped: Records of dropped tasks that are not counted.
         batches: Batches counted.
         loss_sum: Over the records counted.
-        dropped_tasks: What was dropped and why, for a person.
+        dropped_tasks: Which tasks were dropped and why, for a person.
     """
 
     epoch: int

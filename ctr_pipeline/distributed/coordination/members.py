@@ -37,10 +37,10 @@ class MemberState(Recorded):
         restarts: Starts after the first.
         last_end: Why the process before ended; empty if none did.
         ends_in_row: Ends without progress between them.
-        is_active: Of a worker: it is given work; one on standby is not.
+        is_active: A worker gets work; one on standby does not.
         heard_at: Last sign of life, on the job's clock.
         is_heard: There was one since this master began; an earlier one may have heard it last.
-        idle_since: Of a worker: when it finished a task last, on the job's clock.
+        idle_since: When a worker last finished a task, on the job's clock.
         not_before: It is not started earlier, on the job's clock.
         start_asked_at: When its start was asked for last; None: not since its end.
         refusals_in_row: Starts that the launcher refused since it started one.
@@ -49,8 +49,8 @@ class MemberState(Recorded):
         process: As the launcher saw it last.
         coming_since: When a process was seen first that runs and has not registered, on the job's
             clock; None: there is none.
-        stats: That it said of itself last.
-        speeds: Of a worker: records per second, by kind of task that it has reported work of.
+        stats: The figures of its last heartbeat.
+        speeds: Records per second of a worker, by each kind of task that it has reported.
         behind_since: When it fell behind the others, on the job's clock; None: it keeps up.
         is_slow: It was announced as a straggler.
     """
@@ -141,7 +141,7 @@ class MemberState(Recorded):
         Args:
             newcomer: Incarnation of the process that wants the place.
             now: The job's clock.
-            silence_seconds: Who was not heard for so long does not live.
+            silence_seconds: A member that has been silent for so long counts as dead.
         """
         if not self.incarnation or self.incarnation == newcomer:
             return False

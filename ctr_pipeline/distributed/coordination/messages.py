@@ -22,10 +22,9 @@ class Member:
     """One process of a job.
 
     Attributes:
-        role: What it is.
         index: Which of them; a restarted one keeps its index.
         incarnation: Random name of this process; another one after each restart. Others know it.
-        secret: That only this process and the master know: who registers with it has to show it
+        secret: Known to this process and the master alone; who registers with it has to show it
             in every later call.
     """
 
@@ -86,7 +85,7 @@ class TaskReport:
         attempt: Number of the lease it was trained under.
         done_mask: Batches that every parameter server has acknowledged under this attempt, or that
             the lease gave as done before.
-        repeated_mask: Of these, batches that some parameter server had applied before.
+        repeated_mask: Batches among these that some parameter server had applied before.
         losses: Losses of the batches done under this attempt.
         finished: All of it is done.
         failure: Why it cannot be done, with the traceback; empty if nothing is wrong.
@@ -131,15 +130,15 @@ class MemberStats:
     Attributes:
         rss_bytes: Resident memory.
         cpu_seconds: User and system time so far.
-        cores: That its threads may keep busy.
-        samples_per_second: Of a worker, over the last seconds.
-        rows_held: Of a parameter server.
+        cores: How many its threads may keep busy.
+        samples_per_second: A worker's speed over the last seconds.
+        rows_held: Embedding rows of a parameter server.
         bytes_received: Payload so far.
         bytes_sent: Payload so far.
-        dense_bytes: Of both, dense gradients and values of a parameter server.
+        dense_bytes: The part of both that a parameter server's dense gradients and values take.
         version: Updates applied, of a parameter server.
-        loads: Of a parameter server's partitions; None in most heartbeats, which leaves what was
-            said last.
+        loads: Loads of a parameter server's partitions; None in most heartbeats, which leaves the
+            last ones valid.
     """
 
     rss_bytes: int = 0
@@ -187,8 +186,8 @@ class RegisterReply:
         spec: The job.
         ps_addresses: By index; empty where one is not there yet.
         heartbeat_seconds: Between heartbeats.
-        work_ahead_seconds: Of work that a worker is to hold at a time.
-        news_seconds: For which a worker's progress waits for its heartbeat, at most: what is
+        work_ahead_seconds: How much work a worker is to hold at a time.
+        news_seconds: How long a worker's progress waits for its heartbeat, at most: what is
             trained again if the worker is lost.
     """
 
@@ -215,8 +214,8 @@ class HeartbeatRequest:
 
     Attributes:
         member: Who.
-        generation: That it works in.
-        reports: Of a worker's tasks, since the last acknowledged heartbeat.
+        generation: The generation that the sender works in.
+        reports: Progress of a worker's tasks since the last acknowledged heartbeat.
         held: Leases of a worker that it has not given up, and whose end no acknowledged heartbeat
             has reported; the reply names those of them that are revoked.
         placement: Version that a parameter server knows; -1: of a worker.
@@ -270,7 +269,7 @@ class LeaseRequest:
 
     Attributes:
         member: Who.
-        generation: That it works in.
+        generation: The generation that the sender works in.
         num_tasks: How many more tasks it would hold.
         held: As in a heartbeat; a lease that the worker was given and does not name is given again,
             so that a lost reply loses no task.
@@ -293,10 +292,10 @@ class LeasedTask:
         key: The task.
         attempt: To be named in every push and report.
         done_mask: Batches that are done already and are to be left out.
-        first_row: Of a score task: its first row.
-        num_rows: Of a score task: its rows.
-        scores_file: Of a score task: where its logits go, float32, written whole or not at all;
-            empty if nobody wants them.
+        first_row: The first row of a score task.
+        num_rows: The number of rows of a score task.
+        scores_file: Where the logits of a score task go, float32, written whole or not at all;
+            empty if they are not kept.
     """
 
     key: TaskKey
@@ -330,7 +329,7 @@ class MarkScope:
     """A part of what a parameter server holds.
 
     Attributes:
-        dense: Of the dense parameters: places from the first to before the second.
+        dense: The range of dense parameters, from the first place to before the second.
     """
 
     partitions: tuple[int, ...]
@@ -363,9 +362,9 @@ class LoggedFile:
         name: Within the checkpoints folder.
         num_bytes: Its size.
         num_rows: Rows in it.
-        partition: Whose rows; -1 for dense parameters.
+        partition: The partition of its rows; -1 for dense parameters.
         kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
-        first: Of dense parameters: where their range begins.
+        first: Where the range of dense parameters begins.
     """
 
     name: str
@@ -384,7 +383,6 @@ class MoveRequest:
     Attributes:
         version: Version of the placement after the move.
         source: Address of the server that holds them.
-        partitions: That move.
         takes_dense: The source's whole dense range moves too.
     """
 
@@ -401,8 +399,8 @@ class MoveReply:
 
     Attributes:
         refused: Why the move cannot be; empty if it can.
-        num_rows: That were copied while updates went on.
-        num_changed: Copied again, because they had changed meanwhile.
+        num_rows: Rows that were copied while updates went on.
+        num_changed: Rows that were copied again, because they had changed meanwhile.
     """
 
     refused: str
@@ -415,7 +413,7 @@ class MovedRowsRequest:
     """The target of a move asks the source for rows.
 
     Attributes:
-        move: That it asks for; the first request begins it.
+        move: The move that it belongs to; the first request begins it.
         first_row: Where the source goes on; -1: rows that have changed since they were shown.
     """
 
@@ -447,8 +445,8 @@ class PlaceRequest:
     """The master tells who holds what from now on.
 
     Attributes:
-        generation: Of the job; a server that serves nothing yet, and holds nothing, begins with it.
-        placement: That is durable.
+        generation: The job's generation; a server that holds nothing yet begins with it.
+        placement: The durable placement.
         move: Version of the placement that a move is about to make; any other move is void. 0:
             none is.
     """
@@ -480,7 +478,7 @@ class SnapshotRequest:
         full: Write all rows, not only those touched since `parent`.
         oldest_step: First, rows last updated at an earlier step are removed; 0: none. No batch is
             on its way then.
-        epoch: Of the cut before.
+        epoch: The epoch of the previous cut.
         over: Tasks of that epoch that it has shown to be done or given up, as the first of each
             run and the one after it: their marks, and those of earlier epochs, are left out.
         placement: Version of the placement that says what each server writes.
@@ -502,7 +500,7 @@ class SnapshotReply:
 
     Attributes:
         refused: Why there is none; empty if there is.
-        files: What was written.
+        files: The files that were written.
         marks: Batches that the snapshot holds, less what the request leaves out.
         version: Updates applied when it was taken.
         pause_seconds: For how long updates waited, at most.
@@ -532,13 +530,13 @@ class RestoreRequest:
 
     Attributes:
         generation: From now on; older pushes and pulls are refused.
-        cut: That is restored; 0: nothing was trained yet.
+        cut: The cut to restore; 0: nothing was trained yet.
         partitions: Files of all partitions; a server reads those that it owns.
         dense: Files of the dense parameters; a server reads its range.
         marks: By number of the server that took the snapshot; `PartitionFiles.marks_of` names it.
-        ranges: Of the dense parameters, by number of the server that took the snapshot; empty: as
+        ranges: Ranges of dense parameters by number of the server that took the snapshot; empty: as
             a job of so many servers begins.
-        placement: Who holds what from now on; None: as the job began.
+        placement: Which server holds what from now on; None: as the job began.
     """
 
     generation: int

@@ -65,7 +65,6 @@ class PlannedMove:
     Attributes:
         source: Holds them.
         target: Is to.
-        partitions: That move.
         takes_dense: The source's whole dense range moves.
         reason: For a person.
     """
@@ -198,7 +197,6 @@ class HotServer:
     Attributes:
         server: Its number.
         what: How busy it is, and with what.
-        remedy: What would help.
     """
 
     server: int

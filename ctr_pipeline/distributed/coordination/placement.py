@@ -18,7 +18,7 @@ class Placement:
     Attributes:
         version: Grows with every change; 0: as the job began.
         owners: Server of each partition.
-        dense: Of each server, its first dense parameter and the one after its last; some ranges
+        dense: Each server's first dense parameter and the one after its last; some ranges
             may be empty.
     """
 
@@ -51,7 +51,7 @@ class Placement:
         """The placement after a move.
 
         Args:
-            partitions: That the target holds from then on.
+            partitions: Partitions that the target holds from then on.
             target: May be a server that has held nothing so far.
             version: Version of the new placement.
             dense_from: A server whose whole dense range goes to the target; the two have to touch

@@ -20,12 +20,7 @@ _LARGEST_SUM = 1e15
 
 
 def find_nonsense(report: TaskReport, task: Task) -> str:
-    """What of a report cannot be; empty if all of it can.
-
-    Args:
-        report: Of a lease of the task.
-        task: That it names.
-    """
+    """What of a report cannot be; empty if all of it can."""
     if not _is_sum(report.seconds) or report.seconds < 0:
         return f"{report.seconds} seconds"
     if report.key.kind == "score":

@@ -26,8 +26,8 @@ class SpeedSample:
         at_seconds: When the second look was taken, on any clock.
         workers: Workers that trained all the while.
         samples_per_second: Records counted in between, of all workers together.
-        worker_speeds: Of each worker by its index; a worker that is not named was not measured.
-        server_cpu: Of each parameter server by its index: CPU time over the time it may have, so
+        worker_speeds: Records per second by worker index; absent workers were not measured.
+        server_cpu: CPU time of each parameter server, by index, over the time it may have, so
             that 1 is saturated.
     """
 
@@ -51,14 +51,14 @@ class ScalingRules:
     """When a worker is worth it.
 
     Attributes:
-        least_gain: What a further worker has to add, as a fraction of the average before it.
+        least_gain: How much a further worker must add, as a fraction of the average before it.
         saturated_cpu: A parameter server beyond this: further workers would only wait for it.
         settle_seconds: After a change of the number nothing is believed for so long: processes
             start, compile, and fill their caches.
         least_samples: Before a number of workers counts as measured.
         most_samples: Enough to decide by the mean, however much they vary; older ones of the same
             number are forgotten.
-        memory_seconds: What was measured longer ago is forgotten.
+        memory_seconds: Older measurements are forgotten.
         straggler_samples: So many samples in a row that a worker was below half of the others'
             median.
     """

@@ -43,7 +43,7 @@ class JobSettings:
         storage_patience_seconds: A job that cannot read or write checkpoints fails after so long.
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
-        placement: Who holds what when the job begins; None: one partition a server.
+        placement: Which server holds what when the job begins; None: one partition per server.
         heat: When partitions of a busy server move.
     """
 

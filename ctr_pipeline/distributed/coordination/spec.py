@@ -119,7 +119,7 @@ class JobSpec:
             trains.
         slot_tables: Table of each column of ids; empty if column f is of table f.
         admit_after: An id that occurs less often in the training rows has no row.
-        memory_limit_bytes: Of records of rows, on each server; further ones lie in a file in
+        memory_limit_bytes: Bytes of rows in each server's memory; further rows lie in a file in
             `checkpoints_folder`. None: no limit.
         evict_after: A row without an update for more steps is removed when an epoch ends; None:
             rows stay.

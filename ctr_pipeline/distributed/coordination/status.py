@@ -21,7 +21,7 @@ class MemberStatus:
         silent_seconds: Since its last heartbeat.
         restarts: Starts after the first.
         last_end: Why it ended the last time; empty if it never did.
-        stats: That it said of itself last.
+        stats: The figures of its last heartbeat.
     """
 
     role: Role

@@ -261,8 +261,8 @@ class Task:
     Attributes:
         num_rows: Records.
         batch_size: Records of every batch but the last; a score task is one batch.
-        first_row: Of a score task.
-        attempt: Of its newest lease; 0: never leased.
+        first_row: The first row of a score task.
+        attempt: Attempt of its newest lease; 0: never leased.
         holder: Incarnation of the worker that holds it; empty if none does.
         done_mask: Batches counted.
         losses: Loss sums of the counted batches, until the task is done.
@@ -274,7 +274,7 @@ class Task:
         leased_at: When it was leased, on the job's clock.
         progress_at: When a batch of it was counted last, on the job's clock.
         mask_at_lease: `done_mask` when it was leased.
-        seconds_seen: Of the newest report under this lease.
+        seconds_seen: Seconds of work in the newest report under this lease.
     """
 
     num_rows: int
@@ -394,7 +394,7 @@ class TaskBoard:
     which are done.
 
     Args:
-        plan: What tasks there are; none of them is held or over.
+        plan: The tasks; none of them is held or over.
     """
 
     def __init__(self, plan: TaskPlan) -> None:

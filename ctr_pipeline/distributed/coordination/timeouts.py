@@ -54,8 +54,8 @@ def patience_seconds(usual_seconds: float | None, *, floor_seconds: float, facto
     """How long a task may take, or may stand still, before it is taken back.
 
     Args:
-        usual_seconds: That such a task takes; None if none has been seen to end.
-        floor_seconds: Never less.
+        usual_seconds: How long such a task usually takes; None: none has ended yet.
+        floor_seconds: The smallest timeout.
         factor: So many times the usual.
     """
     return max(floor_seconds, factor * (usual_seconds or 0.0))

@@ -14,8 +14,8 @@ class Servers:
     """The parameter servers; a rollback does not take it back.
 
     Attributes:
-        placement: Who holds what.
-        wanted: So many there are to be.
+        placement: Which parameter server holds what.
+        wanted: How many workers there are to be.
         is_balancing: Partitions move until all of these have as many.
     """
 

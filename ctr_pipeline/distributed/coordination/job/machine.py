@@ -125,7 +125,7 @@ class Job:
         """A job whose ledger is lost goes on from cuts: number → `TakeCut.frozen`.
 
         Args:
-            cuts: Those with a sound manifest.
+            cuts: Cuts with a sound manifest.
             generation: The highest that any manifest names.
             now: The clock.
         """

@@ -168,9 +168,9 @@ class StoredJob:
     """A job as its ledger describes it.
 
     Attributes:
-        head: What there is one of.
-        ledger: What is counted.
-        scoring: What is being scored; None: nothing is.
+        head: The state that a job has once.
+        ledger: Which batches count as trained.
+        scoring: Tasks that score splits; None: nothing is being scored.
         members: By role and index.
         cuts: By number.
         servers: None: as the job began.

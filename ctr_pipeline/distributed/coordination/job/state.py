@@ -36,27 +36,27 @@ class JobState:
 
     Attributes:
         clock: The job's.
-        head: What there is one of.
-        servers: Who holds what.
-        ledger: What the model counts as trained.
+        head: The state that a job has once.
+        servers: Which parameter server holds what.
+        ledger: Which batches count as trained.
         scoring: Tasks that score splits; None: nothing is being scored.
         cuts: Cuts that can be restored, by number.
         members: By role and index.
         claims: Batches that were reported and that no cut has shown yet.
 
-        actions: What the executor is to do next, in this order.
+        actions: The executor's next actions, in this order.
         cut_schedule: When the next cut is due.
         pending_cut: The cut that is being taken; None: none is, or it no longer counts.
         pending_ends_epoch: It holds a whole epoch.
         counted_since_cut: There is something that no cut holds.
-        move_schedule: Of partitions.
+        move_schedule: When partitions move.
         heat: Which parameter servers are busy.
         restore_in_flight: Parameter servers are loading a cut.
         restore_retry_at: No restore is asked for earlier, on the job's clock.
         restore_failures: In a row.
         storage: Whether checkpoints can be read and written.
         waiting: Workers without enough to do, by name, in the order in which they asked.
-        look_at: Those of them for whom there may be something now; None: all.
+        look_at: Those of them for which there may be work now; None: all.
         is_deciding: The executor decides on the epoch that was validated last.
         stops_with: The first cut that is new enough for an asked stop.
         recovering_since: When servers, or all workers, were lost, on the job's clock; None: work
@@ -64,7 +64,7 @@ class JobState:
         rows_rolled_back: By the last restore.
         still_seconds: For how long workers have held work of which nothing was counted.
         stall_looked_at: When that was looked at last, on the job's clock.
-        seconds_per_row: Of tasks that ended, by kind.
+        seconds_per_row: Measured on tasks that ended, by kind.
         over_since: When the job was over, on the job's clock; None: it was not seen to be.
         seen_since_over: The launcher has told of its processes since.
         has_ended: The executor was told to end.
