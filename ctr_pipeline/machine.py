@@ -41,10 +41,10 @@ class ThreadShares:
     Attributes:
         total: Cores to use. Parsing, conversion and encoding of rows take all of them, one after
             the other; so do the queries of the statistics, which have one thread each.
-        arrow: Of Arrow's own pool, for what it does by itself within those.
+        arrow: Threads of Arrow's own pool, among those.
         tensorflow: Within an operation, and of XLA.
         operations: Operations of TensorFlow at a time; the step is one.
-        rows: That find, gather and update embedding rows, the calling one included.
+        rows: Threads that find, gather and update embedding rows, with the calling one.
     """
 
     total: int

@@ -43,7 +43,7 @@ def run(
         overrides: Texts such as `train.epochs=2`, as `--set` takes them.
         resume: Go on from what an interrupted run of the same folder reached.
         overwrite: Replace results of another config in the run folder.
-        progress: Who is told; nobody by default.
+        progress: Shows the progress; silent by default.
 
     Raises:
         CtrPipelineError: Something the caller can mend.

@@ -161,19 +161,19 @@ class ColumnStatistics(_Frozen):
         column_type: How it was read.
         count: Rows, missing ones included.
         num_missing: NULL, empty text or NaN.
-        num_infinite: Of number columns.
+        num_infinite: Infinite values of a number column.
         num_distinct: Distinct values present, exact.
-        moments: Of number columns.
-        quantiles: Of number columns: the 5, 25, 50, 75 and 95 % quantiles, keys "0.05" and so on.
+        moments: Moments of a number column.
+        quantiles: The 5, 25, 50, 75 and 95 % quantiles of a number column, by "0.05" and so on.
         missing_label_rate: Click rate of the rows without a value; None if there are none.
         top_values: The most frequent values, most frequent first.
-        histogram: Of number columns.
+        histogram: Histogram of a number column.
         label_information: None if the rows have one label only.
-        lengths: Of sequences: of these, missing rows are those without an element, and distinct
+        lengths: Lengths of sequences; their missing rows are those without an element, and distinct
             and frequent values are those of elements, counted as often as they occur, also where
             rows are too long for all of them to count.
-        vector_length: Of vectors, numbers of a row: missing rows are those without a vector, and
-            moments, quantiles, histogram and distinct values are of all numbers together.
+        vector_length: Numbers per row of vectors. Missing rows are those without a vector; moments,
+            quantiles, histogram and distinct values are of all numbers together.
     """
 
     column: str
@@ -209,8 +209,8 @@ class DriftCell(_Frozen):
 
     Attributes:
         kind: `interval` of numbers, one `value`, the `rest` of the values, or `missing`.
-        left: Of an interval, outside it; None if it has no end there.
-        right: Of an interval, inside it; None if it has no end there.
+        left: The left end, outside the interval; None if it has none.
+        right: The right end, inside the interval; None if it has none.
         old_count: Training rows.
         new_count: Other rows.
     """
@@ -246,11 +246,11 @@ class ColumnDrift(_Frozen):
         column: The column's name.
         column_type: How it was read.
         psi: Population stability index over the cells.
-        noise: What `psi` stays below in 99 of 100 cases if nothing changed.
+        noise: If nothing changed, `psi` stays below this in 99 of 100 cases.
         old_missing_rate: Share of the training rows.
         new_missing_rate: Share of the other rows.
-        unseen_rate: Of text columns: share of the other rows whose value training never saw.
-        expected_unseen_rate: Of text columns: that share if nothing changed.
+        unseen_rate: Share of the other rows with a text that training never saw.
+        expected_unseen_rate: That share if nothing changed.
         cells: With rows on either side.
     """
 
@@ -357,9 +357,9 @@ class ValueWeights(_Frozen):
         weight: The column of weights.
         exponent: A unit is 2^-exponent; see `dataset.weights.weight_units`.
         total_units: All rows.
-        click_units: Those of label 1.
-        missing_units: Those without a value.
-        missing_click_units: Those of them with label 1.
+        click_units: Units of label 1.
+        missing_units: Units without a value.
+        missing_click_units: Units of label 1 without a value.
     """
 
     weight: str

@@ -161,7 +161,7 @@ def apply_step(
     Args:
         values: float64 [N], NaN where missing.
         transform: The transform, of numbers.
-        numbers: Those of the transform, by the ends of their placeholders' names.
+        numbers: The transform's numbers, by the ends of their placeholders' names.
 
     Raises:
         ValueError: The transform's result is no number.

@@ -64,7 +64,6 @@ def collect_statistics(
     What stood in `folder` before is replaced only when everything has been computed.
 
     Args:
-        plan: What to compute.
         files: Parts of the training rows.
         folder: The run folder; `statistics.json` and `vocabularies/` go there.
         data_fingerprint: Changes when the training rows do.
@@ -115,7 +114,6 @@ def collect_statistics_with(
 
     Args:
         open_engine: From a folder for intermediate results, gone afterwards, to the engine.
-        plan: What to compute.
         folder: The run folder; `statistics.json` and `vocabularies/` go there.
         data_fingerprint: Changes when the training rows do.
         progress: Told of each column done.
@@ -357,7 +355,7 @@ class _WrittenValues:
         file: Below the run folder.
         size: Values.
         num_rows: Rows that have one of them.
-        first: Of the first values: value, rows, clicks.
+        first: Value, rows and clicks of the first values.
     """
 
     file: str

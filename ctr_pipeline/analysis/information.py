@@ -86,7 +86,7 @@ def left_out_rates(
 
     Args:
         num_rows_G: Rows of each group, at least 1.
-        num_clicks_G: Those of label 1.
+        num_clicks_G: Rows of label 1.
         smoothing: m, or several as [S, 1].
         base: The click rate of all rows.
     """

@@ -104,7 +104,7 @@ class MaxComputeEngine:
     """Computes on tables of MaxCompute; a context manager.
 
     Args:
-        client: Of the project that queries run in.
+        client: A client of the project that queries run in.
         table: The training rows.
         expected: How many there must be; None if that is not known.
     """

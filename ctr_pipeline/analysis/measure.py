@@ -68,7 +68,6 @@ class _Share:
 
     Attributes:
         num_quantiles: Shares of the rows that are left when heavy values are taken out.
-        total: Those rows.
         heavy: Values of at least so many rows are heavy.
     """
 
@@ -82,7 +81,7 @@ class _Quantiles:
     """The quantiles of a column after a chain.
 
     Attributes:
-        share: Of which rows they are.
+        share: The rows that they describe.
         minimum: The smallest value; None without values.
         rows: As `quantile_query` gives them: value, value before the chain, first and last quantile
             that it is, and whether it is the start of a heavy value's interval or its end.
@@ -138,7 +137,6 @@ def measure_column(
 
     Args:
         rows_of: Runs a query on the table of value counts of the column.
-        plan: What to derive.
         num_rows: Training rows.
         weight: How rows are weighed; None: all alike.
         top_values: The most frequent values with their rows and clicks, where they are known.
@@ -467,7 +465,7 @@ def compare_column(
 
     Args:
         rows_of: Runs a query on the tables of the training rows and of the samples.
-        measured: Of the training rows, with a profile.
+        measured: Statistics of the training rows, with a profile.
         num_samples: How many there are; each has rows.
     """
     statistics, groups = measured.statistics, measured.groups

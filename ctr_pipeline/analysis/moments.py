@@ -32,7 +32,7 @@ class ValueRange:
         count: Rows.
         minimum: None without rows, as the next.
         maximum: The largest.
-        units: What the rows weigh; None without weights.
+        units: Weights of the rows; None without weights.
     """
 
     count: int
@@ -58,7 +58,7 @@ def collect_moments(
     Args:
         rows_of: Runs a query with its parameters.
         ranges: Ranges of each chain; all begin alike, as one query takes them.
-        parameters_of: Of a query of some chains, such as `chain_parameters`.
+        parameters_of: Gives the parameters of a query of some chains, such as `chain_parameters`.
         weight: How rows are weighed in mean, deviation and skew; None: all alike, as they are where
             all rows with a finite value weigh nothing.
     """

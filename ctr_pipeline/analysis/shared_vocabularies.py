@@ -37,7 +37,6 @@ def collect_shared_vocabularies(
     """Makes the vocabulary of each table that several columns share.
 
     Args:
-        plan: What is wanted.
         staging: Holds the columns' `counts_file`s; vocabularies go there.
         memory_limit_gb: Memory of the database before it spills into `staging`, in 10^9 bytes.
 

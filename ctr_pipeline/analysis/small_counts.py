@@ -39,7 +39,7 @@ class SmallCounts:
         texts: In any order, each once, NULL and '' apart; empty of numbers.
         num_rows: int64, rows of each value.
         num_clicks: int64, those of label 1.
-        others: Of the same column in each sample of other rows.
+        others: Values of the same column in each sample of other rows.
     """
 
     numbers: NDArray[np.float64]
@@ -61,7 +61,7 @@ def add_up(
 
     Args:
         batches: value, num_rows, num_clicks; a value once in each.
-        others: Of samples of other rows.
+        others: Values of samples of other rows.
     """
     table = pa.Table.from_batches(batches)
     num_rows, num_clicks = (table.column(name).to_numpy() for name in ("num_rows", "num_clicks"))

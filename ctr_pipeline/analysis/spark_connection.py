@@ -157,7 +157,7 @@ def settings_of(config: AnalysisConfig, folder: Path) -> dict[str, str]:
     """All settings that Spark is started with.
 
     Args:
-        config: Those of the user.
+        config: The user's settings.
         folder: For intermediate results on this machine.
     """
     is_local = config.master.startswith("local")

@@ -54,7 +54,7 @@ class SparkEngine:
     """Computes on files that Spark reads.
 
     Args:
-        connection: That is open.
+        connection: An open connection.
         rows: The training rows.
         others: Other rows, by name, which columns are compared with.
     """

@@ -56,7 +56,7 @@ class FileView:
     """Files that Spark offers as one view.
 
     Attributes:
-        row_number: Of Parquet files, a column that numbers the rows of a file; None: not needed.
+        row_number: A column that numbers the rows of a Parquet file; None: not needed.
         is_text: Whether the view has the column `line` alone.
     """
 
@@ -71,7 +71,7 @@ class LineRows:
     """Rows of text files with the same columns in the same order.
 
     Attributes:
-        view: Of their lines.
+        view: A view of their lines.
         column_names: In the order of the fields.
         dialect: How lines are cut.
         headers: First lines that are names.
@@ -126,7 +126,7 @@ class ParquetRows:
 
     Attributes:
         schema: Schema of their columns, those of their folders behind them.
-        partition: What their `key=value` folders say.
+        partition: Names and values of their `key=value` folders.
         missing_values: Texts that mean missing, the empty one among them.
         rows: Numbers of the first row and of that after the last; None: all rows.
     """

@@ -57,7 +57,7 @@ class Query:
         Args:
             parameters: By placeholder; a number becomes its shortest exact text, which the cast
                 around every placeholder turns back into the same number.
-            tables: What stands in the place of a table of this name.
+            tables: Replacements of tables by name.
         """
 
         def replace(node: exp.Expr) -> exp.Expr:
@@ -242,8 +242,7 @@ def summary_query(column_type: ColumnType, chains: Chains = (), *, weighted: boo
     """Missing rows and their clicks, infinite rows, distinct values; of numbers, ranges as well.
 
     Args:
-        column_type: What values are.
-        chains: Of numbers: after which `range_query` would be asked too. One scan gives both.
+        chains: Chains of numbers for which `range_query` is needed too. One scan gives both.
         weighted: As in `range_query`.
     """
     missing = exp.Is(this=_value(), expression=exp.null())

@@ -132,7 +132,7 @@ def drift_of_parts(
 
     Args:
         statistics: Statistics of the old rows.
-        names: What rows are alike in.
+        names: Columns in which the rows are alike.
         old: Rows of each name, and after them the missing ones.
         new: The same of the new rows.
     """

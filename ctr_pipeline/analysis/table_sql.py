@@ -120,7 +120,7 @@ def typed_value(
     Args:
         name: The column.
         kind: Its type in the table.
-        column_type: What it is read as.
+        column_type: The type that it is read as.
         missing_values: Texts that mean missing, the empty one among them.
     """
     column: exp.Expr = exp.column(name)

@@ -56,9 +56,8 @@ def collect_text_numbers(
     """Moments and boundaries that `plan.text_numbers` asks for.
 
     Args:
-        plan: What to compute.
         files: Parts of the training rows.
-        numbers_of: What a transform makes of texts.
+        numbers_of: Turns texts into numbers as a transform does.
         spill_folder: Where intermediate results go that do not fit in memory.
         memory_limit_gb: Memory of the database before it spills, in 10^9 bytes.
 

@@ -198,7 +198,7 @@ class _Counts:
 
     Attributes:
         rows_V: Rows.
-        clicks_V: Those of label 1.
+        clicks_V: Rows of label 1.
         base: The click rate of all rows.
     """
 

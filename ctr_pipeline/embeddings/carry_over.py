@@ -60,7 +60,7 @@ def carry_over_rows(
     Args:
         source: Any store.
         target: Without any of these rows, and with records of the same make.
-        moves: Of each table of `source`.
+        moves: The move of each table of `source`.
 
     Raises:
         ValueError: Records are of another make, or an id has no place in its new table.

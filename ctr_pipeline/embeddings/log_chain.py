@@ -25,9 +25,9 @@ class LogFile:
         name: Within the checkpoints folder.
         num_bytes: Its size.
         num_rows: Rows in it; of dense parameters, values.
-        partition: Whose rows; -1 for dense parameters.
+        partition: The partition of the rows; -1 for dense parameters.
         kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
-        first: Of dense parameters: where their range begins.
+        first: Where the range of dense parameters begins.
     """
 
     name: str

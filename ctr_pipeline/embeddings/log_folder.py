@@ -58,7 +58,7 @@ def explain_read_error(
 
     Args:
         error: Raised where the file was opened or read.
-        absent: What is said of a file that is lost.
+        absent: The message about a file that is lost.
         place: How it is named; its path if empty.
 
     Returns:

@@ -64,10 +64,9 @@ class RowLogWriter:
 
     Args:
         folder: Where the files go.
-        store: Whose rows these are.
         cut: Number of the cut.
-        kind: Of all files: `base` or `delta`.
-        partitions: Those that are written.
+        kind: The kind of all files: `base` or `delta`.
+        partitions: Partitions to write.
         buffer_bytes: Memory of the buffers.
     """
 
@@ -472,7 +471,7 @@ def restore_rows(
         store: Any that has the same tables, segments and seed.
         folder: Where the files are.
         chains: Files of each partition, base first.
-        cut: That is restored; the next delta follows it.
+        cut: The cut to restore; the next delta follows it.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make; the store is as it was,

@@ -42,7 +42,7 @@ class SortedRows:
     Args:
         folder: On whose disk they are.
         width: Values of a row, W.
-        most_rows: That there can be.
+        most_rows: How many there can be.
 
     Attributes:
         num_rows: How many.
@@ -185,7 +185,7 @@ class RowSorter:
         Args:
             keys: int64 [N].
             values_NW: float32.
-            age: Of their file: of the rows of a key the one of the least age stays.
+            age: Age of their file; of several rows of a key, the one of the least age stays.
             deleted_N: Which are tombstones; None: no one.
 
         Raises:

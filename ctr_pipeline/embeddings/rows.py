@@ -57,13 +57,13 @@ class RowStorage:
     Args:
         max_rows: Rows that there can be.
         table_seeds_T: uint64, the seed of each table's initial values.
-        memory_limit: Of the records; None: they take what they need. Rows made first are those in
+        memory_limit: Bytes of records in memory; None: no limit. Rows made first are those in
             memory: an id that occurs often occurs early.
 
     Attributes:
         lock: Held by whoever changes rows; a snapshot copies rows under it.
         observer: The snapshot that is being written, if there is one.
-        era: What marks rows now, 1 or 2.
+        era: The mark of rows now, 1 or 2.
         delta_after: The cut since which the marks, and what was evicted, tell all changes; None if
             they tell none.
     """

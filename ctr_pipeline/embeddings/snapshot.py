@@ -56,7 +56,6 @@ class RowSnapshot:
     `await_room` before it takes that.
 
     Args:
-        store: Whose rows.
         cut: Number of the cut.
         saved_bytes: Memory of all buffers of saved records together.
         chunk_bytes: Bytes of records copied at a time, the lock held.

@@ -66,7 +66,7 @@ class EmbeddingStore:
         admit_after: An id has a row only if it occurs at least so often in the training rows, which
             `set_training_counts` then has to tell before rows are made; a rarer one reads as zeros
             and learns nothing.
-        memory_limit: Of the records of rows; further ones lie in a file, with the same results.
+        memory_limit: Bytes of rows in memory; further rows lie in a file, with the same results.
             None: all lie in memory.
 
     Raises:

@@ -26,7 +26,7 @@ class GroupMetrics(BaseModel):
         value: The value as text, cut off after 200 characters; None: it is missing, or these are
             the rows of several values.
         num_rows: Rows of the group.
-        num_positive: Of these, rows with label 1.
+        num_positive: Rows with label 1 among these.
         label_rate: Mean label, weighted if rows have weights, as all that follows; None if all
             weigh 0, as all that follows.
         mean_probability: Mean prediction.
@@ -66,8 +66,8 @@ class ColumnGroups(BaseModel):
     Attributes:
         column: Its name.
         num_values: Different values among the rows, a missing one included.
-        groups: Of the most frequent values, by descending number of rows.
-        others: Of the rows of all other values together; None if there are none.
+        groups: Groups of the most frequent values, by descending number of rows.
+        others: The group of all other rows; None if there are none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -8,13 +8,12 @@ class Bar:
     """One bar of a list of bars; `width` is in percent of the longest.
 
     Attributes:
-        name: What it is of.
         value: The number that it shows.
         detail: Another number.
         width: Its length.
         spread: Where a line across its end begins and how long it is, in the same percent; None
             where nothing is known of the spread.
-        spread_text: What that line says.
+        spread_text: The text of that line.
     """
 
     name: str

@@ -46,7 +46,7 @@ class RunView:
         logloss: Nats a row.
         logloss_ahead: As `auc_ahead`.
         calibration: With its interval.
-        facts: Of training: name and text of each.
+        facts: Names and texts of facts about training.
     """
 
     name: str

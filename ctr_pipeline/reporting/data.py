@@ -124,7 +124,6 @@ class ParityProof(_Frozen):
     Attributes:
         num_rows: Rows scored by both.
         max_difference: Largest absolute difference of two probabilities.
-        tolerance: What is allowed.
     """
 
     num_rows: int
@@ -173,7 +172,7 @@ class EnsembleMember(_Frozen):
         model: Its kind, as in the config.
         seed: What tells it from others of the kind.
         num_epochs: Trained.
-        best_epoch: Whose parameters were kept, counted from 1; None if none was the best.
+        best_epoch: The epoch whose parameters were kept, counted from 1; None if none was the best.
         stopped_because: Why it stopped.
     """
 
@@ -191,7 +190,7 @@ class JobSummary(_Frozen):
 
     Attributes:
         num_total: Records to be trained, over all epochs.
-        num_trained: Of them trained.
+        num_trained: How many of them were trained.
         num_repeated: Trained again after a failure.
         num_dropped: Given up.
         members: In the order of their names.
@@ -236,7 +235,7 @@ class TrainingTime(_Frozen):
         rows_per_second: In steps.
         busy_cores: On average.
         cores: Threads that the config or the machine allows.
-        threads: Those that share the work.
+        threads: Threads that share the work.
         bound: What bounds the run, as a sentence.
     """
 
@@ -329,11 +328,10 @@ class ProfileData(_Frozen):
         source: Its files, as the user named them.
         created: With a time zone.
         label: The label column; None: nothing is known of clicks.
-        statistics: Of all rows; without a label its click rates mean nothing and are not shown.
+        statistics: Statistics of all rows; without a label, click rates are not shown.
         plan: One row for each column that could be a feature, with what it would become.
         left_out: Columns that would not be features, and why.
         bad_rows: By reason; they are in no statistic.
-        seconds: What it took.
     """
 
     name: str

@@ -26,9 +26,8 @@ class Card:
     """One headline number.
 
     Attributes:
-        title: What it is.
         value: The number.
-        detail: What to hold it against.
+        detail: What to compare it with.
         tone: Colour of the card.
         gauge: A thin picture of the number, if it has one.
     """

@@ -12,7 +12,7 @@ def information_bars(statistics: Statistics | None, columns: Iterable[str]) -> l
 
     Args:
         statistics: None if there are none.
-        columns: Those to show.
+        columns: The columns to show.
     """
     if statistics is None:
         return []

@@ -32,7 +32,7 @@ class SearchTrial(_Frozen):
     Attributes:
         number: From 0.
         state: How it ended.
-        value: Of the metric at its best epoch; None if it finished none.
+        value: The metric at the best epoch; None if no epoch ended.
         best_epoch: From 1.
         num_epochs: Trained.
         seconds: From start to end.
@@ -59,9 +59,9 @@ class SearchData(_Frozen):
 
     Attributes:
         created: With a time zone.
-        metric: What is best on the validation rows.
+        metric: The metric of the validation rows that decides.
         num_planned: Trials that were asked for.
-        keys: That were searched.
+        keys: Keys that were searched.
         trials: In their order.
     """
 

@@ -16,7 +16,7 @@ def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
     """Names the reason of an exit.
 
     Args:
-        exit_code: Of the process; negative: minus the signal.
+        exit_code: Negative: minus the signal.
         asked: The launcher had told it to end.
         oom_kills: Processes that the system killed for memory while it ran.
     """

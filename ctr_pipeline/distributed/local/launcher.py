@@ -140,7 +140,7 @@ class LocalLauncher:
         commands: How members are called.
         logs_folder: Where `<role>-<index>.log` of each member goes.
         access: Secrets of the job.
-        environment: Of the members; None: ours.
+        environment: Environment variables of the members; None: those of this process.
         clock: Seconds, monotonic.
     """
 

@@ -24,8 +24,8 @@ class Ends:
     """Short lives in a row.
 
     Attributes:
-        all: Of any reason.
-        crashes: Of these, by its own fault.
+        all: Lives that ended for any reason.
+        crashes: Lives that ended by a fault of its own.
     """
 
     all: int = 0

@@ -114,7 +114,7 @@ class JobExecutor:
         launcher: Starts and stops members; None: people do.
         cuts: Takes and restores cuts.
         mover: Moves partitions.
-        recorder: What people look at.
+        recorder: Writes metrics and events for people.
         decide_epoch: Metrics of an epoch and whether to stop.
         autoscaler: Chooses the number of workers; None: people do.
         clock: Seconds, never backwards.

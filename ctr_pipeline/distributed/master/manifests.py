@@ -46,10 +46,10 @@ class CutFacts:
         cut: Number.
         parent: The cut that its deltas build on; 0 if it holds all rows itself.
         generation: Generation of the job when it was taken.
-        num_parameter_servers: That took it.
+        num_parameter_servers: How many took it.
         epoch: In which it was taken.
         step: Batches of the job that it counts.
-        best_cut: Of the job when it was taken, 0: none yet.
+        best_cut: The job's best cut when this one was taken; 0: none yet.
         taken_at: Unix time, seconds.
         placement: Which of these servers held what; None: as a job of so many servers begins.
     """
@@ -85,7 +85,7 @@ class CutFiles:
 
     Attributes:
         partitions: Files of each partition, ascending; a partition without rows has none.
-        dense: Of the dense parameters, by range.
+        dense: Files of the dense parameters, by range.
         marks: Marks of each server, by its number.
         versions: Updates that each server had applied.
     """
@@ -122,7 +122,7 @@ class CutManifest:
 
         Args:
             generation: From then on.
-            placement: Who holds what from then on; None: as the job begins.
+            placement: Which server holds what from then on; None: as the job begins.
         """
         files, before = self.files, self.facts.placement
         return RestoreRequest(
@@ -145,7 +145,7 @@ def chain_files(
     """Joins the parts of a cut with the cut that its deltas build on.
 
     Args:
-        parent: Of `facts.parent`; None if it is 0.
+        parent: The manifest of `facts.parent`; None if that is 0.
         replies: Replies of each server, by its number; none is refused.
         frozen: The ledger as the cut counts it.
 
@@ -198,7 +198,7 @@ class CheckpointsFolder:
 
     Args:
         path: The folder.
-        job: Whose cuts count; None takes any.
+        job: Only cuts of this job count; None: of any.
     """
 
     def __init__(self, path: Path, job: str | None) -> None:
@@ -291,7 +291,7 @@ class CheckpointsFolder:
             read: Compare checksums of all bytes, not only sizes.
 
         Raises:
-            StorageError: What is sound cannot be told at this moment.
+            StorageError: Files cannot be read at this moment.
         """
         whole, reasons = [], []
         for cut in self.numbers():

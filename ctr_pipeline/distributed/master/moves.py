@@ -50,7 +50,6 @@ class Mover:
         """Has the target copy everything; the source holds updates up when this succeeds.
 
         Args:
-            action: What moves.
             addresses: Addresses of all servers, by number, the target among them.
             abandoned: Whether the job went back to a cut meanwhile.
         """
@@ -90,7 +89,7 @@ class Mover:
 
         Args:
             action: What became of a move.
-            addresses: Of all servers, by number, the source among them even if it leaves now.
+            addresses: Those of all servers by number, also of a source that leaves now.
             abandoned: Whether the job went back to a cut meanwhile.
 
         Returns:

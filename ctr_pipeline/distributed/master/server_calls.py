@@ -59,7 +59,7 @@ class ServerCalls:
             reply: Type of the answers.
             deadline_seconds: For each, repetitions included.
             abandoned: Asked again and again while they are awaited.
-            first_number: Of the first of the addresses.
+            first_number: The number of the server at the first address.
             keep: Addresses whose connections stay, beside those that are called.
 
         Raises:

@@ -38,7 +38,7 @@ class MasterServicer:
     Args:
         executor: The machine with its surroundings.
         heartbeat_seconds: Between heartbeats of a member.
-        work_ahead_seconds: Of work that a worker is to hold at a time.
+        work_ahead_seconds: How much work a worker is to hold at a time.
         news_seconds: For which a worker's progress waits for its heartbeat, at most.
         restarts: Masters of this job before this one.
     """

@@ -28,7 +28,7 @@ def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
     """The tasks of an epoch.
 
     Args:
-        spec: Of the job; it has training rows.
+        spec: The job's spec, with training rows.
         epoch: From 0.
     """
     order = _order_of(spec, epoch)

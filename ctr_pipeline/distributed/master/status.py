@@ -19,7 +19,7 @@ class RecordCounts:
         total: Total of all epochs, if none is stopped early.
         trained: Counted, each once an epoch.
         repeated: Executions beyond that.
-        dropped: Of tasks that were given up.
+        dropped: Records of tasks that were given up.
     """
 
     total: int
@@ -80,7 +80,7 @@ class MemberView:
         last_seen_seconds: Since its last heartbeat; None if there was none.
         leases: Tasks that it holds.
         last_end: Why it ended the last time; empty if it never did.
-        stats: That it said of itself last; None where no master answered, as no ledger has them.
+        stats: The figures of its last heartbeat; None if no master answers: the ledger lacks them.
     """
 
     role: Role
@@ -108,8 +108,7 @@ class JobEvent:
 
     Attributes:
         time: Unix time, seconds.
-        what: What happened.
-        done: What was done about it; may be empty.
+        done: How the job reacted; may be empty.
         recovery_seconds: From the failure to work going on; None if that is not what this is.
     """
 
@@ -183,8 +182,8 @@ class JobView:
         members: All that were ever started, the master first.
         events: The last ones, oldest first.
         dropped_tasks: Names of tasks that were given up, with why.
-        refused_reports: Of older attempts or generations, not counted.
-        master_errors: Of the master that answers; none where the ledger does.
+        refused_reports: Reports of older attempts or generations, which do not count.
+        master_errors: Errors of the master that answers; none if only the ledger does.
         final_metrics: Metrics of the splits scored under the best cut, once they are.
     """
 
@@ -238,7 +237,7 @@ def view_job(
         samples_per_second: Counted over the last seconds.
         events: The last ones.
         master: The one that tells; None: the ledger does.
-        master_errors: That it went on after.
+        master_errors: Errors that the master survived.
     """
     history = tuple(EpochRecord(**record) for record in status.history)
     current = status.epochs[-1] if status.epochs else None

@@ -109,10 +109,9 @@ class _WaitingPush:
     """A push of the open round; a lost call that is tried again waits for the same one.
 
     Attributes:
-        gradients: What it brings.
-        weight: Of it in the round.
+        weight: Its weight in the round.
         until: When it is given up.
-        calls: That wait for it.
+        calls: Calls that wait for it.
     """
 
     gradients: BatchGradients
@@ -136,14 +135,14 @@ class PsCore:
 
     Args:
         index: Which server this is.
-        threads: That work on rows.
+        threads: Threads that work on rows.
         round_patience_seconds: A push of synchronous mode is answered `stale` after so long.
         fail_stop: Ends the process for an exception while rows or dense values were made or moved:
             they are half of one state and half of another then, and nobody may see them.
         clock: Seconds, monotonic.
 
     Attributes:
-        counts: What became of calls.
+        counts: Results of calls so far.
         last_pause_seconds: For how long updates waited for the last cut, at most.
         longest_hold_seconds: For how long updates waited for a move of partitions, at most.
     """
@@ -541,7 +540,6 @@ class PsCore:
         What is copied is served once `place` says so.
 
         Args:
-            request: What moves.
             source: Where it is.
 
         Raises:

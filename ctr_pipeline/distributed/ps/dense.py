@@ -38,7 +38,6 @@ class DenseRange:
 
     Args:
         pieces: Consecutive: places from the first to before the second.
-        optimizer: Of all of them.
         values: float32 [n], the initial values.
 
     Attributes:
@@ -94,7 +93,7 @@ class DenseRange:
         """This range together with one that touches it.
 
         Args:
-            records: Of the other, see `records`.
+            records: The `records` of the other server.
 
         Raises:
             ValueError: The records are not of these pieces.

@@ -97,7 +97,6 @@ class Cut:
     Args:
         snapshot: Snapshot of the rows, begun; None if there are no tables.
         dense: The range.
-        applied: What both hold.
     """
 
     def __init__(
@@ -118,11 +117,10 @@ class Holdings:
 
     Args:
         index: Which server this is.
-        threads: That work on rows.
+        threads: Threads that work on rows.
 
     Attributes:
         width: Values in a row.
-        placement: Who holds what.
         range: First place of the dense range and the one after its last.
         outgoing: The move by which partitions leave; None: there is none.
         applied: Marks.
@@ -424,7 +422,7 @@ class Holdings:
         """The last rows before one that this server does not hold; rows may be made meanwhile.
 
         Args:
-            end: That row; None: after the last one.
+            end: The row to stop before; None: after the last one.
 
         Returns:
             The first row that was looked at, and the foreign ones from there on, ascending.

@@ -33,7 +33,7 @@ class RequestLimits:
     """The numbers that requests of one job can hold.
 
     Args:
-        spec: Of the job. Without training rows, its tasks are not bounded.
+        spec: The job's spec. Without training rows, its tasks are not bounded.
     """
 
     def __init__(self, spec: JobSpec) -> None:

@@ -38,7 +38,7 @@ class Units:
 
     Attributes:
         partitions: Partitions of its rows, ascending.
-        pieces: Of its dense range: consecutive places from the first to before the second.
+        pieces: Pieces of its dense range: consecutive places from the first to before the second.
     """
 
     partitions: tuple[int, ...]
@@ -60,9 +60,6 @@ class AppliedBatches:
     """Marks of the batches that were applied, and the newest attempt at each task.
 
     Only the newest epoch is kept: an epoch ends when all its batches are applied everywhere.
-
-    Args:
-        units: What the server holds.
     """
 
     def __init__(self, units: Units) -> None:
@@ -80,8 +77,7 @@ class AppliedBatches:
         """The marks that a server begins with.
 
         Args:
-            placement: Who holds what now.
-            server: Whose marks.
+            placement: The placement now.
             request: Names the servers that took the cut and their marks.
         """
         first, last = placement.range_of(server)
@@ -110,8 +106,8 @@ class AppliedBatches:
         """The marks of other units: those kept as they are, new ones as another server had them.
 
         Args:
-            units: What the server holds from now on.
-            incoming: Of the server that new units come from; None if there are none.
+            units: Units that the server holds from now on.
+            incoming: Marks of the server that new units come from; None if there are none.
         """
         found = AppliedBatches(units)
         places = {unit: place for place, unit in enumerate(self.units.all())}

@@ -21,9 +21,7 @@ class PsFigures:
     """The figures of a server, read when somebody asks.
 
     Args:
-        core: What it holds.
-        server: What it serves with.
-        cores: That it may keep busy.
+        cores: How many it may keep busy.
         clock: Seconds, monotonic.
     """
 

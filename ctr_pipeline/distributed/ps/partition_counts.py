@@ -46,8 +46,8 @@ class PartitionCounts:
         """The counters of some partitions.
 
         Args:
-            rows: Of the server; None: it holds none.
-            partitions: That the server owns.
+            rows: The server's rows; None: it holds none.
+            partitions: Partitions that the server owns.
         """
         chosen = list(partitions)
         with self._counting:

@@ -50,11 +50,10 @@ class PsSession:
     """The server's side of the talk; `turn` does the next thing of it.
 
     Args:
-        core: Whose round follows the workers that the master names.
-        member: Who we are.
-        address: That we serve on.
+        core: Its round follows the workers that the master names.
+        address: The address that it serves on.
         connect: Opens a connection to wherever the master is now.
-        stats: What to say of ourselves.
+        stats: The figures that heartbeats report.
         clock: Seconds, monotonic.
     """
 

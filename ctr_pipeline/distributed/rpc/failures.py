@@ -39,7 +39,6 @@ class CallRefused(CtrPipelineError):  # noqa: N818
             `unknown_method`, `bug`.
         message: Its reason.
         place: Whom we asked.
-        remedy: What to do.
     """
 
     def __init__(

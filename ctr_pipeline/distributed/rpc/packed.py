@@ -236,7 +236,7 @@ class PullRequest(PackedMessage):
     """Asks for values.
 
     Attributes:
-        batch: That they are for; None: not for training.
+        batch: The batch that they are for; None: not for training.
         worker: Number of the caller.
         create: Make the missing rows; else they read as zeros.
         dense_version: Version of the dense values that the caller has, -1: of none; the server
@@ -290,7 +290,6 @@ class PushRequest(PackedMessage):
     """Gradients of one batch.
 
     Attributes:
-        batch: That they are of.
         worker: Number of the caller.
         step: Step of the batch, from 1; for Adam's bias correction.
         learning_rate_factor: The schedule's.

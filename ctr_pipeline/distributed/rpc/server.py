@@ -108,12 +108,11 @@ class RpcServer:
 
     Args:
         service: Its name.
-        methods: What it offers.
         address: `host:port` to bind; port 0 takes a free one.
         access: Secrets of the job.
         num_threads: Calls that are handled at once; others wait, but for those that are to be
             answered later.
-        most_calls: That are handled or wait for a thread; others are told that the server is busy.
+        most_calls: Calls that run or wait for a thread; further ones are refused as busy.
         clock: Seconds, monotonic.
     """
 

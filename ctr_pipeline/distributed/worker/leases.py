@@ -23,7 +23,7 @@ class _Progress:
     Attributes:
         task: As it was leased.
         done_mask: Batches done, those that the lease gave as done included.
-        repeated_mask: Of these, batches that a parameter server had applied before.
+        repeated_mask: Batches among these that a parameter server had applied before.
         losses: By batch, of those done under this lease.
         seconds: Spent.
         finished: All of it is done.

@@ -95,7 +95,7 @@ def run_worker(
         The exit code: 0, or 143 after SIGTERM.
 
     Raises:
-        CtrPipelineError: Of the model, the data, or the master's refusal.
+        CtrPipelineError: The model or the data is wrong, or the master refuses the worker.
     """
     job_folder = run_folder / "job"
     access = Access.load(job_folder, "worker")

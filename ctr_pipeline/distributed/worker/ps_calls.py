@@ -165,7 +165,6 @@ class PsCalls:
 
         Args:
             placement: The version.
-            num_servers: That it names.
         """
         with self._routed:
             self._placement = placement

@@ -107,7 +107,7 @@ class PreparedKeys:
         order_U: int32, which of the batch's unique keys stands where in `keys_U`.
         positions_U: int32, the inverse: where in `keys_U` each of the batch's unique keys stands.
         bounds: Server s owns `keys_U[bounds[s] : bounds[s + 1]]`.
-        placement: That says so.
+        placement: The placement that `bounds` follows from.
         num_occurrences_U: int32, of each key in the batch.
     """
 
@@ -125,7 +125,7 @@ class Pull:
 
     Attributes:
         prepared: The batch.
-        generation: That it was asked for in.
+        generation: The generation of the request.
         versions: Versions of each server, the updates that its values know of.
     """
 
@@ -253,7 +253,7 @@ class PsClient:
     Args:
         access: Secrets of the job.
         incarnation: Incarnation of the worker; servers of a synchronous job count workers by it.
-        threads: That copy values and sum gradients.
+        threads: Threads that copy values and sum gradients.
         deadline_seconds: A call is tried again for so long.
         call_seconds: For one try.
         connect: Makes the connection to an address; None: gRPC.
@@ -401,7 +401,7 @@ class PsClient:
         Args:
             prepared: The batch.
             create: Make the missing rows, as training does; else they read as zeros.
-            batch: That is to be trained with the values; None for scoring.
+            batch: The batch to train with the values; None for scoring.
             dense: Bring the dense values too, if there are newer ones than those known here; not
                 needed for a pull ahead of a push that brings them.
             after: The values are to know of this push, wherever it succeeds.

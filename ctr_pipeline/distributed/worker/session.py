@@ -106,11 +106,10 @@ class Session:
     """A worker's side of the talk; `turn` does one thing of it, the thread turns for ever.
 
     Args:
-        member: Who we are.
         config_fingerprint: Fingerprint of the config that we were started with.
         metrics_address: Address of our metrics; empty if there are none.
         connect: Opens a connection to wherever the master is now.
-        stats: What to say of ourselves.
+        stats: The figures that heartbeats report.
         clock: Seconds, monotonic.
     """
 

@@ -116,7 +116,7 @@ class EtcdLedger:
         wait_seconds: For another master to go before giving up.
         lock_seconds: A master that etcd has not heard of for so long loses the lock.
         call_seconds: For etcd to answer a call.
-        access: What etcd wants to see.
+        access: Certificates and credentials.
         compact_after: Etcd forgets what was overwritten, after so many transactions.
         clock: Seconds.
         sleep: Waits.
@@ -124,7 +124,7 @@ class EtcdLedger:
     Raises:
         LedgerHeldError: Another master still held it.
         LedgerUnavailableError: etcd does not answer.
-        LedgerDamagedError: What is there cannot be read.
+        LedgerDamagedError: The ledger cannot be read.
         LedgerError: It belongs to another job or another version, or the address is none.
     """
 
@@ -469,7 +469,7 @@ def await_etcd(
         wait_seconds: For it to answer.
         on_wait: Told once what is waited for, if it does not answer the first time.
         call_seconds: For etcd to answer a call.
-        access: What etcd wants to see.
+        access: Certificates and credentials.
         clock: Seconds.
         sleep: Waits.
 

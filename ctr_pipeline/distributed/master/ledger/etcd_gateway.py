@@ -32,7 +32,7 @@ class EtcdAccess:
             that requests knows.
         certificate: PEM file of our own certificate; None: there is none.
         key: PEM file of its key.
-        user: Of etcd; empty: it asks for none.
+        user: The user of etcd; empty: etcd asks for none.
     """
 
     authority: str | None = None
@@ -59,7 +59,7 @@ class EtcdGateway:
     Args:
         url: URL of etcd's client port.
         call_seconds: For etcd to answer a call.
-        access: What etcd wants to see.
+        access: Certificates and credentials.
 
     Raises:
         LedgerError: The address is none.
