@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 import typer
 
 from ctr_pipeline.cli.first_import import (
+    hide_optional_packages,
+    hold_native_stderr,
     on_first_import,
-    quiet_libraries,
-    without_collections,
-    without_extras,
+    pause_garbage_collection,
 )
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.tracebacks import LogFormatter, conceal_values
@@ -122,9 +122,9 @@ class CommandSession:
         logger.propagate = False
         if self.verbosity > 0:
             logger.setLevel(min(level, logger.level or level))
-        quick = (without_extras, without_collections)
-        on_first_import("keras", *quick)
-        on_first_import("tensorflow", *quick, *([quiet_libraries] if self.verbosity == 0 else []))
+        quiet = [hold_native_stderr] if self.verbosity == 0 else []
+        on_first_import("keras", hide_optional_packages, pause_garbage_collection)
+        on_first_import("tensorflow", hide_optional_packages, pause_garbage_collection, *quiet)
 
     def start_member_logging(self) -> None:
         """Sends the log of a member to stderr, with times: the launcher writes it to a file."""

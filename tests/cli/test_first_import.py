@@ -4,8 +4,9 @@ import sys
 PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
-from ctr_pipeline.cli.first_import import on_first_import, quiet_libraries, without_extras
-on_first_import("noisy", without_extras, quiet_libraries)
+from ctr_pipeline.cli.first_import import hide_optional_packages, hold_native_stderr
+from ctr_pipeline.cli.first_import import on_first_import
+on_first_import("noisy", hide_optional_packages, hold_native_stderr)
 import noisy
 import noisy.part
 print("python", file=sys.stderr)
@@ -75,13 +76,13 @@ print(any(one is noisy.VALUES for one in gc.get_objects()), gc.unfreeze(), gc.ge
 
 
 def test_the_collector_rests_meanwhile_and_later_looks_at_what_is_new(tmp_path):
-    surrounded = PROGRAM.replace("without_extras", "without_collections")
+    surrounded = PROGRAM.replace("hide_optional_packages", "pause_garbage_collection")
     code = "import gc\nVALUE = 7\nVALUES = [[]]\nWAS_ENABLED = gc.isenabled()\n"
     done = run(tmp_path, code, program=surrounded, after=COLLECTED)
     assert done.stdout.splitlines()[-2:] == ["False True True True", "False None 0"]
 
 
-def test_the_command_line_loads_tensorflow_without_extras():
+def test_the_command_line_loads_tensorflow_hide_optional_packages():
     code = (
         "import sys\n"
         "from ctr_pipeline.cli.session import CommandSession\n"
