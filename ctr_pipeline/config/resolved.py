@@ -36,7 +36,7 @@ def pinned_yaml(config: Config, features: Sequence[FeatureSpec]) -> str:
 
     Args:
         config: As it was given, relative to the folder that the command runs in.
-        features: Those of the run; none where they are not known, and nothing is pinned then.
+        features: The run's features; empty where unknown, and then nothing is pinned.
     """
     values = _values_of(with_paths(config, absolute_path))
     if features and (config.features == "auto" or any(one.names_all for one in config.features)):

@@ -60,7 +60,7 @@ class _Known:
 
     Attributes:
         path: Path of the key that is varied.
-        here: Of its entry in the space.
+        here: The place of its entry in the space.
         values: Ends of the range, or the choices, each with its place in the entry.
     """
 

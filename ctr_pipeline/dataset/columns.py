@@ -37,7 +37,7 @@ class ColumnPlan:
         label_values: What labels are written as; None: as 0 and 1.
         weight: Column of the weights, one of `types`; None if rows have none, or need none.
         types: The other columns, in the order of the output.
-        carried: Those of them that are only carried along: any type that has a text is fine.
+        carried: Columns among them that are only copied: any type that has a text is fine.
         missing_values: Texts that mean missing, the empty one among them.
         sensitive: Columns whose values are never shown.
         lists: Text columns that are lists, and how they are cut.

@@ -63,7 +63,7 @@ def encode_dictionary(column: pa.Array, key: np.uint64 = _KEY) -> pa.DictionaryA
 
     Args:
         column: string or float64 [N].
-        key: Of the hashes; the result does not depend on it.
+        key: Key of the hashes; the result does not depend on it.
 
     Returns:
         Row numbers are uint16 where they fit, else int32; none is NULL.
@@ -100,7 +100,7 @@ def merge_dictionaries(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArr
     """Dictionaries of texts, one behind the other, as one; as `encode_dictionary` of all rows.
 
     Args:
-        chunks: Of strings; row numbers and values may be NULL, values may repeat or be of no row.
+        chunks: Strings; row numbers and values may be NULL, values may repeat or belong to no row.
     """
     # NULL behind all others, for rows without a number.
     values = pa.concat_arrays([*(chunk.dictionary for chunk in chunks), pa.nulls(1, pa.string())])

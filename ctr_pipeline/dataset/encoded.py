@@ -271,7 +271,7 @@ class EncodedReader:
         others: Folders whose records, encoded by the same transforms, follow those.
 
     Attributes:
-        meta: Of the records of all folders; the fingerprint is the first's.
+        meta: Metadata of the records of all folders; the fingerprint is the first's.
     """
 
     def __init__(self, folder: Path, *others: Path) -> None:

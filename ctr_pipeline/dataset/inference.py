@@ -157,7 +157,7 @@ def infer_list(values: pa.Array | pa.ChunkedArray) -> ListSpec | None:
     None if they are neither: floats of several lengths, lists of lists, no list at all.
 
     Args:
-        values: Of a column of lists, of its first rows.
+        values: The first rows of a column of lists.
     """
     kind = values.type.value_type
     is_float = pa.types.is_floating(kind)

@@ -90,8 +90,8 @@ def ingest(
         column_types: The columns to keep.
         folder: Where the parts go; replaced as a whole.
         seed: Seed of the random split.
-        threads: That parse and write.
-        progress: Is told the bytes read.
+        threads: Threads that parse and write.
+        progress: Counts the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
         lists: Text columns that are lists, and how they are cut.
         extra_columns: Carried along for metrics.
@@ -348,7 +348,7 @@ def lacks_class(split: str, num_rows: int, num_positive: int, num_good: int) -> 
     Args:
         split: Its name.
         num_rows: Rows of the split.
-        num_positive: Those of label 1: none or all.
+        num_positive: Rows of label 1: none or all.
         num_good: Good rows of all splits.
     """
     if not num_rows:

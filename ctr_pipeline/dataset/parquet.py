@@ -49,7 +49,6 @@ class ParquetSource:
     Attributes:
         path: The file.
         schema: Schema of its columns, those of its folders behind its own.
-        num_rows: That it has.
         partition: What its `key=value` folders say of all of its rows.
     """
 

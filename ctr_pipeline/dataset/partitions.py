@@ -48,7 +48,7 @@ def find_partitioned_files(folder: Path, key: str) -> list[Path]:
     Hidden files and folders, whose names begin with a dot or `_`, are no data, as in Hadoop.
 
     Args:
-        folder: That holds such folders, or is one.
+        folder: A folder that holds such folders, or is one.
         key: The config key, for messages.
 
     Raises:

@@ -62,7 +62,7 @@ def look_at_lines(
         data: How it is read.
         num_records: How many at most.
         num_bytes: About how much of it.
-        delimiter: That of the files before it; None to find it.
+        delimiter: The delimiter of earlier files; None: it is detected.
 
     Raises:
         DataError: The file is damaged or has no records, they are not text, or the first one is not

@@ -41,7 +41,7 @@ def read_good_rows(
     """The good rows of `files`, in tables of one block each; bad ones go to the ledger.
 
     Args:
-        source: That the files are of.
+        source: The source of the files.
         files: In this order.
         plan: What to read.
         ledger: Counts bad rows.

@@ -75,12 +75,12 @@ class Source:
     """The data files and what is in them.
 
     Attributes:
-        files: Of each split that has paths of its own: `train`, and `valid` and `test` if given.
+        files: Files by split that has paths of its own: `train`, and `valid` and `test` if given.
         format: csv, tsv, parquet or recordio; table of MaxCompute, database of a database file.
         delimiter: Delimiter of text files and of lines.
         has_header: Whether names come from the files.
         column_names: All columns, in the order of the first file.
-        inferred_types: Of the columns that fit a feature; others (lists, timestamps) are absent.
+        inferred_types: Types of columns that fit a feature; others (lists, timestamps) are absent.
         head: The first rows, numbers as float64 and texts as strings, columns that fit no feature
             as they are.
         opened: How each file is read.
@@ -219,7 +219,7 @@ def inspect_paths(
         data: How they are read.
         groups: Paths or addresses by split.
         keys: Where they are named, by split, for messages.
-        seed: Of the random split of a table; None: rows are not divided.
+        seed: Seed of the random split of a table; None: rows are not divided.
         may_lack_label: Files without a header may have all of `data.columns` but the label.
 
     Raises:
@@ -479,7 +479,7 @@ def _parquet_head(files: Sequence[ParquetSource], types: Mapping[str, ColumnType
     What a folder says is the same for all rows of a file: one file would show constants.
 
     Args:
-        files: That have rows.
+        files: Files that have rows.
     """
     first = files[0]
     if not first.partition:

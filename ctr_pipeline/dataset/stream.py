@@ -44,7 +44,7 @@ def stream_rows(
         sensitive: Columns whose values are kept out of messages.
         lists: Text columns that are lists, and how they are cut.
         ledger: Counts bad rows, for the caller to look at after the last batch.
-        threads: That parse.
+        threads: Threads that parse.
 
     Raises:
         DataError: As `inspect_source` and `ingest` do.

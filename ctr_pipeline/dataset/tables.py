@@ -57,8 +57,8 @@ def write_table(
         column_types: The columns to keep.
         folder: Is made.
         labelled: Whether the label is read; a row without one is bad then.
-        threads: That parse and write.
-        progress: Is told the bytes read.
+        threads: Threads that parse and write.
+        progress: Counts the bytes read.
         sensitive: Columns whose values are kept out of messages and examples.
         lists: Text columns that are lists, and how they are cut.
 

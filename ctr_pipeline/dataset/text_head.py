@@ -60,7 +60,7 @@ def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | N
         path: The file.
         data: How it is read.
         num_bytes: How much of it, or more if its first record is longer.
-        delimiter: That of the files before it; None to find it.
+        delimiter: The delimiter of earlier files; None: it is detected.
 
     Raises:
         DataError: The file is empty, damaged, binary, has no delimiter in its first record, or that

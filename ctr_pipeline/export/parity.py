@@ -39,7 +39,7 @@ class ParityProof:
 
     Attributes:
         num_rows: Rows scored by the trainer and by both signatures.
-        num_edge_rows: Of these, rows made to be hard.
+        num_edge_rows: Rows among these that were made to be hard.
         max_difference: Largest difference of logits, by signature.
         tolerance: See `TOLERANCE`.
         num_not_a_number: Rows where both sides score NaN; counted as equal.
@@ -126,7 +126,7 @@ def prove_parity(
         exported: The export, published or not.
         rows: Raw columns, as they are in the file.
         trainer_logits: The trainer's logits of these rows, [rows].
-        process: That scores.
+        process: The process that scores.
         workspace: An existing folder for the two files that the processes exchange.
         num_edge_rows: How many of the rows came from `edge_rows`, for the record.
         sensitive: Columns whose values stay out of messages.

@@ -17,7 +17,7 @@ def prefetch(typing_context: Any, address: Any, place: Any) -> Any:
 
     Args:
         typing_context: Numba's own.
-        address: Of items of any type.
+        address: The address of items of any type.
         place: uint64.
     """
     del typing_context

@@ -52,7 +52,7 @@ class ColumnEncoder:
     Args:
         plan: What to compute.
         folder: The run folder, which vocabulary files are below.
-        threads: That open vocabularies.
+        threads: Threads that open vocabularies.
 
     Raises:
         PreprocessingError: A vocabulary file is missing or is not the one the plan was fitted with.
@@ -89,7 +89,7 @@ class ColumnEncoder:
             batch: Text columns are string, large_string or dictionary of either; number columns
                 float64, another number type, or a dictionary of one. NULL, '' and NaN are missing.
             out: Where to write, any strides; None makes arrays of their own.
-            own_rows: Of training rows, what `OwnRows` makes of them.
+            own_rows: Target encodings of training rows; None: the rows are others.
 
         Returns:
             `out`.

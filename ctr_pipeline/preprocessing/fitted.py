@@ -150,7 +150,7 @@ class FittedWeights(_Frozen):
         exponent: See `dataset.weights.weight_units`.
         units_a_row: What a row weighs on average.
         missing_units: What the training rows without a value weigh.
-        missing_click_units: Those of them with label 1.
+        missing_click_units: Units without a value that have label 1.
     """
 
     column: str
@@ -172,7 +172,7 @@ class FittedTargetEncode(_Frozen):
         smoothing: Rows of the base rate added to those of each value.
         base: Click rate of all training rows; that of a text they lack.
         missing_rows: Training rows without a value.
-        missing_clicks: Those of them with label 1.
+        missing_clicks: Rows without a value that have label 1.
         folds: Parts of the training rows, each encoded from the others; None: a training row is
             encoded from those before it.
         weights: How rows are weighed; None: all alike.
@@ -230,7 +230,7 @@ class NumberPlan(_Frozen):
     """One dense input.
 
     Attributes:
-        name: That of the column; of a vector, with the place of the number: `v[3]`.
+        name: The column's name; of a vector, with the place of the number: `v[3]`.
         column: The column.
         steps: Applied in order; at the end missing becomes 0 and the value float32.
         first: Makes a number of a text column, before the steps; None for a number column.
@@ -256,7 +256,7 @@ class FieldPlan(_Frozen):
     """One embedded field.
 
     Attributes:
-        name: That of the feature.
+        name: The feature's name.
         column: The column; of a cross, the feature's name.
         column_type: How it is read.
         transforms: Names of the transforms the user gave, for tables and reports.

@@ -39,7 +39,7 @@ class OwnRows:
     """The encodings of one plan's training rows.
 
     Args:
-        plan: Whose chains begin with `target_encode`, or not.
+        plan: The plan; its chains may begin with `target_encode`.
         folder: The run folder.
 
     Raises:

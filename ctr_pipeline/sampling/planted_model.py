@@ -93,7 +93,7 @@ class PlantedModel:
     """Draws rows and knows their true logits.
 
     Args:
-        seed: Of everything: the weights and the rows.
+        seed: Seed of the weights and the rows.
         num_rows: Rows from the first to the last moment of the drift.
     """
 

@@ -147,7 +147,7 @@ class JoinedDense:
     """Dense parameters of several models.
 
     Attributes:
-        values: Those of the first, then of the second, and so on; float32.
+        values: Values of the first, then of the second, and so on; float32.
     """
 
     values: Floats

@@ -33,7 +33,7 @@ class DatabaseTable:
     """A table in a database file.
 
     Attributes:
-        engine: Whose file it is.
+        engine: The database that wrote the file.
         file: The file.
         name: Name of the table, as the config has it.
     """

@@ -30,7 +30,7 @@ def find_tables(
     Args:
         data: The config's section.
         groups: Addresses and config key by split.
-        seed: Of the random split; None: rows are not divided.
+        seed: Seed of the random split; None: rows are not divided.
 
     Raises:
         DataError: An address is wrong, a table is not there or may not be read, tables have other

@@ -40,7 +40,7 @@ class HashRange:
     """Rows whose hash lies in a part of [0, 1).
 
     Attributes:
-        columns: That are hashed, in this order.
+        columns: Columns to hash, in this order.
         salt: Hashed before them; None for the plain text of a single column.
         low: Share of the rows before.
         high: Share of the rows before and in it.

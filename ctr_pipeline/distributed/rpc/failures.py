@@ -35,7 +35,7 @@ class CallRefused(CtrPipelineError):  # noqa: N818
     """The peer answered no; trying again does not help, unless `may_pass`.
 
     Args:
-        code: Of its `Refusal`, or one of `token`, `version`, `malformed`, `too_large`,
+        code: The code of its `Refusal`, or one of `token`, `version`, `malformed`, `too_large`,
             `unknown_method`, `bug`.
         message: Its reason.
         place: Whom we asked.

@@ -54,7 +54,7 @@ class BilinearFusion(keras.layers.Layer):
 
         Args:
             x_BK: Last units of the first stream, (batch, units).
-            y_BL: Of the second one.
+            y_BL: The output of the second one.
 
         Returns:
             Part of the logit, (batch,).

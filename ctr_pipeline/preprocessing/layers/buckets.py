@@ -96,7 +96,7 @@ class IntervalIds(_IdLayer):
         """The ids of C layers, each of a row of values, by a handful of operations.
 
         Args:
-            layers: Whose numbers of thresholds are alike, or memory is wasted.
+            layers: Layers with similar numbers of thresholds; otherwise memory is wasted.
             values_CB: float64 without subnormal numbers.
 
         Returns:
@@ -183,7 +183,7 @@ class LogRound(_IdLayer):
     Args:
         num_bins: Number of ids.
         default_value: Id of x <= 0 and of results out of range.
-        base: Of the logarithm; None: e.
+        base: Base of the logarithm; None: e.
         missing_id: Id of NaN; None: the default value.
         options: Keyword arguments of `keras.layers.Layer`.
 

@@ -22,8 +22,8 @@ class NumberLookup(IndexLookup):
     Args:
         vocabulary: V texts, or an Arrow array of distinct binary values.
         numbers: V numbers.
-        default: That of a text outside the vocabulary.
-        missing: That of the empty text; None: NaN, it stays missing.
+        default: The number of a text outside the vocabulary.
+        missing: The number of the empty text; None: NaN, it stays missing.
         options: Keyword arguments of `keras.layers.Layer`; the result is float32 unless `dtype`
             says otherwise.
 

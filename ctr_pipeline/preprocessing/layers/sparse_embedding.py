@@ -20,7 +20,7 @@ class SparseEmbedding(RawLayer):
     Args:
         input_dim: Number of vectors; ids are in [0, input_dim).
         output_dim: Length of a vector.
-        embeddings_initializer: Of the vectors, as Keras names it.
+        embeddings_initializer: Initializer of the vectors, as Keras names it.
         combiner: "mean", "sum" or "sqrtn".
         padding_id: Id that fills up the rows of a dense input and counts as absent there; None if
             they have none.
