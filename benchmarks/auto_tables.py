@@ -17,7 +17,7 @@ from logistic_regression import CATEGORIES, NUMBERS
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ctr_pipeline.sampling.planted_model import sigmoid
+from ctr_pipeline.apps.sample.planted_model import sigmoid
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -47,8 +47,8 @@ from chaos_faults import BUGGY_MODEL, FAULTS, Disturbance, Fault  # noqa: E402
 from chaos_network import NETWORK_FAULTS  # noqa: E402
 from watched_run import CTRPIPE, MissedError, OverdueError, WatchedRun, wait_until_gone  # noqa: E402
 
+from ctr_pipeline.apps.sample import write_criteo_sample  # noqa: E402
 from ctr_pipeline.progress import SilentProgress  # noqa: E402
-from ctr_pipeline.sampling import write_criteo_sample  # noqa: E402
 
 ALL_FAULTS = (*FAULTS, *NETWORK_FAULTS)
 PROXIED_RUN = ROOT / "benchmarks" / "proxied_run.py"

@@ -182,8 +182,9 @@ def run_model(
 
 def train_and_score(config: dict[str, Any]) -> Prediction:
     """Of the test rows of a config."""
+    from ctr_pipeline.apps.scoring.evaluate import evaluate
     from ctr_pipeline.config.loader import config_from_mapping
-    from ctr_pipeline.pipeline import evaluate, train
+    from ctr_pipeline.pipeline.run import train
     from ctr_pipeline.progress import SilentProgress
 
     started = time.perf_counter()

@@ -73,8 +73,8 @@ KERNEL_FEATURES: dict[str, dict[str, Any]] = {
 
 def write_rows(folder: Path, num_rows: int, seed: int) -> None:
     """`train`, `valid` and `test` as tab-separated .csv with a header, and as .parquet."""
+    from ctr_pipeline.apps.sample import write_criteo_sample
     from ctr_pipeline.progress import SilentProgress
-    from ctr_pipeline.sampling import write_criteo_sample
 
     every = folder / "rows.tsv"
     write_criteo_sample(every, num_rows=num_rows, seed=seed, progress=SilentProgress(), header=True)
@@ -141,11 +141,11 @@ def split_paths(folder: Path, kind: str) -> dict[str, str]:
 
 def prepare(loaded: Any) -> dict[str, Any]:
     """Rows to encoded rows, with kernels loaded before the clock."""
-    from ctr_pipeline.pipeline.analysis_stage import run_analysis
-    from ctr_pipeline.pipeline.encoding_stage import run_encoding
     from ctr_pipeline.pipeline.environment import peak_memory_bytes
+    from ctr_pipeline.pipeline.run_folder import RunFolder
+    from ctr_pipeline.pipeline.stages.analyze import run_analysis
+    from ctr_pipeline.pipeline.stages.encode import run_encoding
     from ctr_pipeline.pipeline.timing import StageTimes
-    from ctr_pipeline.pipeline.workspace import RunFolder
     from ctr_pipeline.preprocessing.encode import wake_kernels
     from ctr_pipeline.progress import SilentProgress
 
@@ -187,9 +187,9 @@ def side_statistics(folder: Path, kind: str) -> dict[str, Any]:
     """Statistics of the ingested training rows; `drift`: and how far the other splits are."""
     from ctr_pipeline.analysis import collect_statistics, plan_statistics
     from ctr_pipeline.dataset.ingested import load_ingested
-    from ctr_pipeline.pipeline.feature_file import load_features
     from ctr_pipeline.pipeline.resources import available_cores
-    from ctr_pipeline.pipeline.workspace import RunFolder
+    from ctr_pipeline.pipeline.run_folder import RunFolder
+    from ctr_pipeline.pipeline.stages.feature_file import load_features
     from ctr_pipeline.preprocessing.encode import wake_kernels
     from ctr_pipeline.progress import SilentProgress
 
@@ -259,9 +259,9 @@ def side_sql(folder: Path, kind: str) -> dict[str, Any]:
 
 def side_plans(folder: Path, _kind: str) -> dict[str, Any]:
     """Fits the transforms that kernels and layers are compared by."""
-    from ctr_pipeline.pipeline.analysis_stage import run_analysis
+    from ctr_pipeline.pipeline.run_folder import RunFolder
+    from ctr_pipeline.pipeline.stages.analyze import run_analysis
     from ctr_pipeline.pipeline.timing import StageTimes
-    from ctr_pipeline.pipeline.workspace import RunFolder
     from ctr_pipeline.preprocessing.plan import plan_preprocessing
     from ctr_pipeline.progress import SilentProgress
 
@@ -629,8 +629,8 @@ def measure_recordio(setting: Setting) -> tuple[list[Line], dict[str, Any]]:
 
 def measure_memory(setting: Setting) -> tuple[list[Line], dict[str, Any]]:
     """Peak memory of one long preparation."""
+    from ctr_pipeline.apps.sample import write_criteo_sample
     from ctr_pipeline.progress import SilentProgress
-    from ctr_pipeline.sampling import write_criteo_sample
 
     with tempfile.TemporaryDirectory(prefix="feature-speed-") as temporary:
         write_criteo_sample(

@@ -24,7 +24,7 @@ from generated_sets import KINDS, Kind, draw_set
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from told_learner import predict_told
 
-from ctr_pipeline.sampling.reference_losses import cross_entropy, ranking_quality
+from ctr_pipeline.apps.sample.reference_losses import cross_entropy, ranking_quality
 
 
 def run_kind(kind: Kind, *, num_rows: int, seed: int, folder: Path) -> dict[str, float]:

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ctr_pipeline.sampling.counter_random import derive_key, normal, uniform
-from ctr_pipeline.sampling.planted_model import sigmoid
-from ctr_pipeline.sampling.reference_losses import best_additive_loss, cross_entropy
+from ctr_pipeline.apps.sample.counter_random import derive_key, normal, uniform
+from ctr_pipeline.apps.sample.planted_model import sigmoid
+from ctr_pipeline.apps.sample.reference_losses import best_additive_loss, cross_entropy
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -86,7 +86,7 @@ def train_ours(
     from ctr_pipeline.machine import available_cores, decide_threads
     from ctr_pipeline.models.build import build_model
     from ctr_pipeline.models.inputs import ModelSignature
-    from ctr_pipeline.pipeline.rows import optimizer_spec, segment_specs
+    from ctr_pipeline.pipeline.model.embedding_rows import optimizer_spec, segment_specs
     from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
     from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 

@@ -25,8 +25,8 @@ from proxy import Direction, FaultyProxy  # noqa: E402
 
 from ctr_pipeline.cli.main import main as ctrpipe  # noqa: E402
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint  # noqa: E402
-from ctr_pipeline.pipeline import processes  # noqa: E402
-from ctr_pipeline.pipeline.members import CommandLines  # noqa: E402
+from ctr_pipeline.pipeline.job import training  # noqa: E402
+from ctr_pipeline.pipeline.job.members import CommandLines  # noqa: E402
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.local.launcher import MemberStart
@@ -133,7 +133,7 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     job_folder = Path(control).parent / "run" / "job"
     threading.Thread(target=_follow_master, args=(job_folder,), daemon=True).start()
-    processes.CommandLines = ProxiedCommandLines  # type: ignore[misc]
+    training.CommandLines = ProxiedCommandLines  # type: ignore[misc]
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

@@ -113,8 +113,8 @@ class Setting:
     """A trained and exported model, and the rows to be scored."""
 
     def __init__(self, folder: Path, *, train_rows: int, num_rows: int, seed: int) -> None:
+        from ctr_pipeline.apps.sample import write_criteo_sample
         from ctr_pipeline.progress import SilentProgress
-        from ctr_pipeline.sampling import write_criteo_sample
 
         self.folder = folder
         train = folder / "train.tsv"

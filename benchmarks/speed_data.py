@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr_pipeline.sampling.counter_random import derive_key, normal, uniform
+from ctr_pipeline.apps.sample.counter_random import derive_key, normal, uniform
 
 NUM_TABLES = 26
 ROWS_PER_TABLE = 100_000

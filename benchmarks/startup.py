@@ -27,8 +27,8 @@ from pathlib import Path
 import psutil
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 
+from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import write_criteo_sample
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
 COLD_REPEATS = 3

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.cli.main import main as ctrpipe
-from ctr_pipeline.pipeline.members import CommandLines
+from ctr_pipeline.pipeline.job.members import CommandLines
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.local.launcher import MemberStart
@@ -119,7 +119,7 @@ def main() -> None:
         role = arguments[0]
         WRAPPERS[role](open_notes(role))
     else:
-        from ctr_pipeline.pipeline import processes
+        from ctr_pipeline.pipeline.job import training as processes
 
         os.environ[_FOLDER] = first
         processes.CommandLines = TimedCommandLines  # type: ignore[misc]

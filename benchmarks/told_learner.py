@@ -15,8 +15,8 @@ import numpy as np
 from generated_sets import Floats, GeneratedSet, Ints, Recipe
 from scipy.optimize import minimize
 
-from ctr_pipeline.sampling.planted_model import sigmoid
-from ctr_pipeline.sampling.reference_losses import integrate_normal
+from ctr_pipeline.apps.sample.planted_model import sigmoid
+from ctr_pipeline.apps.sample.reference_losses import integrate_normal
 
 _ITERATIONS = 200
 

@@ -28,7 +28,7 @@ import yaml
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
 from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.pipeline.job_control import Job, MasterLine, read_status
+from ctr_pipeline.pipeline.job.control import Job, MasterLine, read_status
 
 MARK = "CTRPIPE_WATCHED_RUN"
 CTRPIPE = (sys.executable, "-m", "ctr_pipeline")

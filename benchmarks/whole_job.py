@@ -23,8 +23,8 @@ from typing import Any
 import psutil
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 
+from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import write_criteo_sample
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
 PREPARATION = ("ingest", "statistics", "transforms")

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from ctr_pipeline.apps.runs import load_metrics
 from ctr_pipeline.config.label_values import LabelValues, as_written
 from ctr_pipeline.config.loader import LoadedConfig, config_from_mapping, load_config
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline import run_pipeline
 from ctr_pipeline.pipeline.results import RunResult, headline, metrics_html
-from ctr_pipeline.pipeline.run_states import load_metrics
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from ctr_pipeline.pipeline.trained_model import TrainedModel
+    from ctr_pipeline.pipeline.model.trained_model import TrainedModel
 
 Rows: TypeAlias = Union["pd.DataFrame", Sequence[Mapping[str, Any]]]
 """A DataFrame, or a list of dictionaries, a row each."""
@@ -48,6 +47,8 @@ def run(
     Raises:
         CtrPipelineError: Something the caller can mend.
     """
+    from ctr_pipeline.pipeline.run import run_pipeline
+
     if isinstance(config, Mapping):
         loaded = config_from_mapping(config, overrides, check_model=check_model)
     else:
@@ -90,7 +91,7 @@ class LoadedRun:
     """
 
     def __init__(self, config: LoadedConfig, folder: RunFolder) -> None:
-        from ctr_pipeline.pipeline.loading import open_trained
+        from ctr_pipeline.pipeline.model.loading import open_trained
 
         self.config = config.config
         self.folder = folder.path
@@ -153,7 +154,7 @@ class LoadedRun:
         import numpy as np
         import pyarrow as pa
 
-        from ctr_pipeline.pipeline.evaluation_stage import findings_on, measure
+        from ctr_pipeline.pipeline.stages.evaluate import findings_on, measure
         from ctr_pipeline.training.scoring import ScoredRows
 
         frame, config = _as_frame(rows), self.config
@@ -187,7 +188,7 @@ class LoadedRun:
 
         from ctr_pipeline.dataset.lists import as_texts, find_bad_vectors, is_list
         from ctr_pipeline.features import ColumnType
-        from ctr_pipeline.pipeline.unseen import score_table
+        from ctr_pipeline.pipeline.model.trained_model import score_table
 
         columns = {}
         for name, kind in self._model.plan.inputs.items():

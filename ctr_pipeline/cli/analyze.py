@@ -22,7 +22,7 @@ def analyze(
     """
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_statistics
-    from ctr_pipeline.pipeline import analyze as analyze_data
+    from ctr_pipeline.pipeline.run import analyze as analyze_data
 
     statistics = analyze_data(loaded, progress=session.progress).shown()
     session.show(

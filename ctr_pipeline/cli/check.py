@@ -23,8 +23,8 @@ def check(
 
     """
     loaded = session.read(config, overrides)
+    from ctr_pipeline.apps.check import check_config
     from ctr_pipeline.cli.tables import check_payload, print_check
-    from ctr_pipeline.pipeline import check_config
 
     result = check_config(loaded, progress=session.progress)
     session.show(check_payload(result), lambda: print_check(result, reasons=session.verbosity > 0))

@@ -43,8 +43,8 @@ def compare(
 
     ctrpipe compare runs/* --html comparison.html
     """
+    from ctr_pipeline.apps.compare import compare_runs
     from ctr_pipeline.cli.run_views import print_comparison
-    from ctr_pipeline.pipeline.comparison import compare_runs
 
     result = compare_runs(
         runs, repeats=repeats, output=html, overwrite=overwrite, progress=session.progress

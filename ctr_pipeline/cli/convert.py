@@ -99,8 +99,8 @@ def convert(
     ctrpipe convert part-00000 --columns label,I1..I13,C1..C26 --output train.csv.gz
     """
     session.progress.log(f"Reading {rows}")
+    from ctr_pipeline.apps.convert import Target, convert_rows, format_of
     from ctr_pipeline.cli.tables import convert_payload, print_conversion
-    from ctr_pipeline.pipeline.convert import Target, convert_rows, format_of
 
     target = Target(
         output=output,

@@ -56,8 +56,8 @@ def drift(
     ctrpipe drift runs/criteo-deepfm data/new.tsv --fail-above 0.25
     """
     session.progress.log(f"Comparing {new} with {old}")
+    from ctr_pipeline.apps.tables import measure_drift
     from ctr_pipeline.cli.table_views import print_drift
-    from ctr_pipeline.pipeline.tables import measure_drift
 
     result = measure_drift(
         old,

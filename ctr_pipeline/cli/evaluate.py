@@ -44,8 +44,8 @@ def evaluate(
 
     """
     loaded = session.read(config, overrides)
+    from ctr_pipeline.apps.scoring.evaluate import evaluate as evaluate_model
     from ctr_pipeline.cli.tables import print_metrics
-    from ctr_pipeline.pipeline import evaluate as evaluate_model
 
     columns = [name for names in by or () for name in names.split(",")]
     metrics = evaluate_model(loaded, data=data, by=columns, progress=session.progress)

@@ -22,7 +22,7 @@ def export(
     """
     loaded = session.read(config, overrides)
     from ctr_pipeline.cli.tables import print_run, run_payload
-    from ctr_pipeline.pipeline import export_model
+    from ctr_pipeline.pipeline.run import export_model
 
     result = export_model(loaded, progress=session.progress)
     session.show(run_payload(result), lambda: print_run(result))

@@ -41,8 +41,8 @@ def init(
     ctrpipe init train.txt --columns label,I1..I13,C1..C26 --output criteo.yaml
     """
     session.progress.log(f"Looking at {data}")
+    from ctr_pipeline.apps.init import init_config
     from ctr_pipeline.cli.tables import init_payload, print_init
-    from ctr_pipeline.pipeline.init import init_config
 
     result = init_config(
         data,

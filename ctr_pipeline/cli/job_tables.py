@@ -13,11 +13,11 @@ from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 from ctr_pipeline.cli.run_views import add_session_rows
 from ctr_pipeline.cli.tables import facts_table
-from ctr_pipeline.pipeline.job_progress import describe_event
+from ctr_pipeline.pipeline.job.progress_view import describe_event
 
 if TYPE_CHECKING:
+    from ctr_pipeline.apps.runs import RunStatus
     from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
-    from ctr_pipeline.pipeline.run_states import RunStatus
 
 _PIPE_WIDTH = 160
 _NUM_EVENTS = 8

@@ -33,7 +33,7 @@ def logs(
 
     ctrpipe logs runs/criteo master-0 -f
     """
-    from ctr_pipeline.pipeline.job_control import await_log, find_job, find_log, read_log
+    from ctr_pipeline.pipeline.job.control import await_log, find_job, find_log, read_log
 
     job = find_job(run)
     path = await_log(job, member, on_wait=session.progress.log) if follow else find_log(job, member)

@@ -15,7 +15,7 @@ def serve() -> int:
 
     def run() -> None:
         from ctr_pipeline.distributed.local.nursery import serve_nursery
-        from ctr_pipeline.pipeline.members import load_worker_code
+        from ctr_pipeline.pipeline.job.members import load_worker_code
 
         serve_nursery(load_worker_code, main)
 

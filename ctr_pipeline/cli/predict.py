@@ -48,8 +48,8 @@ def predict(
 
     """
     loaded = session.read(config, overrides)
+    from ctr_pipeline.apps.scoring.predict import predict as predict_rows
     from ctr_pipeline.cli.tables import predict_payload, print_predictions
-    from ctr_pipeline.pipeline import predict as predict_rows
 
     kept = [name for names in keep or () for name in names.split(",")]
     result = predict_rows(

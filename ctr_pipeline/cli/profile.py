@@ -42,8 +42,8 @@ def profile(
     ctrpipe profile 'data/day-*.parquet' --json
     """
     session.progress.log(f"Looking at {data}")
+    from ctr_pipeline.apps.tables import profile_table
     from ctr_pipeline.cli.table_views import print_profile
-    from ctr_pipeline.pipeline.tables import profile_table
 
     result = profile_table(
         data,

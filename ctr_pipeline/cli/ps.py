@@ -43,7 +43,7 @@ def ps(
     ctrpipe ps --config runs/criteo/config.resolved.yaml --index 0
     """
     session.start_member_logging()
-    from ctr_pipeline.pipeline.members import be_parameter_server
+    from ctr_pipeline.pipeline.job.members import be_parameter_server
 
     return be_parameter_server(
         session.load(config, overrides),

@@ -19,8 +19,8 @@ def report(
     ctrpipe report runs/criteo
     """
     from ctr_pipeline.cli.tables import make_console, print_paths
-    from ctr_pipeline.pipeline.report_facts import rewrite_report
-    from ctr_pipeline.pipeline.workspace import RunFolder, find_run
+    from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
+    from ctr_pipeline.pipeline.stages.report_facts import rewrite_report
 
     page, missing = rewrite_report(RunFolder(find_run(run)))
 

@@ -27,7 +27,7 @@ def run(
     """
     loaded = session.read(config, overrides, resumed_by="run")
     from ctr_pipeline.cli.tables import print_run, run_payload
-    from ctr_pipeline.pipeline import run_pipeline
+    from ctr_pipeline.pipeline.run import run_pipeline
     from ctr_pipeline.pipeline.timing import process_age_seconds
 
     result = run_pipeline(

@@ -12,8 +12,8 @@ from ctr_pipeline.cli.progress_lines import format_seconds
 from ctr_pipeline.cli.tables import facts_table, make_console, print_paths
 
 if TYPE_CHECKING:
-    from ctr_pipeline.pipeline.comparison import ComparisonResult
-    from ctr_pipeline.pipeline.run_states import ListedRun, RunStatus
+    from ctr_pipeline.apps.compare import ComparisonResult
+    from ctr_pipeline.apps.runs import ListedRun, RunStatus
 
 _COLOURS = {"ahead": "green", "behind": "red", "open": "default"}
 _STATES = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}

@@ -25,8 +25,8 @@ def runs(
 
     ctrpipe runs experiments --json
     """
+    from ctr_pipeline.apps.runs import list_runs
     from ctr_pipeline.cli.run_views import print_runs
-    from ctr_pipeline.pipeline.run_states import list_runs
 
     found = list_runs(folder)
     payload = [

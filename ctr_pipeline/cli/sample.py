@@ -32,9 +32,9 @@ def criteo(
 
     ctrpipe sample criteo --rows 200000 --seed 1 --output data/criteo/train.txt
     """
+    from ctr_pipeline.apps.outputs import require_output
+    from ctr_pipeline.apps.sample import write_criteo_sample
     from ctr_pipeline.cli.tables import print_sample
-    from ctr_pipeline.pipeline.outputs import require_output
-    from ctr_pipeline.sampling import write_criteo_sample
 
     require_output(output, overwrite=overwrite, makes_folder=True)
     session.progress.log(f"Writing {rows:,} rows to {output}")

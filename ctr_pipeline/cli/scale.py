@@ -57,7 +57,7 @@ def scale(
             "one of --workers, --min, --max and --parameter-servers is needed",
             remedy="'ctrpipe scale --help' shows how it is used",
         )
-    from ctr_pipeline.pipeline.job_control import find_job, scale_job
+    from ctr_pipeline.pipeline.job.control import find_job, scale_job
 
     job = find_job(run)
     wanted = scale_job(

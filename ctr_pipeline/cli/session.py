@@ -139,7 +139,7 @@ class CommandSession:
 
 def _find_header(data: Mapping[str, Any]) -> Sequence[str]:
     # It imports Arrow, so it is loaded only where something is wrong already.
-    from ctr_pipeline.pipeline.header import find_header
+    from ctr_pipeline.pipeline.stages.header import find_header
 
     return find_header(data)
 

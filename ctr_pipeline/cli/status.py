@@ -8,8 +8,8 @@ from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
 
 if TYPE_CHECKING:
+    from ctr_pipeline.apps.runs import RunStatus
     from ctr_pipeline.distributed.master.status import JobView
-    from ctr_pipeline.pipeline.run_states import RunStatus
 
 
 @command(Panel.JOB)
@@ -25,8 +25,8 @@ def status(
 
     ctrpipe status config.yaml --json
     """
-    from ctr_pipeline.pipeline.run_states import read_run_status
-    from ctr_pipeline.pipeline.workspace import RunFolder, find_run
+    from ctr_pipeline.apps.runs import read_run_status
+    from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 
     found = RunFolder(find_run(run))
     state = read_run_status(found)
@@ -36,7 +36,7 @@ def status(
         session.show(_run_payload(state), lambda: print_run_status(state))
         return
     from ctr_pipeline.cli.job_tables import print_status
-    from ctr_pipeline.pipeline.job_control import Job, read_status
+    from ctr_pipeline.pipeline.job.control import Job, read_status
 
     view = read_status(Job(found.path))
     payload = _job_payload(view) | {"run": _run_payload(state)}

@@ -29,7 +29,7 @@ def stop(
 
     'ctrpipe run CONFIG --resume' continues from that checkpoint.
     """
-    from ctr_pipeline.pipeline.job_control import find_job, stop_job
+    from ctr_pipeline.pipeline.job.control import find_job, stop_job
 
     job = find_job(run)
     state = stop_job(

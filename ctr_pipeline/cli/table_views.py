@@ -8,7 +8,7 @@ from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.tables import make_console, print_paths
 
 if TYPE_CHECKING:
-    from ctr_pipeline.pipeline.tables import DriftResult, ProfileResult
+    from ctr_pipeline.apps.tables import DriftResult, ProfileResult
     from ctr_pipeline.statistics import ColumnStatistics
 
 _COLOURS = {"stable": "green", "moderate": "yellow", "large": "red"}

@@ -13,11 +13,11 @@ from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 from ctr_pipeline.reporting.formats import shorten
 
 if TYPE_CHECKING:
+    from ctr_pipeline.apps.convert import ConvertResult
+    from ctr_pipeline.apps.init import InitResult
+    from ctr_pipeline.apps.sample import SampleSummary
     from ctr_pipeline.cli.machine_checks import Finding
-    from ctr_pipeline.pipeline.convert import ConvertResult
-    from ctr_pipeline.pipeline.init import InitResult
     from ctr_pipeline.pipeline.results import CheckResult, PredictResult, RunResult
-    from ctr_pipeline.sampling import SampleSummary
     from ctr_pipeline.statistics import Statistics
 
 _PIPE_WIDTH = 160

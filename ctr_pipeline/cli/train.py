@@ -47,7 +47,7 @@ def train(
             remedy="Use it with --prepare-only",
         )
     if prepare_only:
-        from ctr_pipeline.pipeline import prepare_job
+        from ctr_pipeline.pipeline.run import prepare_job
 
         session.resume_command = f"{session.resume_command} --prepare-only"
         result = prepare_job(
@@ -59,7 +59,7 @@ def train(
             progress=session.progress,
         )
     else:
-        from ctr_pipeline.pipeline import train as train_model
+        from ctr_pipeline.pipeline.run import train as train_model
 
         result = train_model(
             loaded,

@@ -7,7 +7,7 @@ from ctr_pipeline.cli.options import ConfigFile, Overrides, Overwrite, Resume
 from ctr_pipeline.cli.session import CommandSession
 
 if TYPE_CHECKING:
-    from ctr_pipeline.pipeline.tuning_stage import TuneResult
+    from ctr_pipeline.apps.tune.search import TuneResult
 
 _SHOWN = 20
 _COLOURS = {"complete": "green", "pruned": "yellow", "failed": "red"}
@@ -34,7 +34,7 @@ def tune(
     ctrpipe tune config.yaml --resume
     """
     loaded = session.read(config, overrides, resumed_by="tune")
-    from ctr_pipeline.pipeline import tune as search
+    from ctr_pipeline.apps.tune.search import tune as search
 
     result = search(loaded, resume=resume, overwrite=overwrite, progress=session.progress)
     session.show(result.to_payload(), lambda: print_search(result))
@@ -44,9 +44,9 @@ def print_search(result: "TuneResult") -> None:
     """Prints the best trials, one line each, and the paths of the results."""
     from rich.table import Table
 
+    from ctr_pipeline.apps.tune.search import ranked, value_text
     from ctr_pipeline.cli.markup import escape
     from ctr_pipeline.cli.tables import make_console, print_paths
-    from ctr_pipeline.pipeline.tuning_stage import ranked, value_text
 
     console = make_console()
     table = Table(title=f"{len(result.trials)} trials, the best first", title_justify="left")

@@ -37,7 +37,7 @@ def worker(
     ctrpipe worker --config runs/criteo/config.resolved.yaml --index 7
     """
     session.start_member_logging()
-    from ctr_pipeline.pipeline.members import be_worker
+    from ctr_pipeline.pipeline.job.members import be_worker
 
     return be_worker(
         session.load(config, overrides),

@@ -3,10 +3,9 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,40 +13,35 @@ from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import (
     ConfigError,
-    FolderInUseError,
 )
-from ctr_pipeline.pipeline.analysis_stage import Analysis, run_analysis
-from ctr_pipeline.pipeline.columns import GROUP_BY, group_problems
-from ctr_pipeline.pipeline.earlier_run import Beginning, find_beginning
-from ctr_pipeline.pipeline.encoding_stage import Encoding, encoded_fingerprint, run_encoding
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
-from ctr_pipeline.pipeline.planted import planted_figures
-from ctr_pipeline.pipeline.precision import check_precision
+from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
-from ctr_pipeline.pipeline.resumption import same_rows_as_before
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import (
     Session,
     SessionLog,
     load_sessions,
     total_seconds,
 )
+from ctr_pipeline.pipeline.stages.analyze import Analysis, run_analysis
+from ctr_pipeline.pipeline.stages.encode import Encoding, encoded_fingerprint, run_encoding
+from ctr_pipeline.pipeline.stages.planted import planted_figures
+from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
+from ctr_pipeline.pipeline.stages.warm_start import Beginning, find_beginning
 from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes
 from ctr_pipeline.pipeline.trained_run import (
-    file_scorer,
     logged,
     opened_trained,
-    scores_by_job,
 )
-from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.preprocessing.encode import wake_kernels
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
 
 if TYPE_CHECKING:
-    from ctr_pipeline.pipeline.trained_model import TrainedModel
-    from ctr_pipeline.pipeline.tuning_stage import TuneResult
+    from ctr_pipeline.pipeline.model.trained_model import TrainedModel
     from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
     from ctr_pipeline.training.trainer import TrainingState
 
@@ -114,7 +108,7 @@ def run_pipeline(
 
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     """Reads the data and computes `statistics.json` and the vocabularies."""
-    _check_splits(loaded)
+    check_splits(loaded)
     progress = LoggedProgress(progress)
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), logged(run), interruption.handle_signals():
@@ -172,7 +166,7 @@ def prepare_job(
         progress=progress,
     ) as prepared:
         progress.log("Starting TensorFlow")
-        from ctr_pipeline.pipeline.processes import prepare_for_members
+        from ctr_pipeline.pipeline.job.training import prepare_for_members
 
         prepare_for_members(
             loaded,
@@ -194,141 +188,14 @@ def prepare_job(
         return prepared.result({})
 
 
-def tune(
-    loaded: LoadedConfig, *, resume: bool = False, overwrite: bool = False, progress: Progress
-) -> "TuneResult":
-    """Trains variants of the config that `tune:` declares, on the same prepared rows.
-
-    What is best is decided on the validation rows; no trial opens the test rows.
-
-    Raises:
-        CtrPipelineError: Something the user can mend; trials that have ended are kept.
-        Interrupted: By Ctrl-C or SIGTERM; `resume` goes on with the trial that it stopped.
-    """
-    from ctr_pipeline.pipeline.tuning_stage import claim_search, require_search, run_search
-
-    section = require_search(loaded)
-    _check_splits(loaded)
-    progress = LoggedProgress(progress)
-    run = RunFolder(loaded.config.run_folder)
-    with run.locked(), logged(run), interruption.handle_signals():
-        claim_search(loaded, run, resume=resume, overwrite=overwrite)
-        check_precision(loaded, progress)
-        accept = same_rows_as_before(loaded.config, run)
-        _, encoding = _prepare(loaded, run, progress, StageTimes(), accept=accept)
-        progress.log("Starting TensorFlow")
-        return run_search(loaded, run, encoding, tune=section, resume=resume, progress=progress)
-
-
-def evaluate(
-    loaded: LoadedConfig,
-    *,
-    data: str | None = None,
-    by: Sequence[str] = (),
-    progress: Progress,
-) -> dict[str, Any]:
-    """Metrics of the trained model on the test rows, or on the labelled rows of `data`.
-
-    With `by`, also metrics by the values of these columns, in place of `evaluation.group_by`.
-
-    While the model still trains in several processes, rows of `data` are scored with the best
-    epoch until then, and the test rows with the newest checkpoint; `checkpoint` and `folder`
-    among the metrics then tell which it was and where its results are kept.
-    """
-    progress = LoggedProgress(progress)
-    if by:
-        loaded = loaded.with_option("--by", GROUP_BY, tuple(dict.fromkeys(by)))
-    if problems := group_problems(loaded):
-        raise ConfigError(problems)
-    with ExitStack() as stack:
-        try:
-            opened = opened_trained(loaded, beside_training=data is not None)
-            run = stack.enter_context(opened)
-        except FolderInUseError:
-            run = RunFolder(loaded.config.run_folder)
-            if data is not None or not _may_score_beside(loaded, run):
-                raise
-            return _evaluate_beside(loaded, run, progress)
-        if data is not None:
-            from ctr_pipeline.pipeline.evaluation_stage import findings_on
-            from ctr_pipeline.pipeline.unseen import evaluate_file
-
-            scorer = file_scorer(loaded, run, progress)
-            result = evaluate_file(loaded, scorer, data=data, progress=progress)
-            return result.to_metrics() | {"findings": findings_on(result, "given")}
-        return _evaluate_trained(loaded, run, progress)
-
-
-def _may_score_beside(loaded: LoadedConfig, run: RunFolder) -> bool:
-    from ctr_pipeline.pipeline.cut_evaluation import decide_beside, find_job_state
-
-    return decide_beside(loaded.config.runtime.mode, find_job_state(run))
-
-
-def _evaluate_beside(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
-    """Without the lock, which the training has."""
-    from ctr_pipeline.pipeline.cut_evaluation import evaluate_newest_cut
-
-    with logged(run), interruption.handle_signals():
-        return evaluate_newest_cut(loaded, run, progress)
-
-
-def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
-    """With the best epoch, under the lock; the predictions become those of the run."""
-    from ctr_pipeline.pipeline.evaluation_stage import findings_on, run_evaluation, split_scorer
-
-    times = StageTimes()
-    if scores_by_job(loaded, run):
-        from ctr_pipeline.pipeline.job_model import find_trained_cut
-        from ctr_pipeline.pipeline.scoring_job import scored_in_processes
-
-        cut = find_trained_cut(loaded, run, progress)
-        analysis, encoding = _prepare_as_trained(
-            loaded, run, cut.plan, cut.state, progress=progress, times=times
-        )
-        splits = {name: encoding.folders[name] for name in _held_out(encoding)}
-        with scored_in_processes(
-            loaded,
-            run,
-            cut,
-            splits,
-            find_another=partial(find_trained_cut, loaded, run, progress),
-            progress=progress,
-        ) as scores:
-            results = run_evaluation(
-                loaded,
-                analysis.ingested,
-                splits,
-                scores.files.load,
-                predictions=run.predictions,
-                times=times,
-            )
-    else:
-        from ctr_pipeline.pipeline.loading import open_trained
-
-        model = open_trained(loaded, run, progress)
-        analysis, encoding = _prepare_as_trained(
-            loaded, run, model.plan, model.state, progress=progress, times=times
-        )
-        results = run_evaluation(
-            loaded,
-            analysis.ingested,
-            _not_trained_on(loaded, encoding),
-            split_scorer(model, progress),
-            predictions=run.predictions,
-            times=times,
-        )
-    split = "test" if "test" in results else "valid"
-    return results[split].to_metrics() | {"findings": findings_on(results[split], split)}
-
-
-def _held_out(encoding: Encoding) -> list[str]:
+def held_out(encoding: Encoding) -> list[str]:
+    """Splits that no step of the training saw."""
     return [name for name in ("valid", "test") if name in encoding.folders]
 
 
-def _not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]:
+def not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]:
     """Folders of the splits that tell how good the model is."""
-    splits = ["test"] if loaded.config.train.refit else _held_out(encoding)
+    splits = ["test"] if loaded.config.train.refit else held_out(encoding)
     return {name: encoding.folders[name] for name in splits}
 
 
@@ -336,12 +203,12 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before, however large the model is."""
     progress = LoggedProgress(progress)
     with opened_trained(loaded) as run:
-        from ctr_pipeline.pipeline.loading import streamed_trained
+        from ctr_pipeline.pipeline.model.loading import streamed_trained
 
         with streamed_trained(loaded, run, progress) as model:
             times, sessions = StageTimes(), load_sessions(run.sessions)
             times.earlier = total_seconds(sessions)
-            analysis, encoding = _prepare_as_trained(
+            analysis, encoding = prepare_as_trained(
                 loaded, run, model.plan, model.state, progress=progress, times=times
             )
             trained = _Trained(run, analysis, encoding, times, sessions, model)
@@ -363,7 +230,7 @@ def _prepared(
     times = StageTimes(seconds_before)
     times.reach("command and config")
     _check_profile(loaded, profile=profile)
-    _check_splits(loaded)
+    check_splits(loaded)
     refuse_huge_layers(loaded)
     run = RunFolder(loaded.config.run_folder)
     with run.locked(), logged(run), interruption.handle_signals():
@@ -372,7 +239,7 @@ def _prepared(
             check_precision(loaded, progress)
             accept = same_rows_as_before(loaded.config, run) if resume else None
             beginning = find_beginning(loaded, run, keep=resume, progress=progress)
-            analysis, encoding = _prepare(
+            analysis, encoding = prepare_rows(
                 loaded, run, progress, times, accept=accept, beginning=beginning
             )
             yield _Prepared(run, analysis, encoding, times, sessions)
@@ -431,7 +298,7 @@ def _trained_model(
     progress.log("Starting TensorFlow")
     # It is imported by the stages from here on and by no earlier one.
     if loaded.config.runtime.mode == "processes":
-        from ctr_pipeline.pipeline.processes import trained_in_processes
+        from ctr_pipeline.pipeline.job.training import trained_in_processes
 
         with trained_in_processes(
             loaded,
@@ -444,7 +311,7 @@ def _trained_model(
         ) as model:
             yield model
         return
-    from ctr_pipeline.pipeline.training_stage import run_training
+    from ctr_pipeline.pipeline.stages.train import run_training
 
     times.reach("TensorFlow")
     yield run_training(
@@ -459,7 +326,7 @@ def _trained_model(
     )
 
 
-def _prepare(
+def prepare_rows(
     loaded: LoadedConfig,
     run: RunFolder,
     progress: Progress,
@@ -468,6 +335,7 @@ def _prepare(
     accept: Callable[[str], None] | None = None,
     beginning: Beginning | None = None,
 ) -> tuple[Analysis, Encoding]:
+    """Analyzes and encodes, within the threads that the config allows."""
     bound_libraries(loaded.config.runtime)
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
@@ -475,7 +343,7 @@ def _prepare(
     return analysis, run_encoding(loaded, run, analysis, progress, times)
 
 
-def _prepare_as_trained(
+def prepare_as_trained(
     loaded: LoadedConfig,
     run: RunFolder,
     plan: "PreprocessingPlan",
@@ -484,10 +352,10 @@ def _prepare_as_trained(
     progress: Progress,
     times: StageTimes,
 ) -> tuple[Analysis, Encoding]:
-    """As `_prepare`, for rows that the model was trained on and for no others."""
-    from ctr_pipeline.pipeline.trained_model import require_same_rows
+    """As `prepare_rows`, for rows that the model was trained on and for no others."""
+    from ctr_pipeline.pipeline.model.trained_model import require_same_rows
 
-    analysis, encoding = _prepare(
+    analysis, encoding = prepare_rows(
         loaded,
         run,
         progress,
@@ -504,22 +372,22 @@ def _prepare_as_trained(
 
 def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunResult:
     """The stages after training."""
-    from ctr_pipeline.pipeline.ensemble import num_rows_made
-    from ctr_pipeline.pipeline.evaluation_stage import (
+    from ctr_pipeline.pipeline.model.ensemble import num_rows_made
+    from ctr_pipeline.pipeline.model.trained_model import training_figures
+    from ctr_pipeline.pipeline.stages.evaluate import (
         run_evaluation,
         run_importance,
         split_scorer,
     )
-    from ctr_pipeline.pipeline.export_stage import run_export
-    from ctr_pipeline.pipeline.report_stage import run_report
-    from ctr_pipeline.pipeline.trained_model import training_figures
+    from ctr_pipeline.pipeline.stages.export import run_export
+    from ctr_pipeline.pipeline.stages.report import run_report
 
     run, analysis, encoding = trained.run, trained.analysis, trained.encoding
     model, times = trained.model, trained.times
     results = run_evaluation(
         loaded,
         analysis.ingested,
-        _not_trained_on(loaded, encoding),
+        not_trained_on(loaded, encoding),
         split_scorer(model, progress),
         predictions=run.predictions,
         times=times,
@@ -601,7 +469,8 @@ def _num_rows(analysis: Analysis) -> dict[str, int]:
     return {name: split.num_rows for name, split in analysis.ingested.splits.items()}
 
 
-def _check_splits(loaded: LoadedConfig) -> None:
+def check_splits(loaded: LoadedConfig) -> None:
+    """Raises ConfigError if the config leaves no validation rows."""
     data = loaded.config.data
     if data.valid is None and data.split.valid == 0:
         raise ConfigError(

@@ -6,97 +6,17 @@ Apart from `run.py`, so that `ctrpipe predict` does not wait for the libraries o
 import io
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.errors import CheckpointError, CtrPipelineError, FolderInUseError, Interrupted
-from ctr_pipeline.pipeline.logged_progress import LoggedProgress
-from ctr_pipeline.pipeline.resources import bound_libraries
-from ctr_pipeline.pipeline.results import PredictResult
-from ctr_pipeline.pipeline.workspace import RunFolder
-from ctr_pipeline.progress import Progress
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError, Interrupted
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.tracebacks import LogFormatter
 
-if TYPE_CHECKING:
-    from ctr_pipeline.pipeline.unseen import FileScorer
-
 _LOGGER = logging.getLogger("ctr_pipeline")
-
-
-def predict(
-    loaded: LoadedConfig,
-    *,
-    data: str,
-    output: Path,
-    keep: Sequence[str] = (),
-    overwrite: bool = False,
-    progress: Progress,
-) -> PredictResult:
-    """Probabilities of the rows of `data`, which need no label.
-
-    They may be computed while the model still trains in several processes. The key columns of the
-    config, and those of `keep`, stand beside them as texts.
-    """
-    progress = LoggedProgress(progress)
-    with opened_trained(loaded, beside_training=True) as run:
-        from ctr_pipeline.pipeline.unseen import predict_file
-
-        scorer = file_scorer(loaded, run, progress)
-        return predict_file(
-            loaded,
-            scorer,
-            data=data,
-            output=output,
-            keep=keep,
-            overwrite=overwrite,
-            progress=progress,
-        )
-
-
-def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
-    """Whether members of a job score: the config says so, and the model is one of theirs."""
-    return loaded.config.runtime.mode == "processes" and (run.job / "spec.json").exists()
-
-
-def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
-    """What scores new rows: members of a job, or the model opened in this process.
-
-    Raises:
-        FolderInUseError: The model cannot be opened, and another run replaces it at this moment.
-        CtrPipelineError: It cannot be opened for another reason.
-    """
-    bound_libraries(loaded.config.runtime)
-    if scores_by_job(loaded, run):
-        from ctr_pipeline.pipeline.job_model import find_trained_cut
-        from ctr_pipeline.pipeline.scoring_job import JobScorer
-
-        return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
-    from ctr_pipeline.pipeline.loading import open_trained
-    from ctr_pipeline.pipeline.unseen import ModelScorer
-
-    process = run.user_process()
-    try:
-        model = open_trained(loaded, run, progress)
-    except CtrPipelineError as error:
-        if process is None:
-            raise
-        raise FolderInUseError(
-            f"another run (process {process or 'unknown'}) replaces the model at this moment "
-            f"({error.message})",
-            place=str(run.path),
-            remedy="Try again once it has trained an epoch, or train in another 'output' and score "
-            "with this folder meanwhile",
-        ) from error
-    if process is not None:
-        progress.log(
-            f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
-            "its best epoch until now"
-        )
-    return ModelScorer(loaded, run, model)
 
 
 @contextmanager

@@ -1,22 +1,19 @@
 """A pipeline that does nothing but remember how it was called."""
 
 import os
-import sys
-import types
 from pathlib import Path
 
 import pytest
 
+from ctr_pipeline.apps.tune.proposals import TrialRecord
+from ctr_pipeline.apps.tune.search import TuneResult
 from ctr_pipeline.pipeline.results import CheckResult, PlanRow, PredictResult, RunResult
-from ctr_pipeline.pipeline.trial_proposals import TrialRecord
-from ctr_pipeline.pipeline.tuning_stage import TuneResult
 
 
-class FakePipeline(types.ModuleType):
-    """Stands in for `ctr_pipeline.pipeline`."""
+class FakePipeline:
+    """Stands in for what the pipeline and the applications do."""
 
     def __init__(self):
-        super().__init__("ctr_pipeline.pipeline")
         self.calls = []
         self.error = None
         self.result = RunResult(
@@ -109,12 +106,24 @@ class FakePipeline(types.ModuleType):
         return self._answer("analyze", statistics, loaded, **keywords)
 
 
+COMMANDS = {
+    "analyze": "pipeline.run",
+    "check_config": "apps.check",
+    "evaluate": "apps.scoring.evaluate",
+    "export_model": "pipeline.run",
+    "predict": "apps.scoring.predict",
+    "prepare_job": "pipeline.run",
+    "run_pipeline": "pipeline.run",
+    "train": "pipeline.run",
+    "tune": "apps.tune.search",
+}
+
+
 @pytest.fixture
 def pipeline(monkeypatch):
     fake = FakePipeline()
-    # The modules below stay reachable, as in the real package.
-    fake.__path__ = list(sys.modules["ctr_pipeline.pipeline"].__path__)
-    monkeypatch.setitem(sys.modules, "ctr_pipeline.pipeline", fake)
+    for name, module in COMMANDS.items():
+        monkeypatch.setattr(f"ctr_pipeline.{module}.{name}", getattr(fake, name))
     return fake
 
 

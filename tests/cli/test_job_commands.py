@@ -16,7 +16,7 @@ from ctr_pipeline.distributed.coordination.messages import ScaleRequest
 from ctr_pipeline.distributed.master.status import MasterErrors
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
-from ctr_pipeline.pipeline import job_control
+from ctr_pipeline.pipeline.job import control as job_control
 from ctr_pipeline.pipeline.sessions import Session
 from ctr_pipeline.training.history import EpochRecord
 
@@ -402,7 +402,7 @@ IMPORTS = """
 import sys
 before = set(sys.modules)
 import ctr_pipeline.cli.main
-import ctr_pipeline.pipeline.members
+import ctr_pipeline.pipeline.job.members
 import ctr_pipeline.distributed.local.client
 import ctr_pipeline.distributed.rpc.access
 import {program}

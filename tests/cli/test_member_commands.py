@@ -8,7 +8,7 @@ import pytest
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.pipeline import job_arrival
+from ctr_pipeline.pipeline.job import waiting as job_arrival
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ class Programs:
             fake = types.ModuleType(module)
             setattr(fake, name, self._record(name))
             monkeypatch.setitem(sys.modules, module, fake)
-        model = types.ModuleType("ctr_pipeline.pipeline.worker_model")
+        model = types.ModuleType("ctr_pipeline.pipeline.job.worker_model")
         model.build_worker_model = lambda loaded: ("model of", loaded.config.output)
         monkeypatch.setitem(sys.modules, model.__name__, model)
         self.joins = []

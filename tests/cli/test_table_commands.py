@@ -9,7 +9,7 @@ import pytest
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
-from ctr_pipeline.pipeline import analyze
+from ctr_pipeline.pipeline.run import analyze
 from ctr_pipeline.progress import SilentProgress
 
 HEADER = "click,Preis €,city,user_id,always\n"

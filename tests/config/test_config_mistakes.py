@@ -13,7 +13,7 @@ from spoiled_world import Case, good_world
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline.header import find_header
+from ctr_pipeline.pipeline.stages.header import find_header
 
 MISTAKES = (
     *general_mistakes.CONFIG_MISTAKES,

@@ -5,7 +5,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.search_space import current_values, is_whole, values_with, yaml_with
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline.workspace import model_fingerprint
+from ctr_pipeline.pipeline.run_folder import model_fingerprint
 
 SPACE = {
     "train.optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},

@@ -13,8 +13,8 @@ import sys
 import time
 
 from ctr_pipeline.cli.main import main as ctrpipe
-from ctr_pipeline.pipeline import processes
-from ctr_pipeline.pipeline.members import CommandLines
+from ctr_pipeline.pipeline.job import training as processes
+from ctr_pipeline.pipeline.job.members import CommandLines
 
 KEYS_A_BATCH = "CTRPIPE_TEST_KEYS_A_BATCH"
 _AS_MEMBER = "member"

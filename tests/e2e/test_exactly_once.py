@@ -129,8 +129,8 @@ def expected_weights(run: WatchedRun) -> np.ndarray:
 
 def trained_weights(run: WatchedRun) -> np.ndarray:
     """By field and id, as the run's newest cut holds them; never trained ones are zero."""
-    from ctr_pipeline.pipeline.loading import open_trained
-    from ctr_pipeline.pipeline.workspace import RunFolder
+    from ctr_pipeline.pipeline.model.loading import open_trained
+    from ctr_pipeline.pipeline.run_folder import RunFolder
 
     loaded = load_config(run.config_path)
     model = open_trained(loaded, RunFolder(run.output), SilentProgress())

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from hosts import HostsUnavailableError, LoopbackHosts, NamespaceHosts
 
+from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.pipeline.job_control import Job, read_status
+from ctr_pipeline.pipeline.job.control import Job, read_status
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import write_criteo_sample
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -15,12 +15,12 @@ import pytest
 from sklearn.metrics import log_loss
 from watched_run import WatchedRun, slowed
 
+from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.pipeline.job_control import Job, ask_master
+from ctr_pipeline.pipeline.job.control import Job, ask_master
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import write_criteo_sample
 from ctr_pipeline.training.history import load_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -215,7 +215,7 @@ def _full_at_the_end(world: World) -> None:
     def prove(*_: object, **__: object) -> None:
         world.monkeypatch.setattr("os.fsync", refuse)
 
-    world.monkeypatch.setattr("ctr_pipeline.pipeline.export_stage.prove_parity", prove)
+    world.monkeypatch.setattr("ctr_pipeline.pipeline.stages.export.prove_parity", prove)
 
 
 def _full_for_checkpoints(world: World) -> None:

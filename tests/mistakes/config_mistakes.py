@@ -10,7 +10,7 @@ from spoiled_world import HEADER, RUN, Case, World, entry, lines, nothing, setti
 def _bfloat16_on_an_old_processor(world: World) -> None:
     """The config wants what this processor is said not to have."""
     world.config(train__precision="bfloat16")
-    world.monkeypatch.setattr("ctr_pipeline.pipeline.precision.processor_flags", frozenset)
+    world.monkeypatch.setattr("ctr_pipeline.pipeline.model.precision.processor_flags", frozenset)
 
 
 def _huge_config(world: World) -> None:

@@ -143,7 +143,7 @@ def _limit(world: World, num_bytes: int) -> None:
 
 def _full_for_encoded_rows(world: World) -> None:
     """The disk is full once all rows are parsed."""
-    from ctr_pipeline.pipeline import encoding_stage
+    from ctr_pipeline.pipeline.stages import encode as encoding_stage
 
     world.rows(lines(6000))
     _meanwhile(encoding_stage, "EncodedWriter", lambda: _limit(world, 24_000))(world)
@@ -178,7 +178,7 @@ def _big_endian(world: World) -> None:
 
 
 def _damaged_before_reading(world: World) -> None:
-    from ctr_pipeline.pipeline import training_stage
+    from ctr_pipeline.pipeline.stages import train as training_stage
 
     _meanwhile(training_stage, "EncodedReader", _truncate("valid"))(world)
 
@@ -204,7 +204,7 @@ def _remove_statistics(run: Path) -> None:
 
 def _part_damaged_late(world: World) -> None:
     """While the model was opened, which is after the rows were encoded."""
-    from ctr_pipeline.pipeline import evaluation_stage
+    from ctr_pipeline.pipeline.stages import evaluate as evaluation_stage
 
     world.config(data__key_columns=["user"])
     part = world.folder / "run/cache/ingested/valid/part-00000.arrow"

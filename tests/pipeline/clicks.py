@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
+from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import write_criteo_sample
 
 NUMBERS = [f"I{n}" for n in range(1, 14)]
 CATEGORIES = [f"C{n}" for n in range(1, 27)]

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
 from ctr_pipeline.features import Age
-from ctr_pipeline.pipeline.feature_file import load_features
-from ctr_pipeline.pipeline.preview import check_config
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
 from ctr_pipeline.progress import SilentProgress

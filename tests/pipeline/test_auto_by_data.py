@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ctr_pipeline.apps.check import preview_features
+from ctr_pipeline.apps.sample.criteo_sample import write_criteo_sample
+from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.features import Bucketize, ColumnType
-from ctr_pipeline.pipeline import evaluate, train
-from ctr_pipeline.pipeline.preview import preview_features
+from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling.criteo_sample import write_criteo_sample
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "configs" / "examples").glob("*.csv"))}

@@ -3,8 +3,8 @@ from clicks import settings_of, write_clicks
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.pipeline import run_pipeline
-from ctr_pipeline.pipeline.precision import check_precision, decide_precision
+from ctr_pipeline.pipeline.model.precision import check_precision, decide_precision
+from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.progress import SilentProgress
 
 
@@ -22,7 +22,7 @@ class Listening(SilentProgress):
 def processor(monkeypatch):
     def have(*flags):
         monkeypatch.setattr(
-            "ctr_pipeline.pipeline.precision.processor_flags", lambda: frozenset(flags)
+            "ctr_pipeline.pipeline.model.precision.processor_flags", lambda: frozenset(flags)
         )
 
     return have

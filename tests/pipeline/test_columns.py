@@ -5,7 +5,7 @@ from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import Bucketize, ColumnType, Log, Standardize, Vocabulary
-from ctr_pipeline.pipeline.columns import TAKEN_OUT, choose_columns, complete_features
+from ctr_pipeline.pipeline.stages.columns import TAKEN_OUT, choose_columns, complete_features
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from offers import write_offers
 
+from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.features import TRANSFORMS
-from ctr_pipeline.pipeline import run_pipeline
-from ctr_pipeline.pipeline.analysis_stage import run_analysis
-from ctr_pipeline.pipeline.encoding_stage import run_encoding
-from ctr_pipeline.pipeline.preview import check_config
+from ctr_pipeline.pipeline.run import run_pipeline
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.analyze import run_analysis
+from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.pipeline.workspace import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
 ROOT = Path(__file__).parents[2]

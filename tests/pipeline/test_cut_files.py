@@ -18,7 +18,7 @@ from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.cut_files import (
+from ctr_pipeline.pipeline.job.cut_files import (
     FIRST_CUT,
     find_cuts,
     last_of_epoch,

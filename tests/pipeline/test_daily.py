@@ -8,18 +8,19 @@ import pyarrow.parquet as pq
 import pytest
 from days import FEATURES, FIRST_NEW, settings_of, write_day
 
+from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.errors import CheckpointError, ConfigError
-from ctr_pipeline.pipeline import evaluate, run_pipeline, train
-from ctr_pipeline.pipeline.analysis_stage import run_analysis
-from ctr_pipeline.pipeline.earlier_parameters import fill_from_earlier, load_earlier
-from ctr_pipeline.pipeline.earlier_run import find_beginning
-from ctr_pipeline.pipeline.encoding_stage import run_encoding
+from ctr_pipeline.pipeline.model.trained_model import assemble_local
+from ctr_pipeline.pipeline.run import run_pipeline, train
+from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
+from ctr_pipeline.pipeline.stages.analyze import run_analysis
+from ctr_pipeline.pipeline.stages.encode import run_encoding
+from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
+from ctr_pipeline.pipeline.stages.warm_start import find_beginning
+from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier, load_earlier
 from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.pipeline.trained_model import assemble_local
-from ctr_pipeline.pipeline.vocabulary_growth import num_new_values
-from ctr_pipeline.pipeline.workspace import RunFolder, model_fingerprint
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, load_plan
 from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
 from ctr_pipeline.progress import SilentProgress

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
 from ctr_pipeline.dataset.sampling import NegativeSampling
-from ctr_pipeline.pipeline.encoding_stage import Targets, encode_in_order
+from ctr_pipeline.pipeline.stages.encode import Targets, encode_in_order
 
 NUM_ROWS = 1000
 LABELS = (np.arange(NUM_ROWS) % 4 == 0).astype(np.int8)

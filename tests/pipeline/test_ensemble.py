@@ -9,7 +9,7 @@ from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline.ensemble import JoinedRows, member_configs, num_rows_made
+from ctr_pipeline.pipeline.model.ensemble import JoinedRows, member_configs, num_rows_made
 
 WIDTH = 2
 

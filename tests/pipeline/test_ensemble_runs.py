@@ -10,10 +10,11 @@ from test_crosses import settings_of
 from visits import write_visits
 
 import ctr_pipeline
+from ctr_pipeline.apps.scoring.evaluate import evaluate
+from ctr_pipeline.apps.tune.search import require_search
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import CheckpointError, ConfigError
-from ctr_pipeline.pipeline import evaluate, export_model, train
-from ctr_pipeline.pipeline.tuning_stage import require_search
+from ctr_pipeline.pipeline.run import export_model, train
 from ctr_pipeline.progress import SilentProgress
 
 pytestmark = pytest.mark.slow

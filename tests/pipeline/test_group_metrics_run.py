@@ -10,13 +10,13 @@ from clicks import COLUMNS, settings_of, write_clicks
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
+from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.cli.tables import print_metrics, print_run
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import column_names
 from ctr_pipeline.errors import CheckpointError, ConfigError, DataError
-from ctr_pipeline.pipeline import evaluate
 from ctr_pipeline.pipeline.run import run_pipeline
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS, NUM_TEST = 4000, 400

@@ -2,7 +2,7 @@ import pytest
 
 from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.errors import ConfigError, DataError
-from ctr_pipeline.pipeline.header import find_header, inspect_named
+from ctr_pipeline.pipeline.stages.header import find_header, inspect_named
 
 ROWS = "click,city,price\n" + "1,a,2\n0,b,3\n" * 20
 

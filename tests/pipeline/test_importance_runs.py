@@ -8,8 +8,8 @@ from test_crosses import settings_of
 import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.config.models import ReportConfig
-from ctr_pipeline.pipeline import export_model
-from ctr_pipeline.pipeline.evaluation_stage import decide_importance
+from ctr_pipeline.pipeline.run import export_model
+from ctr_pipeline.pipeline.stages.evaluate import decide_importance
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS, NUM_TEST = 4000, 400

@@ -3,8 +3,8 @@ import logging
 import pytest
 
 from ctr_pipeline.errors import RunFolderError
-from ctr_pipeline.pipeline.job_arrival import JobSight, Sighting, await_job
-from ctr_pipeline.pipeline.job_control import Job
+from ctr_pipeline.pipeline.job.control import Job
+from ctr_pipeline.pipeline.job.waiting import JobSight, Sighting, await_job
 
 NOBODY = Sighting(None, answering=False, announced=False)
 AWAY = Sighting("training", answering=False, announced=True)

@@ -6,8 +6,8 @@ from followed_jobs import Told, view
 
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.errors import Interrupted, TrainingError
-from ctr_pipeline.pipeline import job_following
-from ctr_pipeline.pipeline.job_following import follow_job
+from ctr_pipeline.pipeline.job import following as job_following
+from ctr_pipeline.pipeline.job.following import follow_job
 
 
 @dataclass

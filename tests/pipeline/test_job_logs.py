@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.local.log_file import LogFile
 from ctr_pipeline.errors import RunFolderError
-from ctr_pipeline.pipeline import job_control
-from ctr_pipeline.pipeline.job_control import Job, await_log, read_log
+from ctr_pipeline.pipeline.job import control as job_control
+from ctr_pipeline.pipeline.job.control import Job, await_log, read_log
 
 
 def last_lines(content, num_lines, path):

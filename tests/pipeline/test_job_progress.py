@@ -4,7 +4,7 @@ import pytest
 from followed_jobs import Told, member, view
 
 from ctr_pipeline.distributed.master.status import JobEvent
-from ctr_pipeline.pipeline.job_progress import JobProgress
+from ctr_pipeline.pipeline.job.progress_view import JobProgress
 from ctr_pipeline.training.history import EpochRecord
 
 RECORD = EpochRecord(0, 10, 0.5, 0.49, 0.71, 1.0, 1.0, 1000, 2.0)

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 import pytest
 
 from ctr_pipeline.errors import RunFolderError
-from ctr_pipeline.pipeline import job_spec
-from ctr_pipeline.pipeline.job_spec import require_same_partitions
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.job import spec_file as job_spec
+from ctr_pipeline.pipeline.job.spec_file import require_same_partitions
+from ctr_pipeline.pipeline.run_folder import RunFolder
 
 
 def asks_for(partitions):

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from clicks import settings_of, write_clicks
 
+from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import load_config
-from ctr_pipeline.pipeline import evaluate
 from ctr_pipeline.progress import SilentProgress
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]

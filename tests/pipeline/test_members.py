@@ -6,8 +6,8 @@ import pytest
 
 from ctr_pipeline.distributed.master import program
 from ctr_pipeline.errors import FolderInUseError
-from ctr_pipeline.pipeline.members import be_master
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.job.members import be_master
+from ctr_pipeline.pipeline.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def csv(tmp_path_factory):
 def trained(csv):
     """A run trained on the rows, without export and report."""
     from ctr_pipeline.config.loader import config_from_mapping
-    from ctr_pipeline.pipeline import train
+    from ctr_pipeline.pipeline.run import train
 
     folder, _ = csv
     settings = {
@@ -230,8 +230,8 @@ def test_help_shows_what_there_is():
 
 
 def test_the_log_of_a_run_is_not_shown_by_handlers_of_the_root(trained, monkeypatch):
+    from ctr_pipeline.pipeline.run_folder import RunFolder
     from ctr_pipeline.pipeline.trained_run import logged
-    from ctr_pipeline.pipeline.workspace import RunFolder
 
     seen = []
     root, ours = logging.getLogger(), logging.getLogger("ctr_pipeline.pipeline")

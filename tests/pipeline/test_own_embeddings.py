@@ -13,8 +13,13 @@ import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.features import ColumnType, FeatureSpec, Hash
-from ctr_pipeline.pipeline.own_embeddings import OwnEmbedding
-from ctr_pipeline.pipeline.rows import field_dims, row_layout, segment_specs, table_specs
+from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding
+from ctr_pipeline.pipeline.model.embedding_rows import (
+    field_dims,
+    row_layout,
+    segment_specs,
+    table_specs,
+)
 from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan
 
 

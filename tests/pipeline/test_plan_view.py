@@ -12,8 +12,8 @@ from ctr_pipeline.features import (
     TargetEncode,
     Vocabulary,
 )
-from ctr_pipeline.pipeline.columns import spec_of
-from ctr_pipeline.pipeline.plan_view import (
+from ctr_pipeline.pipeline.stages.columns import spec_of
+from ctr_pipeline.pipeline.stages.plan_view import (
     chain_text,
     describe_decisions,
     describe_plan,

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.pipeline.planted import planted_figures
+from ctr_pipeline.pipeline.stages.planted import planted_figures, truth_path
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import truth_path, write_criteo_sample
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import yaml
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.statistics import load_statistics
 
 COLUMNS = ["click", "price", "city", "user"]

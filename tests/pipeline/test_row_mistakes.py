@@ -18,11 +18,12 @@ import recordio_mistakes
 import spark_mistakes
 from spoiled_world import Case, good_world
 
+from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline import analyze, check_config
-from ctr_pipeline.pipeline.header import find_header
+from ctr_pipeline.pipeline.run import analyze
+from ctr_pipeline.pipeline.stages.header import find_header
 from ctr_pipeline.progress import SilentProgress
 
 MISTAKES = (

@@ -16,16 +16,18 @@ from clicks import CATEGORIES, CODES, COLUMNS, NUMBERS, settings_of, write_click
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
+from ctr_pipeline.apps.compare import compare_runs
+from ctr_pipeline.apps.scoring.evaluate import evaluate
+from ctr_pipeline.apps.scoring.predict import predict
 from ctr_pipeline.cli.tables import print_run
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.stored_rows import StoredRows
 from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
-from ctr_pipeline.pipeline import analyze, evaluate, export_model, predict, train
-from ctr_pipeline.pipeline.comparison import compare_runs
-from ctr_pipeline.pipeline.report_facts import rewrite_report
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run import analyze, export_model, train
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.report_facts import rewrite_report
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS, NUM_TRAIN, NUM_TEST = 2000, 1600, 200

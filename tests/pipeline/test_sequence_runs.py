@@ -14,7 +14,7 @@ from visits import HEADER, visits, write_visits
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import ModelError
-from ctr_pipeline.pipeline import train
+from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
 

@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fake_runs import scored_rows, write_run
 
+from ctr_pipeline.apps.runs import decide_state, format_state, list_runs, read_run_status
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.errors import DataError, Interrupted, RunFolderError
-from ctr_pipeline.pipeline.report_facts import rewrite_report, session_notes
-from ctr_pipeline.pipeline.run_states import decide_state, format_state, list_runs, read_run_status
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import Session, SessionLog, decide_alive, load_sessions
+from ctr_pipeline.pipeline.stages.report_facts import rewrite_report, session_notes
 from ctr_pipeline.pipeline.timing import StageTimes, start_of_process
-from ctr_pipeline.pipeline.workspace import RunFolder
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

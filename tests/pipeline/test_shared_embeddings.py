@@ -11,9 +11,9 @@ from feeds import feeds, write_feeds
 from test_crosses import settings_of
 
 import ctr_pipeline
+from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.pipeline.preview import check_config
-from ctr_pipeline.pipeline.rows import build_store
+from ctr_pipeline.pipeline.model.embedding_rows import build_store
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
@@ -55,7 +55,7 @@ def test_check_shows_the_table_and_counts_its_rows_once(rows):
 
 def test_two_features_update_the_same_rows(rows, tmp_path):
     """Against arithmetic of numpy on one table, with sequences, repeated ids and padding."""
-    from ctr_pipeline.pipeline.preview import preview_features
+    from ctr_pipeline.apps.check import preview_features
 
     segment = {"optimizer": SGD, "reduction": "sum"}
     loaded = config_of(

@@ -16,7 +16,7 @@ import yaml
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.statistics import load_statistics
 
 DAYS = ("2024-03-01", "2024-03-02", "2024-03-03", "2024-03-04")

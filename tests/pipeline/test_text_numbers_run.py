@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.dataset.encoded import EncodedReader
-from ctr_pipeline.pipeline import run_pipeline
+from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS = 1500

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ctr_pipeline.apps.tables import measure_drift
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.pipeline.tables import measure_drift
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import DriftLevel
 

@@ -11,9 +11,9 @@ from test_crosses import settings_of
 from visits import HEADER, visits, write_visits
 
 import ctr_pipeline
+from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.pipeline.preview import check_config
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
 

@@ -9,12 +9,12 @@ from clicks import settings_of
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
+from ctr_pipeline.apps.sample import write_criteo_sample
+from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.encoded import load_meta
-from ctr_pipeline.pipeline import evaluate
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
-from ctr_pipeline.sampling import write_criteo_sample
 
 NUM_ROWS, THINNING = 30_000, 5
 

@@ -8,8 +8,8 @@ import yaml
 
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, RunFolderError
+from ctr_pipeline.pipeline.run_folder import RUN_LOCK, RunFolder, differing_keys
 from ctr_pipeline.pipeline.trained_run import logged
-from ctr_pipeline.pipeline.workspace import RUN_LOCK, RunFolder, differing_keys
 
 SETTINGS = {
     "data": {"train": "rows.csv", "label": "click"},
@@ -106,7 +106,7 @@ def test_scoring_jobs_that_live_keep_what_they_write(used):
 HOLD = """
 import sys
 from pathlib import Path
-from ctr_pipeline.pipeline.workspace import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()

@@ -1,0 +1,380 @@
+"""The plan before all data is read: decisions from the head of the data."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from ctr_pipeline.analysis import (
+    ColumnDecision,
+    collect_statistics,
+    plan_statistics,
+)
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.merging import MergedEntry, merge_entries
+from ctr_pipeline.config.models import Config, FeatureEntry
+from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
+from ctr_pipeline.dataset.columns import plan_columns
+from ctr_pipeline.dataset.ingest import check_division
+from ctr_pipeline.dataset.parquet import convert_column
+from ctr_pipeline.dataset.parts import write_part
+from ctr_pipeline.dataset.paths import Place
+from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.times import find_time_column
+from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
+from ctr_pipeline.errors import ConfigError, DataError
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, row_layout
+from ctr_pipeline.pipeline.resources import num_threads, refuse_huge_layers
+from ctr_pipeline.pipeline.results import CheckResult
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.analyze import (
+    add_text_numbers,
+    choose_columns_of,
+    with_newest_times,
+)
+from ctr_pipeline.pipeline.stages.columns import FeatureColumns, complete_features, no_feature
+from ctr_pipeline.pipeline.stages.feature_file import load_features
+from ctr_pipeline.pipeline.stages.header import inspect_named
+from ctr_pipeline.pipeline.stages.labels import label_rate_of
+from ctr_pipeline.pipeline.stages.plan_view import describe_plan
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
+from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.text_ages import open_ages, reopen_ages
+from ctr_pipeline.progress import Progress, SilentProgress
+from ctr_pipeline.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class HeadDecisions:
+    """What the head of the data suggests.
+
+    Attributes:
+        source: The files.
+        features: What would become of each column.
+        left_out: Columns without a feature, with the reason.
+        warnings: What a person may want to know about columns.
+        rows: The head's good rows.
+    """
+
+    source: Source
+    features: tuple[FeatureSpec, ...]
+    left_out: tuple[ColumnDecision, ...]
+    warnings: tuple[str, ...]
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class Preview(HeadDecisions):
+    """What the head of the data suggests, and the sizes that would have.
+
+    Attributes:
+        plan: Transforms fitted to the head.
+        open_ages: Columns, and formats of their texts, of which ages are counted to the newest.
+    """
+
+    plan: PreprocessingPlan
+    open_ages: tuple[tuple[str, str], ...]
+
+
+def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
+    """Validates the config against the head of the data and shows the plan of each feature.
+
+    If this config was analyzed before, the sizes are those that the analysis found; otherwise those
+    of the head of the data.
+    """
+    config = loaded.config
+    refuse_huge_layers(loaded)
+    progress.log("Looking at the head of the data")
+    preview = preview_features(loaded)
+    features, plan, exact = preview.features, preview.plan, False
+    num_inputs = len(plan.fields) * config.model.embedding_dim + len(plan.numbers)
+    refuse_huge_layers(loaded, num_inputs=num_inputs)
+    run = RunFolder(config.run_folder)
+    if run.preprocessing.exists() and run.features.exists():
+        analyzed = load_features(run.features)
+        if {spec.column for spec in analyzed} == {spec.column for spec in features} and (
+            config.features == "auto"
+            or reopen_ages(analyzed, preview.open_ages) == reopen_ages(features, preview.open_ages)
+        ):
+            features, plan, exact = analyzed, load_plan(run.preprocessing), True
+    described = describe_plan(config, features, plan)
+    places = places_of_features(loaded, [row.feature for row in described])
+    rows = tuple(replace(row, place=places[row.feature]) for row in described)
+    max_bytes = sum(row.max_bytes or 0 for row in rows)
+    disk_bytes = checkpoint_bytes(config, plan)
+    spilled = _max_spilled_bytes(config, max_bytes)
+    free_bytes = _free_bytes(config.run_folder)
+    return CheckResult(
+        rows=rows,
+        left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
+        exact=exact,
+        num_fields=len(plan.fields),
+        num_numbers=len(plan.numbers),
+        max_embedding_bytes=max_bytes,
+        warnings=(
+            *preview.warnings,
+            *_memory_warnings(max_bytes - spilled, psutil.virtual_memory().available),
+            *_disk_warnings(disk_bytes or 0, free_bytes),
+            *_spill_warnings(spilled, free_bytes - (disk_bytes or 0)),
+        ),
+        max_checkpoint_bytes=disk_bytes,
+    )
+
+
+def places_of_features(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, str]:
+    """Where a config decides on each feature: `config.yaml:14, features[2]`.
+
+    Where several entries name one, each key is told apart, with the entries it wins over; what the
+    statistics decide stands where `auto` does.
+    """
+    features = loaded.config.features
+    if features == "auto":
+        return dict.fromkeys(names, f"{loaded.place_of('features')}, features: auto")
+    merged = merge_entries(features, names)
+    return {name: _place_of(loaded, features, merged.get(name)) for name in names}
+
+
+def _place_of(
+    loaded: LoadedConfig, features: Sequence[FeatureEntry], merged: MergedEntry | None
+) -> str:
+    if merged is None:
+        return ""
+
+    def place(index: int) -> str:
+        word = ", auto" if features[index].names_all else ""
+        return f"{loaded.place_of(f'features[{index}]')}, features[{index}]{word}"
+
+    if len(merged.named_by) == 1:
+        return place(merged.named_by[0])
+    told = []
+    for key, index in merged.given.items():
+        over = [place(other) for other in merged.overruled.get(key, ())]
+        told.append(f"{key}: {place(index)}" + (f", over {' and '.join(over)}" if over else ""))
+    if merged.decided:
+        auto = next(index for index in merged.named_by if features[index].names_all)
+        told.append(f"the rest: {place(auto)}")
+    return "; ".join(told)
+
+
+def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
+    """What the checkpoints of a run in several processes may come to on disk, at the worst.
+
+    Dense parameters are left out: they are small beside rows.
+
+    Args:
+        config: The config.
+        plan: Whose tables have a row for every id, at the worst.
+
+    Returns:
+        None in local mode.
+    """
+    if config.runtime.mode != "processes":
+        return None
+    layout = row_layout(config, plan)
+    full_cut = base_bytes(
+        sum(table.num_ids for table in plan.tables),
+        width=layout.width,
+        num_slots=layout.num_slots,
+        num_partitions=config.runtime.partitions,
+    )
+    return most_kept_bytes(full_cut, num_kept=config.train.keep_checkpoints)
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free space where a folder is or will be."""
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _disk_warnings(max_checkpoint_bytes: int, free_bytes: int) -> tuple[str, ...]:
+    if max_checkpoint_bytes <= free_bytes:
+        return ()
+    return (
+        f"checkpoints may take {max_checkpoint_bytes / 1e9:.1f} GB on disk if every id occurs, and "
+        f"{free_bytes / 1e9:.1f} GB are free: lower train.keep_checkpoints or the size of the "
+        "embeddings, or choose another 'output'",
+    )
+
+
+def _memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[str, ...]:
+    if max_embedding_bytes <= available_bytes:
+        return ()
+    return (
+        f"embedding rows may need {max_embedding_bytes / 1e9:.1f} GB if every id occurs, and "
+        f"{available_bytes / 1e9:.1f} GB are free: lower hash buckets, vocabulary.max_size or "
+        "model.embedding_dim, or set train.embeddings.memory_limit_gb",
+    )
+
+
+def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
+    """What lies beyond the memory limits of all processes with rows, if every id occurs."""
+    bound = memory_bound_of(config)
+    runtime = config.runtime
+    holders = 1 if runtime.mode == "local" else runtime.parameter_servers
+    return 0 if bound is None else max(max_embedding_bytes - holders * bound.num_bytes, 0)
+
+
+def _spill_warnings(max_spilled_bytes: int, free_bytes: int) -> tuple[str, ...]:
+    if max_spilled_bytes <= max(free_bytes, 0):
+        return ()
+    return (
+        f"embedding rows beyond train.embeddings.memory_limit_gb may take "
+        f"{max_spilled_bytes / 1e9:.1f} GB on disk if every id occurs, and the run folder has room "
+        f"for {max(free_bytes, 0) / 1e9:.1f} GB of them: raise the limit, lower hash buckets or "
+        "model.embedding_dim, or choose another 'output'",
+    )
+
+
+def decide_from_head(loaded: LoadedConfig, source: Source) -> HeadDecisions:
+    """Decides as a run would, from the head of the data alone.
+
+    Args:
+        loaded: The config.
+        source: What it names.
+
+    Raises:
+        ConfigError: Columns or chains that do not fit, all at once.
+        DataError: The head holds a bad row, or no row with a label.
+    """
+    with _part_of_head(loaded, source) as head:
+        return _decide(loaded, source, head)
+
+
+def preview_features(loaded: LoadedConfig) -> Preview:
+    """Decides as `decide_from_head`, and fits transforms to the head.
+
+    Raises:
+        ConfigError: Columns or chains that do not fit, all at once, or none that does.
+        DataError: The head holds a bad row, no row with a label, or all rows, of which a split
+            lacks a class; or files cannot be read.
+    """
+    source = inspect_named(loaded)
+    with _part_of_head(loaded, source) as head:
+        decided, file = _decide(loaded, source, head), head.file
+        if not decided.features:
+            message = no_feature(decided.left_out)
+            raise ConfigError([loaded.problem_at("features", message)])
+        if source.head_is_all:
+            check_division(head.rows, loaded.config.data, source, seed=loaded.config.train.seed)
+        features = with_newest_times(decided.features, [file])
+        statistics = _collect(loaded, features, file, file.parent)
+        return Preview(
+            source=source,
+            features=features,
+            left_out=decided.left_out,
+            warnings=decided.warnings,
+            rows=head.rows,
+            plan=plan_preprocessing(features, statistics, file.parent),
+            open_ages=tuple(open_ages(decided.features)),
+        )
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The head of the data.
+
+    Attributes:
+        columns: Which columns are read.
+        rows: Its good rows.
+        file: The same as a part, alone in a folder.
+    """
+
+    columns: FeatureColumns
+    rows: pa.Table
+    file: Path
+
+
+@contextmanager
+def _part_of_head(loaded: LoadedConfig, source: Source) -> Iterator[_Head]:
+    label_rate_of(source, loaded.config.data)
+    columns = choose_columns_of(loaded, source)
+    with tempfile.TemporaryDirectory() as name:
+        rows = _good_rows(loaded, source, columns)
+        file = Path(name) / "head.arrow"
+        write_part(rows, file, loaded.config.data.label)
+        yield _Head(columns, rows, file)
+
+
+def _decide(loaded: LoadedConfig, source: Source, head: _Head) -> HeadDecisions:
+    columns, profile = head.columns, None
+    if columns.automatic:
+        plain = [
+            FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
+        ]
+        profile = _collect(loaded, plain, head.file, head.file.parent / "profile")
+    split = loaded.config.data.split
+    share = 1.0 if len(source.files) > 1 else 1.0 - split.valid - split.test
+    growth = share * source.estimate_rows("train") / max(head.rows.num_rows, 1)
+    features, left_out = complete_features(loaded, columns, source.head, profile, growth)
+    return HeadDecisions(source, features, left_out, columns.warnings, head.rows)
+
+
+def _collect(
+    loaded: LoadedConfig, features: Sequence[FeatureSpec], file: Path, folder: Path
+) -> Statistics:
+    folder.mkdir(exist_ok=True)
+    config = loaded.config
+    plan = plan_statistics(features, config.data.label)
+    found = collect_statistics(
+        plan,
+        [file],
+        folder,
+        data_fingerprint="head",
+        threads=num_threads(config.runtime),
+        memory_limit_gb=config.runtime.memory_limit_gb,
+        progress=SilentProgress(),
+    )
+    return add_text_numbers(found, plan, [file], folder, config.runtime)
+
+
+def _good_rows(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Table:
+    """The head's rows as they are read, bad ones left out.
+
+    Raises:
+        DataError: There is a bad row, and the config has bad rows end a reading.
+    """
+    data = loaded.config.data
+    plan = plan_columns(
+        data,
+        read.types,
+        label_required=True,
+        carried=[] if data.split.column is None else [data.split.column],
+        sensitive=read.sensitive,
+        lists=read.lists,
+        time=find_time_column(data, source.head, read.types),
+    )
+    if source.head_block is not None:
+        parsed = source.head_block.parse(plan)
+        if parsed.faults and data.bad_rows == "fail":
+            fault, row = parsed.faults[0]
+            raise _bad_row(source.head_block.path, fault, row).as_error()
+        return parsed.table
+    head = source.head.combine_chunks()
+    faults = BlockFaults(head.num_rows, plan.sensitive)
+    records = np.arange(head.num_rows)
+    columns = {}
+    for name in plan.names:
+        chunks = head.column(name).chunks
+        values = chunks[0] if chunks else pa.array([], head.schema.field(name).type)
+        columns[name] = convert_column(values, name, plan, faults, records)
+    if data.bad_rows == "fail":
+        for fault in faults.first():
+            # The head may hold rows of several files.
+            first = next(iter(source.opened))
+            error = _bad_row(first, fault, fault.record + 1).as_error()
+            place = f"{first}, among the first rows, column '{fault.column}'"
+            raise DataError(error.message, place=place, remedy=error.remedy)
+    return pa.table(columns, plan.schema).filter(pa.array(faults.good))
+
+
+def _bad_row(place: Place, fault: Fault, row: int) -> BadRow:
+    return BadRow(
+        file=str(place), row=row, column=fault.column, reason=fault.reason, value=fault.value
+    )

@@ -1,0 +1,252 @@
+"""How a run stands, as its folder tells, and the list of the runs below a folder."""
+
+import json
+import shlex
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ctr_pipeline.config import load_config
+from ctr_pipeline.config.key_paths import value_at
+from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
+from ctr_pipeline.config.yaml_source import parse_yaml
+from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.sessions import FINISHED, Session, decide_alive, load_sessions
+from ctr_pipeline.training.history import EpochRecord, load_history
+
+_AT_AN_END = frozenset({"finished", "trained", "prepared", "not trained"})
+_DEPTH = 4
+"""Folders below the one that is named, at most: a tree of data is not walked through."""
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run, as far as its folder tells.
+
+    Attributes:
+        folder: Its path.
+        name: Name of the config; None before training.
+        model: Kind of the architecture; None before training.
+        num_training_rows: None before the run is finished, as the next two.
+        auc: AUC of the test rows, or of the validation rows if there are none.
+        logloss: Logloss of the same rows.
+        training_seconds: Over all sessions.
+        state: What `format_state` says, or `damaged`.
+        when: When it ended, or was last seen.
+    """
+
+    folder: Path
+    name: str | None
+    model: str | None
+    num_training_rows: int | None
+    auc: float | None
+    logloss: float | None
+    training_seconds: float | None
+    state: str
+    when: datetime | None
+
+
+def decide_state(sessions: Sequence[Session], *, alive: bool | None, is_finished: bool) -> str:
+    """How a run stands, in a word.
+
+    Args:
+        alive: Whether the process of the last one works on; None: nobody knows.
+        is_finished: Whether the folder has metrics.
+
+    Returns:
+        `finished`, `trained`, `prepared`, `running`, `stopped`, `failed`, `killed`, or `silent`
+        where nobody knows; `not trained` where no session is known.
+    """
+    if not sessions:
+        return "finished" if is_finished else "not trained"
+    last = sessions[-1]
+    if last.ended == FINISHED:
+        done = {"run": "finished", "train": "trained", "prepare": "prepared"}
+        return "finished" if is_finished else done.get(last.command, "trained")
+    return last.ended or {True: "running", False: "killed", None: "silent"}[alive]
+
+
+def format_state(state: str, sessions: Sequence[Session]) -> str:
+    """The word, with the stage of a run that has not come to its end."""
+    stage = sessions[-1].stage if sessions else ""
+    return f"{state}: {stage}" if stage and state not in _AT_AN_END else state
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How one run stands: what its process does, or did last.
+
+    Attributes:
+        folder: Its path.
+        name: Name of the config; None before training.
+        state: As `decide_state` says.
+        alive: Whether the process of the last session works on; None: nobody knows.
+        sessions: All of them, in the order of time.
+        epochs: Most epochs; None before training.
+        history: History of the training, or of the first model's of an ensemble.
+        resume: The command that goes on with it; None where there is nothing to go on with.
+    """
+
+    folder: Path
+    name: str | None
+    state: str
+    alive: bool | None
+    sessions: tuple[Session, ...]
+    epochs: int | None
+    history: tuple[EpochRecord, ...]
+    resume: str | None
+
+    @property
+    def last(self) -> Session | None:
+        """The session that works on the run, or did last."""
+        return self.sessions[-1] if self.sessions else None
+
+
+def read_run_status(run: RunFolder) -> RunStatus:
+    """How a run stands, as its folder tells.
+
+    Raises:
+        CtrPipelineError: It is none, or a file in it is damaged.
+    """
+    if not any((run.path / name).exists() for name in (RUN_LOCK, RESOLVED_CONFIG, "job")):
+        raise RunFolderError(
+            "is not a run folder",
+            place=str(run.path),
+            remedy="Name the 'output' of a config; 'ctrpipe runs FOLDER' lists runs",
+        )
+    config = load_config(run.config).config if run.config.is_file() else None
+    sessions = load_sessions(run.sessions)
+    alive = _is_alive(run, sessions)
+    state = decide_state(sessions, alive=alive, is_finished=run.metrics.exists())
+    trained = run.trained_folders()
+    resume = None
+    if state in {"stopped", "failed", "killed", "silent"}:
+        named = "CONFIG" if config is None else str(run.path)
+        resume = _resume_command(sessions[-1].command, named)
+    return RunStatus(
+        folder=run.path,
+        name=None if config is None else config.name,
+        state=state,
+        alive=alive,
+        sessions=sessions,
+        epochs=None if config is None else config.train.epochs,
+        history=tuple(load_history(trained[0].history)) if trained else (),
+        resume=resume,
+    )
+
+
+def _resume_command(command: str, config: str) -> str:
+    is_prepared = command == "prepare"
+    verb, options = ("train", ["--prepare-only"]) if is_prepared else (command, [])
+    return shlex.join(["ctrpipe", verb, config, *options, "--resume"])
+
+
+def _is_alive(run: RunFolder, sessions: Sequence[Session]) -> bool | None:
+    if not sessions:
+        return False
+    return decide_alive(
+        sessions[-1],
+        lock_holder=run.user_process(),
+        host=socket.gethostname(),
+        now=datetime.now(UTC),
+    )
+
+
+def list_runs(folder: Path) -> list[ListedRun]:
+    """The runs in a folder and below it, the newest first.
+
+    Raises:
+        RunFolderError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(
+            "there is no such folder", place=str(folder), remedy="Name one that holds run folders"
+        )
+    oldest = datetime.min.replace(tzinfo=UTC)
+    runs = [_listed(RunFolder(path)) for path in _find(folder, _DEPTH)]
+    return sorted(runs, key=lambda run: (run.when or oldest, str(run.folder)), reverse=True)
+
+
+def _find(folder: Path, depth: int) -> Iterator[Path]:
+    """Run folders; what lies in one of them (trials, models of an ensemble) is part of it."""
+    if (folder / RUN_LOCK).exists() or (folder / RESOLVED_CONFIG).exists():
+        yield folder
+        return
+    if depth == 0:
+        return
+    try:
+        inside = sorted(folder.iterdir())
+    except PermissionError:
+        return
+    for path in inside:
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+            yield from _find(path, depth - 1)
+
+
+def _listed(run: RunFolder) -> ListedRun:
+    try:
+        config, metrics = _read_config(run), load_metrics(run)
+        sessions = load_sessions(run.sessions)
+    except (CtrPipelineError, OSError, ValueError, yaml.YAMLError, RecursionError):
+        return ListedRun(run.path, *(None,) * 6, "damaged", None)
+    state = decide_state(sessions, alive=_is_alive(run, sessions), is_finished=run.metrics.exists())
+    measured = metrics.get("test") or metrics.get("valid") or {}
+    seconds = value_at(metrics, ("timings_seconds", "training"))
+    if seconds is None:
+        seconds = sum(one.seconds.get("training", 0.0) for one in sessions) or None
+    when = sessions[-1].seen if sessions else _changed(run)
+    return ListedRun(
+        folder=run.path,
+        name=value_at(config, ("name",)),
+        model=value_at(config, ("model", "name")),
+        num_training_rows=value_at(metrics, ("num_rows", "train")),
+        auc=measured.get("auc"),
+        logloss=measured.get("logloss"),
+        training_seconds=seconds,
+        state=format_state(state, sessions),
+        when=when,
+    )
+
+
+def _read_config(run: RunFolder) -> dict[str, Any]:
+    if not run.config.exists():
+        return {}
+    values, _ = parse_yaml(run.config.read_text(encoding="utf-8"), str(run.config))
+    if not isinstance(values, dict):
+        raise ValueError("a config is a mapping")
+    return values
+
+
+def load_metrics(run: RunFolder) -> dict[str, Any]:
+    """What `metrics.json` holds; nothing before a run is finished.
+
+    Raises:
+        RunFolderError: It cannot be read, or is none of a run.
+    """
+    if not run.metrics.exists():
+        return {}
+    try:
+        values = json.loads(run.metrics.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        values = None
+    if not isinstance(values, dict):
+        raise RunFolderError(
+            "is damaged, or is not what a run wrote",
+            place=str(run.metrics),
+            remedy="'ctrpipe export RUN' makes it again, with the export",
+        )
+    return values
+
+
+def _changed(run: RunFolder) -> datetime | None:
+    """When its log was written last."""
+    try:
+        return datetime.fromtimestamp(run.log.stat().st_mtime, UTC)
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Scores of rows with a trained model: `ctrpipe predict` and `ctrpipe evaluate`."""

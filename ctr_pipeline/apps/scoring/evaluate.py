@@ -1,0 +1,150 @@
+"""Metrics of a trained model on the test rows or on new files: `ctrpipe evaluate`."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_pipeline import interruption
+from ctr_pipeline.apps.scoring.files import FileScorer, file_scorer, scores_by_job
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.errors import ConfigError, DataError, FolderInUseError
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.run import held_out, not_trained_on, prepare_as_trained
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.columns import GROUP_BY, group_problems
+from ctr_pipeline.pipeline.stages.evaluate import measure
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.trained_run import logged, opened_trained
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.scoring import ScoredRows
+
+_PROBABILITY = "probability"
+
+
+def evaluate(
+    loaded: LoadedConfig,
+    *,
+    data: str | None = None,
+    by: Sequence[str] = (),
+    progress: Progress,
+) -> dict[str, Any]:
+    """Metrics of the trained model on the test rows, or on the labelled rows of `data`.
+
+    With `by`, also metrics by the values of these columns, in place of `evaluation.group_by`.
+
+    While the model still trains in several processes, rows of `data` are scored with the best
+    epoch until then, and the test rows with the newest checkpoint; `checkpoint` and `folder`
+    among the metrics then tell which it was and where its results are kept.
+    """
+    progress = LoggedProgress(progress)
+    if by:
+        loaded = loaded.with_option("--by", GROUP_BY, tuple(dict.fromkeys(by)))
+    if problems := group_problems(loaded):
+        raise ConfigError(problems)
+    with ExitStack() as stack:
+        try:
+            opened = opened_trained(loaded, beside_training=data is not None)
+            run = stack.enter_context(opened)
+        except FolderInUseError:
+            run = RunFolder(loaded.config.run_folder)
+            if data is not None or not _may_score_beside(loaded, run):
+                raise
+            return _evaluate_beside(loaded, run, progress)
+        if data is not None:
+            from ctr_pipeline.pipeline.stages.evaluate import findings_on
+
+            scorer = file_scorer(loaded, run, progress)
+            result = evaluate_file(loaded, scorer, data=data, progress=progress)
+            return result.to_metrics() | {"findings": findings_on(result, "given")}
+        return _evaluate_trained(loaded, run, progress)
+
+
+def _may_score_beside(loaded: LoadedConfig, run: RunFolder) -> bool:
+    from ctr_pipeline.apps.scoring.cut import decide_beside, find_job_state
+
+    return decide_beside(loaded.config.runtime.mode, find_job_state(run))
+
+
+def _evaluate_beside(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
+    """Without the lock, which the training has."""
+    from ctr_pipeline.apps.scoring.cut import evaluate_newest_cut
+
+    with logged(run), interruption.handle_signals():
+        return evaluate_newest_cut(loaded, run, progress)
+
+
+def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
+    """With the best epoch, under the lock; the predictions become those of the run."""
+    from ctr_pipeline.pipeline.stages.evaluate import findings_on, run_evaluation, split_scorer
+
+    times = StageTimes()
+    if scores_by_job(loaded, run):
+        from ctr_pipeline.apps.scoring.job import scored_in_processes
+        from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
+
+        cut = find_trained_cut(loaded, run, progress)
+        analysis, encoding = prepare_as_trained(
+            loaded, run, cut.plan, cut.state, progress=progress, times=times
+        )
+        splits = {name: encoding.folders[name] for name in held_out(encoding)}
+        with scored_in_processes(
+            loaded,
+            run,
+            cut,
+            splits,
+            find_another=partial(find_trained_cut, loaded, run, progress),
+            progress=progress,
+        ) as scores:
+            results = run_evaluation(
+                loaded,
+                analysis.ingested,
+                splits,
+                scores.files.load,
+                predictions=run.predictions,
+                times=times,
+            )
+    else:
+        from ctr_pipeline.pipeline.model.loading import open_trained
+
+        model = open_trained(loaded, run, progress)
+        analysis, encoding = prepare_as_trained(
+            loaded, run, model.plan, model.state, progress=progress, times=times
+        )
+        results = run_evaluation(
+            loaded,
+            analysis.ingested,
+            not_trained_on(loaded, encoding),
+            split_scorer(model, progress),
+            predictions=run.predictions,
+            times=times,
+        )
+    split = "test" if "test" in results else "valid"
+    return results[split].to_metrics() | {"findings": findings_on(results[split], split)}
+
+
+def evaluate_file(
+    loaded: LoadedConfig, scorer: FileScorer, *, data: str, progress: Progress
+) -> EvaluationResult:
+    """Exact metrics of a new file that has labels."""
+    config = loaded.config
+    ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
+    weight = [] if config.data.weight is None else [config.data.weight]
+    carried, logits = [], []
+    batches = scorer.score_file(data, label_required=True, ledger=ledger)
+    with progress.task("Evaluating", total=None) as task:
+        for scored in batches:
+            columns = dict.fromkeys([config.data.label, *weight, *config.evaluation.columns])
+            carried.append(scored.rows.select(list(columns)))
+            logits.append(scored.logits)
+            task.advance(len(scored.logits))
+    if not logits:
+        raise DataError("holds no good row", place=data)
+    rows = pa.Table.from_batches(carried)
+    labels = rows.column(config.data.label).to_numpy().astype(np.float32)
+    return measure(config, ScoredRows(labels, np.concatenate(logits)), rows, place=data)

@@ -1,0 +1,162 @@
+"""Rows that are not part of the run: predictions and metrics of new files."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.stream import stream_rows
+from ctr_pipeline.errors import CtrPipelineError, FolderInUseError
+from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.preprocessing.encode import ColumnEncoder
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.batches import Prefetcher
+
+if TYPE_CHECKING:
+    from ctr_pipeline.pipeline.model.trained_model import TrainedModel
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """Some rows of a new file with their scores.
+
+    Attributes:
+        rows: As they were read.
+        logits: float32, one a row.
+    """
+
+    rows: pa.RecordBatch
+    logits: NDArray[np.float32]
+
+
+class FileScorer(Protocol):
+    """Scores rows of new files, wherever the model is."""
+
+    def score_file(
+        self,
+        data: str,
+        *,
+        label_required: bool,
+        ledger: BadRowLedger,
+        keep: Sequence[str] = (),
+    ) -> Iterator[ScoredBatch]:
+        """The good rows of files with their scores, in their order.
+
+        Args:
+            data: File or glob.
+            label_required: A row without a label is a bad one, and rows have the columns that the
+                config measures by; else labels are not looked at.
+            ledger: Is told of bad rows.
+            keep: Columns that the rows have beside those of the model and the key columns.
+        """
+
+
+@dataclass(frozen=True)
+class ModelScorer:
+    """Scores in this process.
+
+    Attributes:
+        loaded: The config.
+        run: The run folder.
+        model: Loaded from it.
+    """
+
+    loaded: LoadedConfig
+    run: RunFolder
+    model: "TrainedModel"
+
+    def score_file(
+        self,
+        data: str,
+        *,
+        label_required: bool,
+        ledger: BadRowLedger,
+        keep: Sequence[str] = (),
+    ) -> Iterator[ScoredBatch]:
+        """As `FileScorer.score_file`."""
+        plan = self.model.plan
+        encoder = ColumnEncoder(plan, self.run.path)
+        batches = stream_file(
+            self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
+        )
+        encoded = ((batch, encoder.encode(batch)) for batch in batches)
+        # TensorFlow leaves a part of the cores idle, which the thread that encodes ahead takes.
+        with Prefetcher(encoded, num_ahead=1) as ahead:
+            for batch, rows in ahead:
+                yield ScoredBatch(batch, self.model.scorer.score(rows.ids, rows.numbers))
+
+
+def stream_file(
+    loaded: LoadedConfig,
+    plan: PreprocessingPlan,
+    data: str,
+    *,
+    label_required: bool,
+    ledger: BadRowLedger,
+    keep: Sequence[str] = (),
+) -> Iterator[pa.RecordBatch]:
+    """The good rows of files, with the columns that the model and the results need."""
+    config, kept_by = loaded.config, "--keep"
+    if label_required:
+        keep, kept_by = [*keep, *config.evaluation.columns], "evaluation.group_by (or --by)"
+    return stream_rows(
+        config.data,
+        data,
+        plan.inputs,
+        label_required=label_required,
+        extra_columns=config.data.key_columns,
+        kept_columns=keep,
+        kept_by=kept_by,
+        lists=plan.list_columns,
+        ledger=ledger,
+        threads=num_threads(config.runtime),
+    )
+
+
+def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
+    """Whether members of a job score: the config says so, and the model is one of theirs."""
+    return loaded.config.runtime.mode == "processes" and (run.job / "spec.json").exists()
+
+
+def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
+    """What scores new rows: members of a job, or the model opened in this process.
+
+    Raises:
+        FolderInUseError: The model cannot be opened, and another run replaces it at this moment.
+        CtrPipelineError: It cannot be opened for another reason.
+    """
+    bound_libraries(loaded.config.runtime)
+    if scores_by_job(loaded, run):
+        from ctr_pipeline.apps.scoring.job import JobScorer
+        from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
+
+        return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
+    from ctr_pipeline.apps.scoring.files import ModelScorer
+    from ctr_pipeline.pipeline.model.loading import open_trained
+
+    process = run.user_process()
+    try:
+        model = open_trained(loaded, run, progress)
+    except CtrPipelineError as error:
+        if process is None:
+            raise
+        raise FolderInUseError(
+            f"another run (process {process or 'unknown'}) replaces the model at this moment "
+            f"({error.message})",
+            place=str(run.path),
+            remedy="Try again once it has trained an epoch, or train in another 'output' and score "
+            "with this folder meanwhile",
+        ) from error
+    if process is not None:
+        progress.log(
+            f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
+            "its best epoch until now"
+        )
+    return ModelScorer(loaded, run, model)

@@ -1,0 +1,281 @@
+"""Scores by a job of its own: parameter servers that hold a cut, workers that score with it.
+
+The job has a folder of its own inside the run folder and changes nothing of the run, so that it may
+run while the run still trains. It is gone when its scores are read; one that failed leaves logs.
+"""
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline import durable
+from ctr_pipeline.apps.scoring.files import ScoredBatch, stream_file
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
+from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cut_file_name
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
+from ctr_pipeline.errors import CheckpointError, DataError
+from ctr_pipeline.pipeline.job.following import follow_job
+from ctr_pipeline.pipeline.job.members import CommandLines
+from ctr_pipeline.pipeline.job.score_files import ScoreFiles
+from ctr_pipeline.pipeline.job.trained_cut import TrainedCut, find_trained_cut
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.run_folder import RunFolder, discard_unlocked
+from ctr_pipeline.pipeline.stages.encode import encode_in_order
+from ctr_pipeline.preprocessing.encode import ColumnEncoder
+from ctr_pipeline.progress import Progress
+
+_KEEP_ATTEMPTS = 5
+_NEW_ROWS = "test"
+"""Rows of a new file are scored as if they were this split."""
+
+
+@dataclass(frozen=True)
+class CutScores:
+    """What a job has scored.
+
+    Attributes:
+        facts: Of the cut that it scored with.
+        files: Logits of the rows.
+    """
+
+    facts: CutFacts
+    files: ScoreFiles
+
+
+@contextmanager
+def scored_in_processes(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    cut: TrainedCut,
+    splits: Mapping[str, Path],
+    *,
+    find_another: Callable[[], TrainedCut],
+    progress: Progress,
+) -> Iterator[CutScores]:
+    """Has splits scored with the parameters of a cut; the scores are gone afterwards.
+
+    Args:
+        loaded: The config.
+        run: The run whose model it is.
+        cut: Which.
+        splits: Splits of `valid` and `test`, folders of encoded rows, which are only read.
+        find_another: Finds the cut to take if training has deleted that one.
+        progress: Who is shown the job.
+
+    Raises:
+        CheckpointError: No cut stays, or none is found.
+        TrainingError: The job failed; its logs are kept.
+        Interrupted: It was stopped.
+    """
+    with _own_folder(run) as folder:
+        yield _score(loaded, run, folder, cut, splits, find_another=find_another, progress=progress)
+
+
+@contextmanager
+def _own_folder(run: RunFolder) -> Iterator[RunFolder]:
+    """A folder for one job, gone unless something fails; what others left is gone as well."""
+    discard_unlocked(run.scoring)
+    folder = RunFolder(run.scoring / secrets.token_hex(4))
+    with folder.locked():
+        yield folder
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _score(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    folder: RunFolder,
+    cut: TrainedCut,
+    splits: Mapping[str, Path],
+    *,
+    find_another: Callable[[], TrainedCut],
+    progress: Progress,
+) -> CutScores:
+    kept = _keep_cut(run, folder, cut, find_another)
+    facts = kept.facts
+    access = _prepare(loaded, run, folder, kept, splits)
+    progress.log(
+        f"Scoring with checkpoint {facts.cut}, epoch {facts.epoch + 1}, step {facts.step:,}"
+    )
+    commands = CommandLines(folder.config)
+    with LocalLauncher(commands, logs_folder=folder.logs, access=access) as launcher:
+        launcher.start("master", 0)
+        follow_job(folder, launcher, progress, resumable=False)
+    return CutScores(facts, ScoreFiles(folder.scores))
+
+
+def _keep_cut(
+    run: RunFolder, folder: RunFolder, cut: TrainedCut, find_another: Callable[[], TrainedCut]
+) -> CutManifest:
+    """Gives the files of a cut a second name, so that training may delete its own."""
+    for _ in range(_KEEP_ATTEMPTS):
+        manifest = cut.manifest
+        names = {file.name for file in manifest.files.all_files()}
+        folder.checkpoints.mkdir(parents=True)
+        try:
+            for name in (*names, cut_file_name(manifest.facts.cut)):
+                durable.link_or_copy(run.checkpoints / name, folder.checkpoints / name)
+        except FileNotFoundError:
+            # Training went on meanwhile, and deleted this one.
+            shutil.rmtree(folder.checkpoints)
+            cut = find_another()
+        else:
+            return manifest
+    raise CheckpointError(
+        "no checkpoint stays long enough to be used",
+        place=str(run.checkpoints),
+        remedy="Wait until training is over, or raise train.keep_checkpoints",
+    )
+
+
+def _prepare(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    folder: RunFolder,
+    cut: CutManifest,
+    splits: Mapping[str, Path],
+) -> Access:
+    """Makes a folder that is to the members as a run folder is."""
+    config = loaded.config
+    runtime = config.runtime.model_copy(update={"ledger": "sqlite"})
+    own = config.model_copy(update={"output": str(folder.path.resolve()), "runtime": runtime})
+    access = Access.create(folder.job, tls=runtime.tls == "always")
+    durable.write_text(folder.config, resolved_yaml(own))
+    shutil.copyfile(run.statistics, folder.statistics)
+    shutil.copyfile(run.preprocessing, folder.preprocessing)
+    spec = load_spec(run.job)
+    shapes = [split for split in spec.splits if split.name == "train"]
+    for name, rows in splits.items():
+        meta = load_meta(rows)
+        if meta is None:
+            raise DataError("holds no encoded rows", place=str(rows))
+        shapes.append(SplitShape(name, str(rows.resolve()), meta.num_rows))
+    save_spec(
+        folder.job,
+        replace(
+            spec,
+            splits=tuple(shapes),
+            num_parameter_servers=min(runtime.parameter_servers, spec.num_partitions),
+            checkpoints_folder=str(folder.checkpoints.resolve()),
+            scores_cut=cut.facts.cut,
+        ),
+    )
+    return access
+
+
+@dataclass(frozen=True)
+class JobScorer:
+    """Scores rows of new files by a job.
+
+    Attributes:
+        loaded: The config.
+        run: The run whose model it is.
+        cut: Its best epoch.
+        progress: Who is shown the job.
+    """
+
+    loaded: LoadedConfig
+    run: RunFolder
+    cut: TrainedCut
+    progress: Progress
+
+    def score_file(
+        self,
+        data: str,
+        *,
+        label_required: bool,
+        ledger: BadRowLedger,
+        keep: Sequence[str] = (),
+    ) -> Iterator[ScoredBatch]:
+        """As `FileScorer.score_file`; the job is over when it returns.
+
+        The files are read once more for the rows that go with the scores.
+
+        Raises:
+            DataError: They changed meanwhile; while the rows are read.
+        """
+        with _own_folder(self.run) as folder:
+            rows = folder.encoded / _NEW_ROWS
+            num_rows = self._encode(rows, data, label_required=label_required, keep=keep)
+            if not num_rows:
+                return iter(())
+            splits = {_NEW_ROWS: rows}
+            scores = _score(
+                self.loaded,
+                self.run,
+                folder,
+                self.cut,
+                splits,
+                find_another=partial(find_trained_cut, self.loaded, self.run, self.progress),
+                progress=self.progress,
+            )
+            logits = scores.files.load(_NEW_ROWS, rows).logits
+        rows_again = stream_file(
+            self.loaded,
+            self.cut.plan,
+            data,
+            label_required=label_required,
+            ledger=ledger,
+            keep=keep,
+        )
+        return _with_scores(rows_again, logits, data)
+
+    def _encode(self, folder: Path, data: str, *, label_required: bool, keep: Sequence[str]) -> int:
+        """Writes the rows as workers read them; returns how many.
+
+        Columns to keep are not written, but missing ones are told before a job is started.
+        """
+        plan, config = self.cut.plan, self.loaded.config
+        threads = num_threads(config.runtime)
+        encoder = ColumnEncoder(plan, self.run.path, threads=threads)
+        ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
+        num_rows = 0
+        with (
+            self.progress.task("Encoding rows", total=None) as task,
+            EncodedWriter(
+                folder,
+                num_fields=plan.num_slots,
+                num_numbers=plan.num_floats,
+                fingerprint=self.cut.state.rows_fingerprint,
+            ) as writer,
+        ):
+            batches = stream_file(
+                self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
+            )
+            for records in encode_in_order(encoder, writer, batches, targets=None, threads=threads):
+                writer.write_records(records)
+                num_rows += len(records.labels_B)
+                task.advance(len(records.labels_B))
+        return num_rows
+
+
+def _with_scores(
+    batches: Iterator[pa.RecordBatch], logits: NDArray[np.float32], place: str
+) -> Iterator[ScoredBatch]:
+    begin = 0
+    for batch in batches:
+        end = begin + batch.num_rows
+        if end > len(logits):
+            break
+        yield ScoredBatch(batch, logits[begin:end])
+        begin = end
+    if begin != len(logits):
+        raise DataError(
+            "changed while its rows were scored",
+            place=place,
+            remedy="Run the command again when nobody writes to it",
+        )

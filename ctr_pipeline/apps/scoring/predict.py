@@ -1,0 +1,137 @@
+"""Probabilities of rows that are not part of the run: `ctrpipe predict`."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from ctr_pipeline import durable
+from ctr_pipeline.apps.outputs import require_output
+from ctr_pipeline.apps.scoring.files import FileScorer, file_scorer
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.paths import paths_of
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.evaluation.likelihood import probabilities_of
+from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.results import PredictResult
+from ctr_pipeline.pipeline.trained_run import opened_trained
+from ctr_pipeline.progress import Progress
+
+_PROBABILITY = "probability"
+
+
+def predict(
+    loaded: LoadedConfig,
+    *,
+    data: str,
+    output: Path,
+    keep: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: Progress,
+) -> PredictResult:
+    """Probabilities of the rows of `data`, which need no label.
+
+    They may be computed while the model still trains in several processes. The key columns of the
+    config, and those of `keep`, stand beside them as texts.
+    """
+    progress = LoggedProgress(progress)
+    with opened_trained(loaded, beside_training=True) as run:
+        scorer = file_scorer(loaded, run, progress)
+        return predict_file(
+            loaded,
+            scorer,
+            data=data,
+            output=output,
+            keep=keep,
+            overwrite=overwrite,
+            progress=progress,
+        )
+
+
+def predict_file(
+    loaded: LoadedConfig,
+    scorer: FileScorer,
+    *,
+    data: str,
+    output: Path,
+    keep: Sequence[str] = (),
+    overwrite: bool = False,
+    progress: Progress,
+) -> PredictResult:
+    """Writes `probability` beside the carried columns of every good row, in the order of the rows.
+
+    Args:
+        loaded: The config, whose key columns are carried.
+        scorer: Of the trained model.
+        data: File or glob.
+        output: A new file, Parquet or CSV by its ending.
+        keep: More columns to carry.
+        overwrite: Replace a file that stands at `output`.
+        progress: Who is told.
+
+    Raises:
+        DataError: The output cannot be, or a column to carry is not there.
+    """
+    started = time.perf_counter()
+    if output.suffix not in {".parquet", ".csv"}:
+        raise DataError(
+            "predictions are written as Parquet or CSV",
+            place=str(output),
+            remedy="Give --output a name that ends in .parquet or .csv",
+        )
+    trained_on = (loaded.config.data.train, loaded.config.data.valid, loaded.config.data.test)
+    require_output(
+        output,
+        overwrite=overwrite,
+        reads=[data],
+        spares=[path for paths in trained_on if paths is not None for path in paths_of(paths)],
+    )
+    ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
+    _check_kept(keep)
+    keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))
+    schema = pa.schema([*((key, pa.string()) for key in keys), (_PROBABILITY, pa.float32())])
+    num_rows, total = 0, 0.0
+    batches = scorer.score_file(data, label_required=False, ledger=ledger, keep=keep)
+    with durable.durable_write(output) as file, progress.task("Predicting", total=None) as task:
+        writer = (
+            pq.ParquetWriter(file, schema)
+            if output.suffix == ".parquet"
+            else pa_csv.CSVWriter(file, schema)
+        )
+        with writer:
+            for scored in batches:
+                probabilities = probabilities_of(scored.logits).astype(np.float32)
+                columns = [scored.rows.column(key).cast(pa.string()) for key in keys]
+                columns.append(pa.array(probabilities))
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                num_rows += len(probabilities)
+                total += float(probabilities.sum(dtype=np.float64))
+                task.advance(len(probabilities))
+    return PredictResult(
+        output=output,
+        num_rows=num_rows,
+        num_bad_rows=ledger.close().total,
+        mean_probability=total / num_rows if num_rows else 0.0,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _check_kept(keep: Sequence[str]) -> None:
+    for name in keep:
+        if not name:
+            raise DataError(
+                "an empty name is among the columns",
+                place="--keep",
+                remedy="Write names with commas between, such as --keep user,day",
+            )
+        if name == _PROBABILITY:
+            raise DataError(
+                f"'{name}' is what predictions are called in the output",
+                place="--keep",
+                remedy="Give the column of the data another name",
+            )

@@ -1,0 +1,1 @@
+"""`ctrpipe tune`: the search for better settings."""

@@ -1,0 +1,1 @@
+"""A training that runs in several processes: started, watched and steered from this side."""

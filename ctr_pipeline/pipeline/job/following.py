@@ -1,0 +1,130 @@
+"""A job that this process has started: shown while it runs, until its members have left."""
+
+import logging
+import signal
+import time
+from dataclasses import replace
+
+from ctr_pipeline import interruption
+from ctr_pipeline.distributed.coordination.messages import Empty
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import CtrPipelineError, Interrupted, TrainingError
+from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, MasterLine, ask_master, read_status
+from ctr_pipeline.pipeline.job.progress_view import JobProgress
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.progress import Progress
+
+_LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 0.25
+_LOOK_SECONDS = 0.5
+_STOP_SECONDS = 120.0
+_FINISH_SECONDS = 20.0
+_RESUME = "--resume goes on from the last checkpoint"
+
+
+def follow_job(
+    run: RunFolder, launcher: LocalLauncher, progress: Progress, *, resumable: bool
+) -> JobView:
+    """Shows a job until there is nothing left to train or to score, and its master has ended.
+
+    Args:
+        run: Its folder.
+        progress: Who is shown it.
+        resumable: It takes checkpoints, from which it may go on.
+
+    Returns:
+        How it ended; its members as a master saw them last.
+
+    Raises:
+        TrainingError: It failed.
+        Interrupted: It was stopped.
+    """
+    job, stop_until = Job(run.path), None
+    members: tuple[MemberView, ...] = ()
+    with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
+        while True:
+            if interruption.requested() and stop_until is None:
+                progress.log("Stopping after a checkpoint" if resumable else "Stopping")
+                stop_until = time.monotonic() + _STOP_SECONDS
+                _tell(job, "Stop")
+            if stop_until is not None and time.monotonic() > stop_until:
+                interruption.raise_if_requested()
+            view: JobView | None
+            try:
+                view = line.ask("Status", Empty(), JobView)
+            except PeerUnavailable:
+                # It does not serve yet, is on its way back, or has ended between two looks.
+                failure = launcher.failure()
+                view = _last_view(job, launcher, failure)
+                if failure and view is None:
+                    reason = "the master cannot go on"
+                    raise _failed(reason, failure, run, resumable=resumable) from None
+            if view is not None:
+                shown.show(view)
+                members = view.members if view.answering else members
+                if view.state == "finished":
+                    _await_master(launcher)
+                    return replace(view, members=members or view.members)
+                if view.state == "failed":
+                    raise _failed(view.reason, view.traceback, run, resumable=resumable)
+                if view.state == "stopped":
+                    progress.log("Stopped" + (f"; {_RESUME}" if resumable else ""))
+                    interruption.raise_if_requested()
+                    # Somebody ran 'ctrpipe stop'.
+                    raise Interrupted(signal.SIGTERM)
+            time.sleep(_LOOK_SECONDS)
+
+
+def _last_view(job: Job, launcher: LocalLauncher, failure: str) -> JobView | None:
+    """How a job ended, from its ledger; None where its master goes on, or ended without an end.
+
+    Args:
+        job: Which.
+        failure: Why the master is not started again; empty while all is well.
+
+    Raises:
+        CtrPipelineError: The master has done its work and its ledger cannot be read.
+    """
+    (master,) = (one for one in launcher.observe() if one.role == "master")
+    if not failure and master.reason != "completed":
+        return None
+    try:
+        view = read_status(job)
+    except CtrPipelineError:
+        if failure:
+            return None
+        raise
+    return view if view.state in ENDED_STATES else None
+
+
+def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> TrainingError:
+    if details:
+        _LOGGER.error("%s\n%s", reason, details)
+    return TrainingError(
+        reason,
+        place=str(run.logs),
+        remedy="What its members wrote lies there" + (f"; {_RESUME}" if resumable else ""),
+    )
+
+
+def _await_master(launcher: LocalLauncher) -> None:
+    """Lets members leave, the master last; the launcher ends those that stay."""
+    until = time.monotonic() + _FINISH_SECONDS
+    while time.monotonic() < until:
+        if not any(one.running for one in launcher.observe() if one.role == "master"):
+            return
+        time.sleep(_POLL_SECONDS / 5)
+
+
+def _tell(job: Job, method: str) -> None:
+    """Asks the master for something, for as long as one may be on its way back."""
+    for _ in range(20):
+        try:
+            ask_master(job, method, Empty(), Empty)
+        except PeerUnavailable:
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+    _LOGGER.warning("The master does not answer to %s", method)

@@ -1,0 +1,235 @@
+"""The members of a job as programs: which code runs in a process of each role.
+
+Importing this module imports none of them: a master stays small because it never loads what a
+worker needs.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.tracebacks import render_traceback
+
+if TYPE_CHECKING:
+    from ctr_pipeline.config import LoadedConfig
+    from ctr_pipeline.distributed.local.launcher import MemberStart
+    from ctr_pipeline.distributed.rpc.certificates import Role
+
+LOOPBACK_HOST = "127.0.0.1"
+
+WAIT_SECONDS = 60.0
+"""For a master that nobody has seen yet."""
+
+
+class MemberOutOfMemory(CtrPipelineError):  # noqa: N818  what happened, as the launcher calls it
+    """A member could not get the memory it needs; its exit code says so to the launcher."""
+
+    exit_code = 71
+
+
+@dataclass(frozen=True)
+class CommandLines:
+    """How members are called: each is a subcommand of this program.
+
+    Attributes:
+        config: That they read.
+        with_nursery: Workers are forked from a process that has TensorFlow loaded.
+    """
+
+    config: Path
+    with_nursery: bool = True
+
+    def member(self, start: "MemberStart") -> Sequence[str]:
+        """Arguments of `python` for a member."""
+        return ["-m", "ctr_pipeline", *self.from_nursery(start)]
+
+    def nursery(self) -> Sequence[str] | None:
+        """Arguments of `python` for a nursery of workers."""
+        return ["-m", "ctr_pipeline.cli.nursery"] if self.with_nursery else None
+
+    def from_nursery(self, start: "MemberStart") -> Sequence[str]:
+        """Arguments of the command line."""
+        command = [start.role, "--config", str(self.config)]
+        if start.role == "master":
+            return [*command, "--launcher", start.launcher_address]
+        return [*command, "--index", str(start.index), "--incarnation", start.incarnation]
+
+
+def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None) -> int:
+    """Is the master of a prepared job until the job ends; returns the exit code.
+
+    Args:
+        loaded: The config.
+        bind: `host:port` to serve on.
+        launcher_address: Of the launcher that starts the other members; None: people do.
+
+    Raises:
+        CtrPipelineError: The job cannot be mastered.
+    """
+    folder = require_job(loaded)
+
+    def run() -> int:
+        from ctr_pipeline.distributed.local.client import RemoteLauncher
+        from ctr_pipeline.distributed.master.program import run_master
+        from ctr_pipeline.distributed.rpc.access import Access
+
+        if launcher_address is None:
+            with _in_use(folder):
+                return run_master(folder, bind)
+        launcher = RemoteLauncher(launcher_address, Access.load(folder / "job", "master"))
+        try:
+            return run_master(folder, bind, launcher)
+        finally:
+            launcher.close()
+
+    return _explained(run, "master")
+
+
+@contextmanager
+def _in_use(folder: Path) -> Iterator[None]:
+    """Tells other commands that a job trains in the folder, as a launcher does where there is one.
+
+    If somebody else holds the folder, such as a master before this one, the ledger decides which of
+    them is master; what else is wrong with it is told by who writes there. Nothing is swept: other
+    members may be writing.
+    """
+    from ctr_pipeline.pipeline.run_folder import RunFolder
+
+    with ExitStack() as stack:
+        with suppress(RunFolderError):
+            stack.enter_context(RunFolder(folder).locked(sweeps=False))
+        yield
+
+
+def be_parameter_server(
+    loaded: "LoadedConfig",
+    index: int,
+    *,
+    bind: str,
+    advertise: str | None = None,
+    master_address: str | None,
+    incarnation: str | None,
+    wait_seconds: float = WAIT_SECONDS,
+) -> int:
+    """Is a parameter server until the master says to leave; returns the exit code.
+
+    Args:
+        loaded: The config.
+        index: Which.
+        bind: `host:port` to serve on.
+        advertise: `host:port` that others are told; None: where it serves.
+        master_address: `host:port`; None: as announced in the run folder.
+        incarnation: Name that the launcher knows this process by; None: nobody launched it.
+        wait_seconds: For a first master, where nobody launched it.
+
+    Raises:
+        CtrPipelineError: It cannot serve, the master refuses it, or there is no job to join.
+    """
+    folder = require_job(loaded)
+
+    def run() -> int:
+        if incarnation is None and not _can_join(folder, "ps", master_address, wait_seconds):
+            return 0
+        from ctr_pipeline.distributed.ps.program import run_ps
+
+        return run_ps(
+            folder, index, master_address, bind, advertise=advertise, incarnation=incarnation
+        )
+
+    return _explained(run, f"ps-{index}")
+
+
+def be_worker(
+    loaded: "LoadedConfig",
+    index: int,
+    *,
+    master_address: str | None,
+    metrics_host: str = LOOPBACK_HOST,
+    incarnation: str | None,
+    wait_seconds: float = WAIT_SECONDS,
+) -> int:
+    """Works for a job until nothing is left or somebody says to leave; returns the exit code.
+
+    Args:
+        loaded: The config.
+        index: Which.
+        master_address: `host:port`; None: as announced in the run folder.
+        metrics_host: Address that its figures are served on.
+        incarnation: Name that the launcher knows this process by; None: nobody launched it.
+        wait_seconds: For a first master, where nobody launched it.
+
+    Raises:
+        CtrPipelineError: Of the model, the data, the master's refusal; or there is no job to join.
+    """
+    folder = require_job(loaded)
+
+    def run() -> int:
+        if incarnation is None and not _can_join(folder, "worker", master_address, wait_seconds):
+            return 0
+        from ctr_pipeline.distributed.worker.program import run_worker
+        from ctr_pipeline.pipeline.job.worker_model import build_worker_model
+
+        return run_worker(
+            folder,
+            index,
+            master_address,
+            build=lambda: build_worker_model(loaded),
+            incarnation=incarnation,
+            host=metrics_host,
+        )
+
+    return _explained(run, f"worker-{index}")
+
+
+def _can_join(folder: Path, role: "Role", master_address: str | None, wait_seconds: float) -> bool:
+    """Whether a member that nobody launched finds a job; False if it is finished."""
+    from ctr_pipeline.pipeline.job import waiting as job_arrival
+    from ctr_pipeline.pipeline.job.control import Job
+
+    job = Job(folder, role)
+    look = job_arrival.JobSight(job, master_address)
+    return job_arrival.await_job(job, look, wait_seconds=wait_seconds)
+
+
+def load_worker_code() -> None:
+    """Imports all that a worker needs; starts no thread and computes nothing."""
+    import ctr_pipeline.distributed.worker.program
+    import ctr_pipeline.pipeline.job.worker_model  # noqa: F401
+
+
+def require_job(loaded: "LoadedConfig") -> Path:
+    """The run folder, if a job has been prepared there.
+
+    Raises:
+        RunFolderError: None has.
+    """
+    folder = loaded.config.run_folder
+    if not (folder / "job" / "spec.json").is_file():
+        raise RunFolderError(
+            "no job has been prepared here",
+            place=str(folder),
+            remedy="'ctrpipe run' with runtime.mode: processes prepares it and starts all members; "
+            "'ctrpipe train --prepare-only' starts none",
+        )
+    return folder
+
+
+def _explained(run: Callable[[], int], member: str) -> int:
+    """Runs a member; what ends it stands in its log, for whoever asks the launcher why."""
+    try:
+        return run()
+    except MemoryError as error:
+        sys.stderr.write(render_traceback(error))
+        raise MemberOutOfMemory(
+            f"{member} is out of memory", remedy="Give it more, or lower train.batch_size"
+        ) from None
+    except CtrPipelineError:
+        raise
+    except Exception as error:
+        # The command line shows only its last line, which is enough for people at a terminal.
+        sys.stderr.write(render_traceback(error))
+        raise

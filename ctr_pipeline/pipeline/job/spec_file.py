@@ -1,0 +1,168 @@
+"""A config and its encoded rows as the facts that the members of a job agree on."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config, OptimizerConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.distributed.coordination.spec import (
+    PROTOCOL_VERSION,
+    JobSpec,
+    OptimizerShape,
+    SegmentShape,
+    SplitShape,
+    TableShape,
+    UpdateRule,
+)
+from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.specs import SegmentSpec
+from ctr_pipeline.errors import CheckpointError, RunFolderError
+from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, segment_specs, table_specs
+from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
+from ctr_pipeline.pipeline.stages.encode import Encoding
+
+
+def prepare_spec(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    num_dense: int,
+    earlier_steps: int = 0,
+) -> JobSpec:
+    """The spec of a new job, its training counts written beside it.
+
+    Args:
+        loaded: The config.
+        run: Its folder.
+        num_dense: Dense parameters of the model.
+        earlier_steps: Steps of the runs that this one goes on from.
+    """
+    config = loaded.config
+    counts_file = run.job / "counts.npy"
+    with durable.durable_write(counts_file) as file:
+        np.save(file, np.concatenate([np.empty(0, np.int64), *encoding.counts]))
+    bound = memory_bound_of(config)
+    return JobSpec(
+        job=f"{config.name}-{secrets.token_hex(4)}",
+        protocol=PROTOCOL_VERSION,
+        config_fingerprint=model_fingerprint(config),
+        rows_fingerprint=encoding.fingerprint,
+        plan_fingerprint=encoding.plan.fingerprint(),
+        seed=config.train.seed,
+        tables=tuple(
+            TableShape(table.name, table.num_ids, _shapes(table.segments or ()))
+            for table in table_specs(config, encoding.plan)
+        ),
+        slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
+        segments=_shapes(segment_specs(config.model, config.train)),
+        admit_after=config.train.embeddings.admit_after,
+        evict_after=config.train.embeddings.evict_after,
+        memory_limit_bytes=None if bound is None else bound.num_bytes,
+        counts_file=str(counts_file.resolve()),
+        num_dense=num_dense,
+        dense_optimizer=_optimizer(config.train.optimizer),
+        num_partitions=config.runtime.partitions,
+        num_parameter_servers=config.runtime.parameter_servers,
+        update=_update_rule(config),
+        splits=tuple(
+            SplitShape(name, str(folder.resolve()), _num_rows(folder))
+            for name, folder in encoding.folders.items()
+        ),
+        batch_size=config.train.batch_size,
+        epochs=config.train.epochs,
+        shuffle=config.train.shuffle,
+        checkpoint_seconds=config.train.checkpoint_seconds,
+        keep_checkpoints=config.train.keep_checkpoints,
+        checkpoints_folder=str(run.checkpoints.resolve()),
+        earlier_steps=earlier_steps,
+    )
+
+
+def continue_spec(fresh: JobSpec, run: RunFolder) -> JobSpec:
+    """The spec of a job that is resumed: what its model rests on is kept, the rest is as asked.
+
+    Args:
+        fresh: As a new job would have it.
+        run: The run folder.
+
+    Raises:
+        CtrPipelineError: There is no job to resume, or it is of another model or of other rows.
+    """
+    earlier = load_spec(run.job)
+    if earlier.config_fingerprint != fresh.config_fingerprint:
+        raise RunFolderError(
+            "the job in it was started with another config",
+            place=str(run.path),
+            remedy="Set the keys of features, model and train back, or give --overwrite",
+        )
+    if (earlier.rows_fingerprint, earlier.plan_fingerprint) != (
+        fresh.rows_fingerprint,
+        fresh.plan_fingerprint,
+    ):
+        raise CheckpointError(
+            "the data changed since the model was trained",
+            place=str(run.path),
+            remedy="Run 'ctrpipe run' with --overwrite to train on it from the start",
+        )
+    if earlier.num_dense != fresh.num_dense:
+        raise RunFolderError(
+            f"the model has {fresh.num_dense} dense parameters now and {earlier.num_dense} in the "
+            "job",
+            place=str(run.path),
+            remedy="Set model.file back, or give --overwrite",
+        )
+    return replace(fresh, job=earlier.job)
+
+
+def require_same_partitions(config: Config, run: RunFolder) -> None:
+    """Refuses to resume a job whose rows lie in another number of partitions.
+
+    Also one that is finished: its export reads the rows from where they lie.
+
+    Raises:
+        CtrPipelineError: It is another number, or what the job was told cannot be read.
+    """
+    asked, kept = config.runtime.partitions, load_spec(run.job).num_partitions
+    if asked != kept:
+        raise RunFolderError(
+            f"runtime.partitions is {asked} now and was {kept} when the job began, and its "
+            "checkpoints keep that",
+            place=str(run.path),
+            remedy=f"Set it back with --set runtime.partitions={kept}, or give --overwrite to "
+            "start anew",
+        )
+
+
+def _num_rows(folder: Path) -> int:
+    with EncodedReader(folder) as reader:
+        return reader.meta.num_rows
+
+
+def _shapes(segments: Sequence[SegmentSpec]) -> tuple[SegmentShape, ...]:
+    return tuple(
+        SegmentShape(
+            **{**vars(segment), "optimizer": OptimizerShape(**vars(segment.optimizer))},
+        )
+        for segment in segments
+    )
+
+
+def _optimizer(config: OptimizerConfig) -> OptimizerShape:
+    return OptimizerShape(**config.model_dump())
+
+
+def _update_rule(config: Config) -> UpdateRule:
+    runtime = config.runtime
+    return UpdateRule(
+        mode=runtime.update,
+        grads_to_wait=runtime.grads_to_wait,
+        max_staleness=runtime.max_staleness,
+        scale_by_staleness=runtime.scale_learning_rate_by_staleness,
+    )

@@ -1,0 +1,170 @@
+"""The model of a job that ran in several processes, loaded from its best cut."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.distributed.master.manifests import (
+    CheckpointsFolder,
+    CutManifest,
+    cut_file_name,
+)
+from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.pipeline.job.cut_files import find_cuts, last_of_epoch, open_cut, restore_cut
+from ctr_pipeline.pipeline.model.trained_model import (
+    TrainedModel,
+    assemble_local,
+    require_same_plan,
+    with_initial_parameters,
+)
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.history import EpochRecord, load_history
+from ctr_pipeline.training.stopping import decide_stop
+from ctr_pipeline.training.trainer import TrainingState
+
+
+@dataclass(frozen=True)
+class TrainedCut:
+    """A cut of a job, to score with.
+
+    Attributes:
+        state: How training went until then, or until now.
+        plan: Fitted transforms.
+    """
+
+    manifest: CutManifest
+    state: TrainingState
+    plan: PreprocessingPlan
+
+
+def find_trained_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedCut:
+    """The cut of the best epoch until now, or the newest whole one if that is damaged.
+
+    The job may still train.
+
+    Raises:
+        CheckpointError: Nothing was trained here, or training has not finished an epoch.
+    """
+    spec = load_spec(run.job)
+    history = load_history(run.history)
+    if not history:
+        raise CheckpointError(
+            "holds no trained model: no epoch is done",
+            place=str(run.path),
+            remedy="Wait for its first epoch if it trains now; if not, run 'ctrpipe train' (or "
+            "'ctrpipe run') with --resume",
+        )
+    decision = decide_stop(history, loaded.config.train.early_stopping, loaded.config.train.epochs)
+    best = next(record for record in history if record.epoch == decision.best_epoch)
+    manifest = _find_cut(run.checkpoints, best, progress)
+    state = TrainingState(
+        step=manifest.facts.step,
+        history=history,
+        best_step=best.step,
+        finished=decision.reason,
+        rows_fingerprint=spec.rows_fingerprint,
+        plan_fingerprint=spec.plan_fingerprint,
+    )
+    plan = load_plan(run.preprocessing)
+    require_same_plan(state, plan, run)
+    return TrainedCut(manifest, state, plan)
+
+
+def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
+    """The newest whole cut of a job that trains; it may be one of the middle of an epoch.
+
+    Raises:
+        CheckpointError: There is none, or it is of another model than the folder's.
+    """
+    folder = CheckpointsFolder(run.checkpoints, load_spec(run.job).job)
+    for number in folder.numbers():
+        try:
+            manifest = folder.load(number)
+            folder.check_files(manifest, read=True)
+        except CheckpointError as error:
+            # Training deletes old ones meanwhile, and that is no damage.
+            if (folder.path / cut_file_name(number)).exists():
+                progress.log(f"Checkpoint passed over: number {number}: {error}")
+            continue
+        facts = manifest.facts
+        state = TrainingState(
+            step=facts.step,
+            history=[EpochRecord(**record) for record in manifest.history],
+            rows_fingerprint=facts.rows_fingerprint,
+            plan_fingerprint=facts.plan_fingerprint,
+        )
+        plan = load_plan(run.preprocessing)
+        require_same_plan(state, plan, run)
+        return TrainedCut(manifest, state, plan)
+    raise CheckpointError(
+        "no checkpoint is whole",
+        place=str(run.checkpoints),
+        remedy="Wait for the next one, if the model still trains",
+    )
+
+
+def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
+    """Loads the best epoch into this process.
+
+    Raises:
+        CheckpointError: As `find_trained_cut`.
+    """
+    cut = find_trained_cut(loaded, run, progress)
+    model = assemble_local(loaded, run, cut.plan, None)
+    restore_cut(model.store, model.dense, run.checkpoints, cut.manifest)
+    return model.opened(cut.state).trained()
+
+
+def stream_job_model(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    progress: Progress,
+    stack: ExitStack,
+    compiled: CompiledModel | None = None,
+) -> TrainedModel:
+    """Opens the best epoch; its rows stay on the disk, sorted in the run folder.
+
+    Args:
+        loaded: The config.
+        run: The run folder.
+        progress: Who is told.
+        stack: Gives their room back.
+        compiled: The dense part, where it is there already.
+
+    Raises:
+        CheckpointError: As `find_trained_cut`.
+        RunFolderError: The disk is full.
+    """
+    cut = find_trained_cut(loaded, run, progress)
+    if compiled is None:
+        model = assemble_local(loaded, run, cut.plan, None)
+    else:
+        model = with_initial_parameters(loaded.config, run, cut.plan, None, compiled)
+    workspace = run.path / "cache"
+    workspace.mkdir(parents=True, exist_ok=True)
+    rows = open_cut(model.store, model.dense, run.checkpoints, cut.manifest, workspace)
+    if rows is None:
+        return model.opened(cut.state).trained()
+    stack.callback(rows.release)
+    return model.opened_with(rows, cut.state).trained()
+
+
+def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:
+    """The last cut of the best epoch, or else the newest one that is whole."""
+    found = find_cuts(CheckpointsFolder(folder, None), progress)
+    if not found:
+        raise CheckpointError(
+            "no checkpoint is whole",
+            place=str(folder),
+            remedy="Run 'ctrpipe train' without --resume to train from the start",
+        )
+    of_best = last_of_epoch(found, best.epoch)
+    if of_best is None:
+        progress.log("The newest checkpoint is used instead of the best, which is not whole")
+        return found[0]
+    return of_best

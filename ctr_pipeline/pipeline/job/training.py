@@ -1,0 +1,257 @@
+"""Training by a master, parameter servers and workers: started here, watched, ended here.
+
+This process is the parent of all members. It prepares what they agree on and waits until the model
+is trained, its best epoch is scored and all of them have left. What comes after is made from the
+best cut on the disk.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.master.beginning import etcd_access
+from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
+from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.spec_file import save_spec
+from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.pipeline.job.following import follow_job
+from ctr_pipeline.pipeline.job.members import CommandLines
+from ctr_pipeline.pipeline.job.score_files import ScoreFiles
+from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, require_same_partitions
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
+from ctr_pipeline.pipeline.stages.encode import Encoding
+from ctr_pipeline.pipeline.stages.warm_start import Beginning
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from ctr_pipeline.distributed.coordination.spec import JobSpec
+    from ctr_pipeline.pipeline.model.trained_model import TrainedModel
+    from ctr_pipeline.training.compiled import CompiledModel
+
+_ETCD_SECONDS = 60.0
+"""For etcd to answer before members are started; it may be starting, too."""
+
+
+@contextmanager
+def trained_in_processes(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    beginning: Beginning | None = None,
+    progress: Progress,
+    times: StageTimes,
+) -> Iterator["TrainedModel"]:
+    """Trains, from the start or where a run ended; gives the model, whose rows lie on the disk.
+
+    Args:
+        loaded: The config.
+        run: Its folder.
+        encoding: The rows.
+        resume: Go on from the newest whole cut, if there is a job.
+        beginning: What the run takes over from an earlier one.
+        progress: Who is told.
+
+    Raises:
+        CtrPipelineError: The job failed; what the failed member wrote stands in the log.
+        Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
+    """
+    access, resume = _claim_job(
+        loaded, run, resume=resume, tls=loaded.config.runtime.tls == "always", progress=progress
+    )
+    commands = CommandLines(run.config)
+    with (
+        LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher,
+        times.stage("training"),
+    ):
+        compiled = _prepare(
+            loaded, run, encoding, resume=resume, beginning=beginning, progress=progress
+        )
+        launcher.start("master", 0)
+        view = follow_job(run, launcher, progress, resumable=True)
+    from ctr_pipeline.pipeline.job.trained_cut import stream_job_model
+
+    with ExitStack() as stack:
+        model = stream_job_model(loaded, run, progress, stack, compiled)
+        progress.log(f"Training ended: {model.state.finished}")
+        yield replace(model, scores=ScoreFiles(run.scores), runtime=describe_job(view))
+
+
+def prepare_for_members(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    beginning: Beginning | None = None,
+    insecure: bool = False,
+    progress: Progress,
+    times: StageTimes,
+) -> None:
+    """Everything that members agree on, for whoever starts them; arguments as for training.
+
+    Members that people start may be on several hosts: they talk by TLS unless `insecure` or the
+    config says otherwise.
+
+    Raises:
+        CtrPipelineError: Something the user can mend.
+    """
+    _, resume = _claim_job(
+        loaded,
+        run,
+        resume=resume,
+        tls=loaded.config.runtime.tls != "off" and not insecure,
+        insecure=insecure,
+        progress=progress,
+    )
+    with times.stage("job"):
+        _prepare(loaded, run, encoding, resume=resume, beginning=beginning, progress=progress)
+
+
+def _claim_job(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    *,
+    resume: bool,
+    tls: bool,
+    insecure: bool = False,
+    progress: Progress,
+) -> tuple[Access, bool]:
+    """New secrets in a folder that is ready for a job, and whether one is there to go on with."""
+    if resume:
+        require_mode(run, processes=True)
+    resume = resume and (run.job / "spec.json").exists()
+    if resume:
+        # Before the config in the folder is replaced.
+        require_same_partitions(loaded.config, run)
+    _await_ledger(loaded, progress)
+    if not resume:
+        run.discard_results()
+    run.keep_config(loaded)
+    access = Access.create(run.job, tls=tls, insecure=insecure)
+    # Of a master that is gone.
+    (run.job / "endpoint.json").unlink(missing_ok=True)
+    return access, resume
+
+
+def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
+    """Waits for etcd where it keeps the ledger: its master would do so where nobody sees it.
+
+    Raises:
+        LedgerError: It does not answer.
+    """
+    ledger = loaded.config.runtime.ledger
+    if ledger != "sqlite":
+        await_etcd(
+            ledger.etcd,
+            wait_seconds=_ETCD_SECONDS,
+            on_wait=progress.log,
+            access=etcd_access(ledger),
+        )
+
+
+def _prepare(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    beginning: Beginning | None,
+    progress: Progress,
+) -> "CompiledModel":
+    """Writes the spec, for which the number of dense parameters has to be known.
+
+    The parameters of an earlier run become the first cut of the job, before there is a spec: a job
+    that has one can be resumed.
+    """
+    # The nursery of workers imports TensorFlow at the same time.
+    from ctr_pipeline.pipeline.model.dense_model import compile_model
+
+    compiled = compile_model(
+        loaded.config, run, encoding.plan, threads=num_threads(loaded.config.runtime), trains=False
+    )
+    spec = prepare_spec(
+        loaded,
+        run,
+        encoding,
+        num_dense=compiled.num_parameters,
+        earlier_steps=0 if beginning is None else beginning.record.all_steps,
+    )
+    if resume:
+        spec = continue_spec(spec, run)
+    else:
+        create_folder(Path(spec.checkpoints_folder), spec.job)
+    if beginning is not None and not resume:
+        _write_beginning(loaded, run, encoding, spec, beginning, progress=progress)
+    save_spec(run.job, spec)
+    return compiled
+
+
+def _write_beginning(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    spec: "JobSpec",
+    beginning: Beginning,
+    *,
+    progress: Progress,
+) -> None:
+    from ctr_pipeline.pipeline.job.cut_files import write_first_cut
+    from ctr_pipeline.pipeline.stages.warm_start_parameters import build_from_earlier
+
+    parameters = build_from_earlier(
+        loaded.config,
+        encoding.plan,
+        encoding.counts,
+        beginning,
+        num_dense=spec.num_dense,
+        folder=run.path,
+        progress=progress,
+    )
+    write_first_cut(spec, parameters.rows, parameters.dense)
+    if parameters.rows is not None:
+        parameters.rows.release()
+    progress.log(f"Training begins from {beginning.record.describe()}")
+
+
+def describe_job(view: JobView) -> dict[str, Any]:
+    """How members of a job fared, for `metrics.json`."""
+    recoveries = [event for event in view.events if event.recovery_seconds is not None]
+    return {
+        "mode": "processes",
+        "records": asdict(view.records),
+        "dropped_tasks": list(view.dropped_tasks),
+        "generation": view.generation,
+        "refused_reports": view.refused_reports,
+        "restarts": {
+            role: sum(one.restarts for one in view.members if one.role == role)
+            for role in ("master", "ps", "worker")
+        },
+        "recoveries": [asdict(event) for event in recoveries],
+        "members": [_describe_member(one) for one in view.members],
+    }
+
+
+def _describe_member(member: MemberView) -> dict[str, Any]:
+    """One that a master told of: without one there is no model to describe the job of."""
+    stats = member.stats or MemberStats()
+    return {
+        "role": member.role,
+        "index": member.index,
+        "pid": member.pid,
+        "restarts": member.restarts,
+        "rows_held": stats.rows_held,
+        "bytes_received": stats.bytes_received,
+        "bytes_sent": stats.bytes_sent,
+        "cpu_seconds": stats.cpu_seconds,
+        "rss_bytes": stats.rss_bytes,
+    }

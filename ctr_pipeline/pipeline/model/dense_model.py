@@ -1,0 +1,117 @@
+"""The Keras part of a config, compiled."""
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.sampling import sampling_of
+from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.build import build_model
+from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.models.registry import MODELS
+from ctr_pipeline.pipeline.model.embedding_rows import field_dims
+from ctr_pipeline.pipeline.model.precision import precision_of
+from ctr_pipeline.pipeline.resources import find_huge_layers
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.statistics import load_statistics
+from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
+from ctr_pipeline.training.slots import PooledField, Slots
+
+
+def compile_model(
+    config: Config, run: RunFolder, plan: PreprocessingPlan, *, threads: int, trains: bool
+) -> CompiledModel:
+    """Builds the model that a config names; its initial values are a function of the seed.
+
+    Args:
+        config: The whole config.
+        run: Where the statistics are.
+        plan: Fitted transforms: what the model's inputs are.
+        trains: Whether gradients will be asked for, in the precision of the config; scores are
+            float32 in any case, so whoever only scores needs no processor for another one.
+
+    Raises:
+        ModelError: The model cannot fit into the machine's memory, needs a target and sequences
+            that the features do not give, or the user's own file is at fault.
+    """
+    configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
+    num_inputs = len(plan.fields) * config.model.embedding_dim + len(plan.numbers)
+    huge = find_huge_layers(config.model, num_inputs=num_inputs) if trains else None
+    if huge is not None:
+        key, problem = huge
+        raise ModelError(problem, place=f"model.{key}")
+    kind = MODELS[config.model.name]
+    apart = kind.looks_into_sequences
+    signature = ModelSignature(
+        num_fields=len(plan.fields),
+        embedding_dim=config.model.embedding_dim,
+        num_numbers=len(plan.numbers),
+        base_rate=load_statistics(run.statistics).base_rate,
+        sequences=tuple(field.num_slots for field in plan.sequences) if apart else (),
+        target=_target_of(config.model.target, plan) if apart else None,
+        field_dims=field_dims(config, plan),
+    )
+    sampling = sampling_of(config)
+    seed, precision = config.train.seed, precision_of(config.train)
+    training_model = None
+    if trains and precision != "float32":
+        training_model = build_model(config.model, signature, seed=seed, precision=precision)
+    return CompiledModel(
+        build_model(config.model, signature, seed=seed),
+        training_model=training_model,
+        batch_size=config.train.batch_size,
+        training_offset=0.0 if sampling is None else sampling.training_offset,
+        slots=slots_of(plan, apart=apart),
+        use_xla=kind.use_xla,
+    )
+
+
+def _target_of(target: str | None, plan: PreprocessingPlan) -> int:
+    """The field of a target, for a model that holds sequences against it.
+
+    Raises:
+        ModelError: There is no sequence, or the target is not one field of one value.
+    """
+    if not plan.sequences:
+        raise ModelError(
+            "the model looks into sequences, and no feature is one",
+            place="model.name",
+            remedy="Add one, such as {columns: viewed, sequence: {}, id: vocabulary}, or take "
+            "another model",
+        )
+    plain = plan.fields[: len(plan.fields) - len(plan.sequences)]
+    places = [place for place, field in enumerate(plain) if field.column == target]
+    if len(places) == 1:
+        return places[0]
+    if places:
+        problem = f"'{target}' has {len(places)} embedded fields, and a target has one"
+    else:
+        problem = f"'{target}' is no feature with an id of one value"
+    known = dict.fromkeys(field.column for field in plain)
+    single = [name for name in known if sum(field.column == name for field in plain) == 1]
+    raise ModelError(
+        problem,
+        place="model.target",
+        remedy=f"Name one of: {', '.join(single[:20])}"
+        if single
+        else "Give the item that is shown an id, such as {columns: item, id: vocabulary}",
+    )
+
+
+def slots_of(plan: PreprocessingPlan, *, apart: bool = False) -> Slots | None:
+    """How slots become fields; None without sequences.
+
+    Args:
+        plan: Fitted transforms.
+        apart: Whether the model is given slots one by one as well.
+    """
+    if not plan.sequences:
+        return None
+    return Slots(
+        num_plain=len(plan.fields) - len(plan.sequences),
+        pooled=tuple(
+            PooledField(field.sequence.max_length, field.sequence.pooling == "max")
+            for field in plan.sequences
+            if field.sequence is not None
+        ),
+        num_numbers=len(plan.numbers),
+        apart=apart,
+    )

@@ -1,0 +1,225 @@
+"""The embedding rows that a config asks for."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.models import (
+    Config,
+    ModelConfig,
+    OptimizerConfig,
+    SegmentConfig,
+    TrainConfig,
+)
+from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
+from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
+from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
+from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding, own_embeddings
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, TablePlan
+from ctr_pipeline.training.lookup import SavedRows
+
+
+class TrainedRows(Protocol):
+    """Rows of a trained model, wherever they lie; `EmbeddingStore` is one."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many."""
+
+    def memory_bytes(self) -> int:
+        """Memory that they take."""
+
+    def spilled_bytes(self) -> int:
+        """What of them lies in files, beyond a memory limit."""
+
+    def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
+        """All rows by ascending key, in blocks of at most `block_rows`."""
+
+    def release(self) -> None:
+        """Forgets the rows, so that their memory is free for others; nobody needs them any more."""
+
+
+class NoRows:
+    """Rows of a model without fields: nothing to look up, nothing to keep.
+
+    Args:
+        width: Values that a row would have.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
+        """The number of rows."""
+        return len(ids_BF)
+
+    def locate(self, prepared: Any, *, create: bool) -> None:
+        """Nothing to find."""
+
+    def gather_parts(
+        self, prepared: Any, num_leading: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """float32 [B, 0, A] and [B, 0, W - A]."""
+        return (
+            np.zeros((prepared, 0, num_leading), np.float32),
+            np.zeros((prepared, 0, self._width - num_leading), np.float32),
+        )
+
+    def update(
+        self,
+        prepared: Any,
+        gradients: tuple[NDArray[np.float32], NDArray[np.float32]],
+        *,
+        step: int,
+        learning_rate_factor: float,
+        num_examples: int,
+    ) -> None:
+        """Nothing to update."""
+
+    def save(self, file: IO[bytes]) -> None:
+        """Nothing to write."""
+
+    def load(self, file: IO[bytes]) -> None:
+        """Nothing to read."""
+
+    def evict(self, oldest_step: int) -> int:
+        """Nothing to remove."""
+        return 0
+
+
+def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
+    """The linear weight and the vector of every row whose table has none of its own."""
+    return (
+        _segment("linear", 1, train.embeddings.linear),
+        _segment("vector", model.embedding_dim, train.embeddings.vector),
+    )
+
+
+def table_specs(config: Config, plan: PreprocessingPlan) -> list[TableSpec]:
+    """The tables of a plan, with what the config says of the embeddings of their features."""
+    owns = own_embeddings(config, plan)
+    common = segment_specs(config.model, config.train)
+    tables = []
+    for table in plan.tables:
+        segments = _own_segments(config, owns[table.name], table)
+        tables.append(
+            TableSpec(table.name, table.num_ids, None if segments == common else segments)
+        )
+    return tables
+
+
+def field_dims(config: Config, plan: PreprocessingPlan) -> tuple[int, ...]:
+    """The length of each field's vector, in the order of axis F."""
+    owns = own_embeddings(config, plan)
+    dims = {
+        table.name: owns[table.name].dimension_of(config.model.embedding_dim, table.num_ids)
+        for table in plan.tables
+    }
+    return tuple(dims[field.table_name] for field in plan.fields)
+
+
+def row_layout(config: Config, plan: PreprocessingPlan) -> RowLayout:
+    """The layout of the rows of a plan's tables."""
+    return plan_layout(segment_specs(config.model, config.train), table_specs(config, plan))
+
+
+def optimizer_spec(config: OptimizerConfig) -> OptimizerSpec:
+    """The optimizer as the store takes it."""
+    return OptimizerSpec(**config.model_dump())
+
+
+def build_store(
+    plan: PreprocessingPlan,
+    counts: Sequence[NDArray[np.int64]] | None,
+    *,
+    config: Config,
+    threads: int,
+    memory_limit: MemoryLimit | None,
+) -> EmbeddingStore | None:
+    """An empty store with the plan's tables; None if there are no fields.
+
+    Args:
+        plan: Fitted transforms.
+        counts: Occurrences of each id in the training rows; None where nothing is trained.
+        memory_limit: See `memory_limit_of`; that of this run, whichever run the config is of.
+    """
+    if not plan.fields:
+        return None
+    store = EmbeddingStore(
+        table_specs(config, plan),
+        segment_specs(config.model, config.train),
+        seed=config.train.seed,
+        threads=threads,
+        field_tables=plan.slot_tables,
+        admit_after=config.train.embeddings.admit_after,
+        memory_limit=memory_limit,
+    )
+    if counts is not None:
+        store.set_training_counts(counts)
+    return store
+
+
+def memory_bound_of(config: Config) -> MemoryBound | None:
+    """The bound that a config sets on records in memory of each process; None if there is none."""
+    limit_gb = config.train.embeddings.memory_limit_gb
+    return None if limit_gb is None else MemoryBound(round(limit_gb * 1e9))
+
+
+def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:
+    """The same bound for a process that holds records itself; None if there is none.
+
+    Args:
+        config: The config.
+        folder: Where records beyond it lie.
+    """
+    bound = memory_bound_of(config)
+    return None if bound is None else MemoryLimit(bound.num_bytes, folder)
+
+
+def describe_memory(store: EmbeddingStore) -> str:
+    """How many rows there are, what one is made of, what they take together, and where."""
+    rows, value_bytes, slot_bytes = store.rows, 4 * store.width, 4 * store.layout.num_slots
+    others = rows.bytes_a_row - value_bytes - slot_bytes
+    spilled = store.spilled_bytes()
+    return (
+        f"Embedding rows: {store.num_rows:,} of {rows.bytes_a_row} bytes ({value_bytes} of values, "
+        f"{slot_bytes} of optimizer state, {others} of header, padding, key and mark); with an "
+        f"index of {rows.index_bytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB "
+        + (
+            f"in memory and {spilled / 1e6:.1f} MB in a file, beyond the memory limit"
+            if spilled
+            else "in all"
+        )
+    )
+
+
+def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:
+    """The store as the trainer sees it."""
+    return store if store is not None else NoRows(1 + model.embedding_dim)
+
+
+def _own_segments(
+    config: Config, own: OwnEmbedding, table: TablePlan
+) -> tuple[SegmentSpec, SegmentSpec]:
+    embeddings = config.train.embeddings
+    dimension = own.dimension_of(config.model.embedding_dim, table.num_ids)
+    return (
+        _segment("linear", 1, own.linear_of(embeddings, table.prior_precision)),
+        _segment("vector", dimension, own.vector_of(embeddings.vector)),
+    )
+
+
+def _segment(name: str, dim: int, config: SegmentConfig) -> SegmentSpec:
+    return SegmentSpec(
+        name=name,
+        dim=dim,
+        optimizer=optimizer_spec(config.optimizer),
+        reduction=config.reduction,
+        l2_strength=config.l2.strength,
+        l2_count_power=config.l2.count_power,
+        initial_range=config.initial_range,
+    )

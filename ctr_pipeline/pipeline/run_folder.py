@@ -1,0 +1,496 @@
+"""The run folder: what lies where, who may write, whose config it belongs to."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig, load_config
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.resolved import (
+    RESOLVED_CONFIG,
+    RUN_LOCK,
+    pinned_yaml,
+    same_paths,
+    with_paths,
+)
+from ctr_pipeline.embeddings.log_folder import MARKER
+from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
+from ctr_pipeline.pipeline.stages.feature_file import load_features
+
+_LEFT_SECONDS = 60.0
+_FREE_KEYS = {
+    "name",
+    "analysis",
+    "evaluation",
+    "export",
+    "report",
+    "runtime",
+    "output",
+    "tune",
+    "train.epochs",
+    "train.early_stopping",
+    "train.refit",
+    "train.checkpoint_seconds",
+    "train.keep_checkpoints",
+    "train.embeddings.memory_limit_gb",
+}
+"""Keys that may change between the start of a run and its resumption."""
+
+_PATH_KEYS = {
+    "data.train",
+    "data.valid",
+    "data.test",
+    "model.file",
+    "train.init_from",
+    "train.init_from.run",
+}
+
+_LEFTOVERS = (
+    "checkpoints",
+    "refit",
+    "members",
+    "metrics.json",
+    "history.csv",
+    "profile.json",
+    "predictions.parquet",
+    "evaluations",
+    "export",
+    "job",
+    "scores",
+    "logs",
+)
+"""What only training and the stages after it make."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The places of one run folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The config with all defaults."""
+        return self.path / RESOLVED_CONFIG
+
+    @property
+    def ingested(self) -> Path:
+        """Parsed rows, by split."""
+        return self.path / "cache" / "ingested"
+
+    @property
+    def encoded(self) -> Path:
+        """Encoded rows, by split."""
+        return self.path / "cache" / "encoded"
+
+    @property
+    def profile(self) -> Path:
+        """Statistics that automatic decisions rest on."""
+        return self.path / "cache" / "profile"
+
+    @property
+    def features(self) -> Path:
+        """What became of each column."""
+        return self.path / "features.json"
+
+    @property
+    def statistics(self) -> Path:
+        """Statistics of the training rows."""
+        return self.path / "statistics.json"
+
+    @property
+    def preprocessing(self) -> Path:
+        """Fitted transforms."""
+        return self.path / "preprocessing.json"
+
+    @property
+    def beginning(self) -> Path:
+        """What the run took over from an earlier one, if it began from one."""
+        return self.path / "beginning"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints of training."""
+        return self.path / "checkpoints"
+
+    @property
+    def refit(self) -> "RunFolder":
+        """The folder of the training on training and validation rows: checkpoints, events."""
+        return RunFolder(self.path / "refit")
+
+    @property
+    def members(self) -> Path:
+        """A folder for each model of an ensemble."""
+        return self.path / "members"
+
+    def member(self, number: int) -> "RunFolder":
+        """The folder of one model of an ensemble, counted from 0: checkpoints, history, events."""
+        return RunFolder(self.members / str(number))
+
+    def trained_folders(self) -> list["RunFolder"]:
+        """Those with checkpoints: this one, or those of an ensemble's models, in their order."""
+        numbers = sorted(int(one.name) for one in self.members.glob("[0-9]*") if one.is_dir())
+        found = [self, *(self.member(number) for number in numbers)]
+        return [folder for folder in found if folder.checkpoints.is_dir()]
+
+    @property
+    def history(self) -> Path:
+        """One line an epoch."""
+        return self.path / "history.csv"
+
+    @property
+    def training_profile(self) -> Path:
+        """Where the time of training went, if that was watched."""
+        return self.path / "profile.json"
+
+    @property
+    def events(self) -> Path:
+        """TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @property
+    def metrics(self) -> Path:
+        """Metrics and timings."""
+        return self.path / "metrics.json"
+
+    @property
+    def predictions(self) -> Path:
+        """Predictions of the test rows."""
+        return self.path / "predictions.parquet"
+
+    @property
+    def evaluations(self) -> Path:
+        """Metrics and predictions of cuts that were evaluated while the run trained."""
+        return self.path / "evaluations"
+
+    @property
+    def export(self) -> Path:
+        """Servable models, a folder a version."""
+        return self.path / "export"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.path / "report.html"
+
+    @property
+    def report_facts(self) -> Path:
+        """What that page shows, but for the statistics."""
+        return self.path / "report.json"
+
+    @property
+    def job(self) -> Path:
+        """What the members of a job in several processes agree on."""
+        return self.path / "job"
+
+    @property
+    def logs(self) -> Path:
+        """What those members wrote."""
+        return self.path / "logs"
+
+    @property
+    def scores(self) -> Path:
+        """Logits of rows that those members scored."""
+        return self.path / "scores"
+
+    @property
+    def scoring(self) -> Path:
+        """Jobs that score with a checkpoint, a folder each."""
+        return self.path / "scoring"
+
+    @property
+    def sessions(self) -> Path:
+        """The commands that worked on the run, and how long on what."""
+        return self.path / "sessions.json"
+
+    @property
+    def log(self) -> Path:
+        """What happened, with times."""
+        return self.path / "run.log"
+
+    def paths(self) -> dict[str, Path]:
+        """What a user looks for, where it exists."""
+        wanted = {
+            "report": self.report,
+            "export": self.export,
+            "metrics": self.metrics,
+            "profile": self.training_profile,
+            "predictions": self.predictions,
+            "statistics": self.statistics,
+            "config": self.config,
+            "log": self.log,
+        }
+        return {name: path for name, path in wanted.items() if path.exists()}
+
+    @contextmanager
+    def locked(self, *, sweeps: bool = True) -> Iterator[None]:
+        """Holds the folder's lock, which the system drops when the process ends.
+
+        Args:
+            sweeps: Whether what a killed process left half-written is deleted first.
+
+        Raises:
+            FolderInUseError: Another run holds it.
+            RunFolderError: The folder cannot be made, or is none of ours.
+        """
+        descriptor = self._acquire()
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            if sweeps:
+                self._sweep()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def require_unused(self) -> None:
+        """Refuses a folder that another run has begun to use, and changes nothing in it.
+
+        Raises:
+            FolderInUseError: Another run holds the lock.
+        """
+        if (self.path / RUN_LOCK).exists():
+            os.close(self._acquire())
+
+    def user_process(self) -> int | None:
+        """The process that holds the lock now; None if nobody does, 0 if it is not known which."""
+        try:
+            descriptor = os.open(self.path / RUN_LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            return int(owner) if owner.isdigit() else 0
+        except OSError:
+            return None
+        else:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def _acquire(self) -> int:
+        """A descriptor that holds the lock until it is closed."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(
+                "is a file", place=str(self.path), remedy="Choose another 'output'"
+            )
+        if self.path.is_dir() and any(self.path.iterdir()) and not self._is_ours():
+            raise RunFolderError(
+                "holds other files and is not a run folder",
+                place=str(self.path),
+                remedy="Choose an 'output' that is new or empty",
+            )
+        with durable.os_errors_explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # One that exists keeps its permissions: somebody may mean to share it.
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            lock = str(self.path / RUN_LOCK)
+            descriptor = durable.not_through_links(lock, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise FolderInUseError(
+                f"another run (process {owner or 'unknown'}) uses this folder",
+                place=str(self.path),
+                remedy="Wait for it, stop it, or choose another 'output'",
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _sweep(self) -> None:
+        """Deletes what a killed process left half-written; nobody else writes under the lock.
+
+        Who scores beside a training does not hold it, and writes in places of its own.
+        """
+        for path in list(self.path.rglob(".*.tmp")):
+            if path.is_relative_to(self.scoring) or path.is_relative_to(self.evaluations):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        return (self.path / RUN_LOCK).exists() or self.config.exists()
+
+    def claim(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool) -> None:
+        """Makes sure that a run of this config may write here; changes nothing yet.
+
+        Raises:
+            RunFolderError: It holds results, and they are neither to be resumed nor to be replaced;
+                or they are of another config, and the message names the keys that differ.
+        """
+        if not self._has_results() or (overwrite and not resume):
+            return
+        if resume:
+            self.require_same_model(
+                loaded, "cannot be resumed", "Set the keys back, or give --overwrite to start anew"
+            )
+            return
+        self.require_same_model(
+            loaded,
+            "holds results of another config",
+            "Choose another 'output', set the keys back, or give --overwrite to replace them",
+        )
+        raise RunFolderError(
+            "holds the results of an earlier run",
+            place=str(self.path),
+            remedy="Give --resume to go on with it, --overwrite to replace it, or choose another "
+            "'output'",
+        )
+
+    def require_same_model(self, loaded: LoadedConfig, what: str, remedy: str) -> None:
+        """Refuses a config that a trained model in this folder does not fit.
+
+        Args:
+            loaded: The config.
+            what: Begins the message.
+            remedy: Ends it.
+
+        Raises:
+            RunFolderError: Keys that the model depends on differ from those of the run.
+        """
+        if not self.config.exists():
+            return
+        try:
+            earlier = load_config(self.config).config
+        except CtrPipelineError as error:
+            raise RunFolderError(
+                "holds results, but its config cannot be read",
+                place=str(self.config),
+                remedy="Choose another 'output', or give --overwrite",
+            ) from error
+        different = differing_keys(earlier, loaded.config)
+        if different:
+            verb = "differs" if len(different) == 1 else "differ"
+            raise RunFolderError(
+                f"{what}: {', '.join(different[:5])} {verb}", place=str(self.path), remedy=remedy
+            )
+
+    def keep_config(self, loaded: LoadedConfig, features: Path | None = None) -> None:
+        """Writes the config with all defaults; from now on the folder is this config's.
+
+        Args:
+            loaded: The config.
+            features: Where the features lie that were decided; None: in this folder.
+        """
+        decided = features or self.features
+        known = load_features(decided) if decided.exists() else ()
+        durable.write_text(self.config, pinned_yaml(loaded.config, known))
+
+    def _has_results(self) -> bool:
+        return any((self.path / name).exists() for name in _LEFTOVERS)
+
+    def discard_results(self) -> None:
+        """Deletes what training and later stages made; data and statistics stay."""
+        discard_unlocked(self.scoring)
+        for name in (*_LEFTOVERS, "tensorboard", "report.html", "report.json"):
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def find_run(named: Path) -> Path:
+    """The run folder that is meant.
+
+    Args:
+        named: A run folder, or the config whose `output` is one.
+
+    Raises:
+        CtrPipelineError: There is no such folder; or the config has problems.
+    """
+    folder = load_config(named).config.run_folder if named.is_file() else named
+    if not folder.is_dir():
+        # A config that does not exist is more likely meant than a folder of such a name.
+        is_config = named.suffix in {".yaml", ".yml"} and not named.is_file()
+        raise RunFolderError(
+            f"there is no such {'config' if is_config else 'run folder'}",
+            place=str(named if is_config else folder),
+            remedy="Name a run folder, or the config that it belongs to",
+        )
+    return folder
+
+
+def discard_unlocked(scoring: Path) -> None:
+    """Deletes what scoring jobs left that were killed; one that lives holds its folder's lock."""
+    for left in scoring.glob("*"):
+        with contextlib.suppress(OSError, RunFolderError):
+            # One that has just been made may not be locked yet.
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                with RunFolder(left).locked():
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def require_mode(run: RunFolder, *, processes: bool) -> None:
+    """Refuses to resume what was trained in the other mode.
+
+    Raises:
+        RunFolderError: The checkpoints are of the other one.
+    """
+    of_job = (run.job / "spec.json").exists()
+    has_checkpoints = run.checkpoints.is_dir() and any(
+        entry.name != MARKER for entry in run.checkpoints.iterdir()
+    )
+    if has_checkpoints and of_job != processes:
+        mode = "processes" if of_job else "local"
+        raise RunFolderError(
+            f"was trained with runtime.mode: {mode}",
+            place=str(run.path),
+            remedy=f"Resume with --set runtime.mode={mode}, or give --overwrite to start anew",
+        )
+
+
+def model_fingerprint(config: Config) -> str:
+    """Names the keys that a trained model depends on; where it lies and runs is not among them."""
+    # Members may see files at other places, so a path counts by its last name.
+    by_name = with_paths(config, lambda path: Path(path).name)
+    kept = _without_free(by_name.model_dump(mode="json"), "")
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def _without_free(values: Any, key: str) -> Any:
+    if not isinstance(values, dict):
+        return values
+    paths = {name: f"{key}.{name}" if key else name for name in values}
+    return {
+        name: _without_free(value, paths[name])
+        for name, value in values.items()
+        if paths[name] not in _FREE_KEYS
+    }
+
+
+def differing_keys(earlier: Config, later: Config) -> list[str]:
+    """Dotted keys whose values differ and that a trained model depends on."""
+    different: list[str] = []
+    _compare(earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", different)
+    return different
+
+
+def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
+    if key in _FREE_KEYS or earlier == later or (key in _PATH_KEYS and same_paths(earlier, later)):
+        return
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        for name in earlier | later:
+            _compare(
+                earlier.get(name), later.get(name), f"{key}.{name}" if key else name, different
+            )
+        return
+    different.append(key)

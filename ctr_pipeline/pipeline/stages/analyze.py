@@ -1,0 +1,429 @@
+"""Check → ingest → statistics: from files to features with everything known about them."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ctr_pipeline.analysis import (
+    ColumnDecision,
+    StatisticsPlan,
+    collect_statistics,
+    plan_statistics,
+)
+from ctr_pipeline.analysis.aggregates import WeightPlan
+from ctr_pipeline.analysis.collect import STATISTICS_FILE
+from ctr_pipeline.analysis.text_numbers import collect_text_numbers
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.near_numbers import find_near_numbers
+from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.weights import unit_exponent
+from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.columns import (
+    FeatureColumns,
+    choose_columns,
+    complete_features,
+    describe_left_out,
+    no_feature,
+)
+from ctr_pipeline.pipeline.stages.feature_file import save_features
+from ctr_pipeline.pipeline.stages.header import inspect_named
+from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
+from ctr_pipeline.pipeline.stages.spark_statistics import (
+    collect_spark_statistics,
+    require_spark_for,
+    spark_of,
+)
+from ctr_pipeline.pipeline.stages.table_statistics import add_drift, collect_table_statistics
+from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
+from ctr_pipeline.pipeline.stages.warm_start import Beginning, freeze_features
+from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
+from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.statistics import Statistics, save_statistics
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What is known before anything is trained.
+
+    Attributes:
+        source: The files.
+        columns: Which columns are read, and as what.
+        ingested: The rows by split.
+        features: What becomes of each column.
+        left_out: Columns without a feature, with the reason.
+        statistics: Statistics of the training rows.
+        beginning: What the run takes over from an earlier one; None if nothing.
+    """
+
+    source: Source
+    columns: FeatureColumns
+    ingested: IngestedRows
+    features: tuple[FeatureSpec, ...]
+    left_out: tuple[ColumnDecision, ...]
+    statistics: Statistics
+    beginning: Beginning | None = None
+
+
+def run_analysis(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    progress: Progress,
+    times: StageTimes,
+    *,
+    accept: Callable[[str], None] | None = None,
+    beginning: Beginning | None = None,
+) -> Analysis:
+    """Reads the data once and computes its statistics; both are reused if nothing changed.
+
+    Args:
+        loaded: The config.
+        run: Where the results go.
+        progress: Who is told.
+        times: What each stage took.
+        accept: Raises if rows of this fingerprint must not replace what a model rests on.
+        beginning: Of the run; features are then those of the earlier one.
+    """
+    config = loaded.config
+    with times.stage("check"):
+        source = inspect_named(loaded)
+        columns = choose_columns_of(loaded, source)
+        for warning in columns.warnings if beginning is None else ():
+            progress.log(warning)
+        frozen = None
+        if beginning is not None:
+            columns, known, left_out = freeze_features(loaded, columns, beginning)
+            frozen = known, left_out
+    with times.stage("ingest"):
+        ingested = ingest(
+            config.data,
+            source,
+            columns.types,
+            run.ingested,
+            seed=config.train.seed,
+            threads=num_threads(config.runtime),
+            sensitive=columns.sensitive,
+            lists=columns.lists,
+            extra_columns=config.evaluation.columns,
+            progress=progress,
+        )
+    if accept is not None:
+        accept(ingested.fingerprint)
+    _log_times(ingested, progress)
+    with times.stage("statistics"):
+        features, left_out = frozen or _decide(
+            loaded, run, columns, source, ingested, progress=progress
+        )
+        features = with_newest_times(features, ingested.splits["train"].files)
+        statistics = _collect(
+            loaded, run.path, features, source, ingested, progress=progress, compare=True
+        )
+        statistics = _compare_times(run, features, ingested, statistics)
+        if beginning is None:
+            _refuse_empty_columns(loaded, columns, statistics)
+            _refuse_empty_vocabularies(loaded, columns, statistics)
+        statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
+    save_features(run.features, features)
+    return Analysis(source, columns, ingested, features, left_out, statistics, beginning)
+
+
+def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
+    """What is read of these rows, and as what.
+
+    Raises:
+        ConfigError: With every column that does not exist or whose chains do not fit.
+        DataError: Spark would not read or divide the rows as they are read here.
+        StatisticsError: Spark cannot be asked.
+    """
+    columns = choose_columns(
+        loaded,
+        source.column_names,
+        source.inferred_types,
+        times=source.times,
+        lists=source.lists,
+        near_numbers=find_near_numbers(source.head, source.inferred_types)
+        if source.is_delimited
+        else {},
+        judge=WholeNumberJudge(source, loaded.config.data),
+    )
+    require_spark_for(loaded.config, source)
+    return columns
+
+
+def with_newest_times(
+    features: Sequence[FeatureSpec], files: Sequence[Path]
+) -> tuple[FeatureSpec, ...]:
+    """The features with ages counted to a point in time: the newest one of the training rows.
+
+    Args:
+        features: Whose ages may lack it.
+        files: Parts of the training rows.
+    """
+    newest = {
+        (column, format): newest_time(
+            (batch.column(0) for batch in read_batches(files, [column])), format
+        )
+        for column, format in open_ages(features)
+    }
+    return close_ages(features, newest)
+
+
+def add_text_numbers(
+    statistics: Statistics,
+    plan: StatisticsPlan,
+    files: Sequence[Path],
+    folder: Path,
+    runtime: RuntimeConfig,
+) -> Statistics:
+    """The statistics with those of ages, which no database computes.
+
+    Args:
+        statistics: Statistics of everything else; returned as they are if they have those already.
+        plan: What is asked for.
+        files: Parts of the training rows.
+        folder: Where the statistics are kept.
+        runtime: Its memory limit.
+    """
+    wanted = [
+        expression_key(one.column, chain)
+        for one in plan.text_numbers
+        for chain in (*one.moments, *(cut.chain for cut in one.boundaries))
+    ]
+    known = statistics.derived_moments.keys() | statistics.boundaries.keys()
+    if known.issuperset(wanted):
+        return statistics
+    with tempfile.TemporaryDirectory(prefix=".ages-", dir=folder) as name:
+        found = collect_text_numbers(
+            plan,
+            files,
+            ages_of,
+            spill_folder=Path(name),
+            memory_limit_gb=runtime.memory_limit_gb,
+        )
+    added = statistics.model_copy(
+        update={
+            "derived_moments": statistics.derived_moments | found.moments,
+            "boundaries": statistics.boundaries | found.boundaries,
+        }
+    )
+    save_statistics(folder / STATISTICS_FILE, added)
+    return added
+
+
+def _log_times(ingested: IngestedRows, progress: Progress) -> None:
+    """Where the borders of rows that are divided by time are."""
+    ranges = [
+        f"{split} {rows.times.first} to {rows.times.last}"
+        for split, rows in ingested.splits.items()
+        if rows.times is not None
+    ]
+    if ranges:
+        progress.log(f"Divided by time: {', '.join(ranges)}")
+
+
+def _compare_times(
+    run: RunFolder,
+    features: tuple[FeatureSpec, ...],
+    ingested: IngestedRows,
+    statistics: Statistics,
+) -> Statistics:
+    """Points in time are compared by what features read of them, in `statistics.json` as well."""
+    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
+    found = with_time_drift(
+        statistics, times_read(features), ingested.splits["train"].files, others
+    )
+    if found.drift != statistics.drift:
+        save_statistics(run.path / STATISTICS_FILE, found)
+    return found
+
+
+def _decide(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    columns: FeatureColumns,
+    source: Source,
+    ingested: IngestedRows,
+    *,
+    progress: Progress,
+) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
+    profile = None
+    if columns.automatic:
+        # Whatever is sensitive among them: what becomes of a column is decided by its values.
+        plain = tuple(
+            FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
+        )
+        profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
+    features, left_out = complete_features(loaded, columns, source.head, profile)
+    if not features:
+        raise ConfigError([loaded.problem_at("features", no_feature(left_out))])
+    decided = [feature for feature in features if feature.column in columns.automatic]
+    if decided:
+        progress.log(describe_decisions(decided))
+    for line in describe_left_out(left_out):
+        progress.log(line)
+    return features, left_out
+
+
+def _refuse_empty_columns(
+    loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
+) -> None:
+    """Raises ConfigError if the config asks for features of columns without any value."""
+    problems = []
+    for name, spec in columns.explicit.items():
+        key = columns.entries[name].key + (".columns" if spec.cross is None else ".cross")
+        for part in spec.parts:
+            known = statistics.column(part.column)
+            if known.num_missing == known.count:
+                message = (
+                    f"all values of column '{part.column}' are missing in the training rows; leave "
+                    "it out"
+                )
+                problems.append(loaded.problem_at(key, message))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _refuse_empty_vocabularies(
+    loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
+) -> None:
+    """Raises ConfigError if a `min_count` of the config leaves no value at all."""
+    problems = []
+    for column, spec in columns.explicit.items():
+        vocabulary = statistics.vocabularies.get(column)
+        if spec.id is None or vocabulary is None or vocabulary.size > 0:
+            continue
+        key = columns.entries[column].key_of("id")
+        message = (
+            f"no value of column '{column}' occurs {vocabulary.min_count} times in the training "
+            f"rows, so its vocabulary is empty; lower min_count, or use hash"
+        )
+        problems.append(loaded.problem_at(key, message))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _count_unreadable(
+    loaded: LoadedConfig,
+    features: tuple[FeatureSpec, ...],
+    ingested: IngestedRows,
+    statistics: Statistics,
+    progress: Progress,
+) -> Statistics:
+    """Tells of texts that tell no time, which count as missing.
+
+    Raises:
+        ConfigError: None of a column's texts does.
+    """
+    formats = datetime_formats_of(features)
+    problems, notes = [], []
+    for column, format in formats:
+        num_unreadable = count_without_time(
+            (batch.column(0) for batch in read_batches(ingested.splits["train"].files, [column])),
+            format,
+        )
+        known = statistics.column(column)
+        num_present = known.count - known.num_missing
+        if num_unreadable == num_present > 0:
+            message = (
+                f"none of the texts of column '{column}' tells a time in the format '{format}'; "
+                f"give another `format`, such as '%d.%m.%Y %H:%M' or epoch_seconds"
+            )
+            problems.append(loaded.problem_at("features", message))
+        elif num_unreadable:
+            notes.append(
+                f"Column '{column}': {num_unreadable:,} of {num_present:,} texts tell no time in "
+                f"the format '{format}' and count as missing."
+            )
+    if problems:
+        raise ConfigError(problems)
+    for note in notes:
+        progress.log(note)
+    return statistics.model_copy(update={"notes": (*statistics.notes, *notes)})
+
+
+def _collect(
+    loaded: LoadedConfig,
+    folder: Path,
+    features: tuple[FeatureSpec, ...],
+    source: Source,
+    ingested: IngestedRows,
+    *,
+    progress: Progress,
+    compare: bool = False,
+) -> Statistics:
+    """Of the training rows; and how far the other splits are from them, if they are compared.
+
+    MaxCompute counts the training rows only; the other splits are compared with them here, or by
+    Spark.
+    """
+    config = loaded.config
+    train = ingested.splits["train"].files
+    weights = ingested.splits["train"].weights
+    weight = None
+    if weights is not None and config.data.weight is not None:
+        weight = WeightPlan(column=config.data.weight, exponent=unit_exponent(weights.total))
+    plan = plan_statistics(features, config.data.label, weight=weight)
+    if (spark := spark_of(config)) is not None:
+        found = collect_spark_statistics(
+            plan,
+            config,
+            spark,
+            source,
+            ingested,
+            folder=folder,
+            compare=compare,
+            progress=progress,
+        )
+        found = _with_weighted_rate(found, ingested, folder)
+        return add_text_numbers(found, plan, train, folder, config.runtime)
+    there = collect_table_statistics(
+        plan,
+        config.data,
+        source,
+        ingested,
+        folder,
+        memory_limit_gb=config.runtime.memory_limit_gb,
+        progress=progress,
+    )
+    if there is not None:
+        there = _with_weighted_rate(there, ingested, folder)
+        there = add_text_numbers(there, plan, train, folder, config.runtime)
+        if not compare:
+            return there
+        return add_drift(there, plan, ingested, folder, runtime=config.runtime, progress=progress)
+    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
+    found = collect_statistics(
+        plan,
+        ingested.splits["train"].files,
+        folder,
+        data_fingerprint=ingested.fingerprint,
+        threads=num_threads(config.runtime),
+        memory_limit_gb=config.runtime.memory_limit_gb,
+        progress=progress,
+        others=others if compare else {},
+    )
+    found = _with_weighted_rate(found, ingested, folder)
+    return add_text_numbers(found, plan, train, folder, config.runtime)
+
+
+def _with_weighted_rate(statistics: Statistics, ingested: IngestedRows, folder: Path) -> Statistics:
+    """The statistics with what weights make of the click rate, kept beside the others.
+
+    Reading has added the weights up, so that no engine need know of them.
+    """
+    train = ingested.splits["train"]
+    if train.weights is None or statistics.weighted_label_rate is not None:
+        return statistics
+    weighted = statistics.model_copy(update={"weighted_label_rate": train.label_rate})
+    save_statistics(folder / STATISTICS_FILE, weighted)
+    return weighted

@@ -1,0 +1,286 @@
+"""Rows → ids and numbers on disk, and how often each training id occurs."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.encoded import EncodedRecords, EncodedWriter, load_meta
+from ctr_pipeline.dataset.ingested import SplitRows
+from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
+from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.ordered_map import map_in_order
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.analyze import Analysis
+from ctr_pipeline.pipeline.stages.vocabulary_extension import grow_plan, num_new_values
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.own_rows import OwnRows, RowNumbers
+from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.progress import Progress
+
+RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Encoded rows and what they were encoded by.
+
+    Attributes:
+        plan: Fitted transforms.
+        folders: Encoded rows by split.
+        counts: Occurrences of each id in the training rows, int64 per table.
+        fingerprint: Fingerprint of rows and transforms; equal ones mean equal encoded rows.
+    """
+
+    plan: PreprocessingPlan
+    folders: dict[str, Path]
+    counts: list[NDArray[np.int64]]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Columns that say what is to be predicted, and how much it counts.
+
+    Attributes:
+        label: 0 or 1.
+        weight: Column of the weights; None without.
+        mean_weight: Encoded weights are over it, so that they fit float32 whatever their unit is;
+            of the training rows, so that rows of all splits can be trained on together.
+    """
+
+    label: str
+    weight: str | None = None
+    mean_weight: float = 1.0
+
+    @property
+    def columns(self) -> list[str]:
+        """All of them."""
+        return [self.label, *([self.weight] if self.weight is not None else [])]
+
+
+def _targets(config: Config, training_rows: SplitRows) -> Targets:
+    weights = training_rows.weights
+    if weights is None:
+        return Targets(config.data.label)
+    mean_weight = weights.total / training_rows.num_rows
+    return Targets(config.data.label, config.data.weight, mean_weight)
+
+
+def run_encoding(
+    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, progress: Progress, times: StageTimes
+) -> Encoding:
+    """Encodes all splits; splits that are encoded already are kept.
+
+    Of the training rows, those are encoded that `data.sample` draws; statistics are of all of them.
+
+    Raises:
+        ConfigError: None of label 0 is drawn.
+    """
+    with times.stage("transforms"):
+        beginning = analysis.beginning
+        if beginning is None:
+            plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
+        else:
+            plan = grow_plan(beginning, analysis.statistics, run)
+            progress.log(_describe_growth(beginning.plan, plan))
+        plan.save(run.preprocessing)
+        fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint, loaded.config)
+        threads = num_threads(loaded.config.runtime)
+        encoder = ColumnEncoder(plan, run.path, threads=threads)
+        folders = {split: run.encoded / split for split in analysis.ingested.splits}
+        num_ids = [table.num_ids for table in plan.tables]
+        counts = _load_counts(run, num_ids, plan.slot_tables, fingerprint)
+        for split, folder in folders.items():
+            meta = load_meta(folder)
+            done = meta is not None and meta.fingerprint == fingerprint
+            if done and (split != "train" or counts is not None):
+                continue
+            rows = analysis.ingested.splits[split]
+            targets = _targets(loaded.config, analysis.ingested.splits["train"])
+            counted = IdCounts(num_ids, plan.slot_tables) if split == "train" else None
+            sampling = sampling_of(loaded.config) if split == "train" else None
+            total = rows.num_rows
+            if sampling is not None:
+                total = sampling.expected_rows(rows.num_rows, rows.num_positive)
+            with (
+                progress.task(f"Encoding {split}", total=total) as task,
+                EncodedWriter(
+                    folder,
+                    num_fields=plan.num_slots,
+                    num_numbers=plan.num_floats,
+                    fingerprint=fingerprint,
+                    has_weights=targets.weight is not None,
+                ) as writer,
+            ):
+                batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
+                own_rows = None
+                # What an earlier run counted does not hold the labels of these rows.
+                if split == "train" and beginning is None:
+                    own_rows = _own_rows(plan, run, rows.files, targets.label)
+                for records in encode_in_order(
+                    encoder,
+                    writer,
+                    batches,
+                    targets=targets,
+                    threads=threads,
+                    own_rows=own_rows,
+                    sampling=sampling,
+                ):
+                    writer.write_records(records)
+                    if counted is not None:
+                        counted.add(records.ids_BF)
+                    task.advance(len(records.labels_B))
+            if sampling is not None:
+                _require_negatives(loaded, folder)
+            if counted is not None:
+                _save_counts(run, counted, fingerprint)
+                counts = counted
+    if counts is None:
+        raise AssertionError("the training rows were encoded without counting their ids")
+    return Encoding(plan, folders, counts.per_table(), fingerprint)
+
+
+def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> str:
+    """What is new in the vocabularies of an earlier run."""
+    found = {name: count for name, count in num_new_values(earlier, grown).items() if count}
+    if not found:
+        return "No vocabulary of the earlier run has new values"
+    shown = ", ".join(f"{name} {count:,}" for name, count in list(found.items())[:5])
+    more = f" and {len(found) - 5} more fields" if len(found) > 5 else ""
+    return f"New values in the vocabularies of the earlier run: {shown}{more}"
+
+
+def _own_rows(
+    plan: PreprocessingPlan, run: RunFolder, files: Sequence[Path], label: str
+) -> RowEncoder | None:
+    """Encodings of training rows that must not see their own labels, if the plan has any."""
+    own_rows = OwnRows(plan, run.path)
+    if not own_rows.columns:
+        return None
+    if own_rows.needs_counting:
+        own_rows.count(read_batches(files, [label, *own_rows.columns]), label)
+    return own_rows.encoder(label)
+
+
+def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: Config) -> str:
+    """Names what these rows become by these transforms, and which of them are trained on."""
+    facts = plan.fingerprint() + rows_fingerprint
+    sampling = sampling_of(config)
+    if sampling is not None:
+        facts += sampling.model_dump_json()
+    if config.data.weight is not None:
+        facts += "weights over the mean of the training rows"
+    return hashlib.sha256(facts.encode("ascii")).hexdigest()
+
+
+def encode_in_order(
+    encoder: ColumnEncoder,
+    writer: EncodedWriter,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    targets: Targets | None,
+    threads: int,
+    own_rows: RowEncoder | None = None,
+    sampling: NegativeSampling | None = None,
+) -> Iterator[EncodedRecords]:
+    """Records of the writer, in the order of the rows; a few threads make them.
+
+    Args:
+        writer: Whose records they are; writes none.
+        batches: Rows.
+        targets: Columns of labels and weights; None: labels are 0, and there are no weights.
+        threads: That encode.
+        own_rows: Of training rows, called with each batch in order, before it is encoded.
+        sampling: Which rows are encoded, which needs the label; None: all.
+    """
+
+    def encode(drawn: tuple[pa.RecordBatch, RowNumbers | None]) -> EncodedRecords:
+        batch, own = drawn
+        records = writer.new_records(batch.num_rows)
+        if targets is None:
+            records.labels_B[:] = 0
+        else:
+            records.labels_B[:] = batch.column(targets.label).to_numpy(zero_copy_only=False)
+        if records.weights_B is not None and targets is not None and targets.weight is not None:
+            records.weights_B[:] = batch.column(targets.weight).to_numpy() / targets.mean_weight
+        encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), own_rows=own)
+        return records
+
+    def draw() -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
+        first_row = 0
+        for batch in batches:
+            # Of all rows: what a row may see does not depend on which ones are trained on.
+            own = own_rows(batch) if own_rows else None
+            if sampling is not None and targets is not None:
+                yield _drawn(batch, own, sampling, first_row, targets.label)
+            else:
+                yield batch, own
+            first_row += batch.num_rows
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
+        yield from map_in_order(pool, encode, draw(), ahead=threads)
+
+
+def _drawn(
+    batch: pa.RecordBatch,
+    own: RowNumbers | None,
+    sampling: NegativeSampling,
+    first_row: int,
+    label: str,
+) -> tuple[pa.RecordBatch, RowNumbers | None]:
+    """The rows of a batch that are trained on, with their own numbers."""
+    is_positive = batch.column(label).to_numpy(zero_copy_only=False) == 1
+    is_drawn = sampling.is_drawn(first_row, is_positive)
+    kept = None if own is None else {key: numbers[is_drawn] for key, numbers in own.items()}
+    return batch.filter(pa.array(is_drawn)), kept
+
+
+def _require_negatives(loaded: LoadedConfig, folder: Path) -> None:
+    """Raises ConfigError if sampling left rows of label 1 alone."""
+    meta = load_meta(folder)
+    if meta is None or meta.num_rows > meta.num_positive:
+        return
+    (folder / "meta.json").unlink()
+    key = "data.sample.negatives"
+    message = (
+        f"{loaded.config.data.sample.negatives:g} draws none of the training rows of label 0; "
+        "give a greater share"
+    )
+    raise ConfigError([loaded.problem_at(key, message)])
+
+
+def _counts_path(run: RunFolder) -> Path:
+    return run.encoded / "train" / "id_counts.npz"
+
+
+def _save_counts(run: RunFolder, counts: IdCounts, fingerprint: str) -> None:
+    with durable.durable_write(_counts_path(run)) as file:
+        np.savez(file, counts=counts.flat, fingerprint=np.array(fingerprint))
+
+
+def _load_counts(
+    run: RunFolder, num_ids: list[int], slot_tables: tuple[int, ...], fingerprint: str
+) -> IdCounts | None:
+    try:
+        with np.load(_counts_path(run), allow_pickle=False) as file:
+            if str(file["fingerprint"]) != fingerprint:
+                return None
+            counts = IdCounts(num_ids, slot_tables)
+            counts.flat[:] = file["counts"]
+            return counts
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,223 @@
+"""Trained parameters → metrics and predictions."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config, ReportConfig
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.parts import read_columns
+from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shuffled_orders
+from ctr_pipeline.evaluation.likelihood import probabilities_of
+from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
+from ctr_pipeline.pipeline.stages.encode import Encoding
+from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.reporting.findings import SPLIT_TITLES, on_result
+from ctr_pipeline.training.scoring import ScoredRows
+
+if TYPE_CHECKING:
+    from ctr_pipeline.pipeline.model.trained_model import TrainedModel
+
+
+_SECONDS_UNASKED = 5.0
+_SHARE_OF_TRAINING = 0.1
+"""What importance may take unasked: so many seconds, or so large a part of those of training."""
+
+SplitScorer = Callable[[str, Path], ScoredRows]
+"""Logits and labels of a split: its name, and the folder of its encoded rows."""
+
+
+def run_evaluation(
+    loaded: LoadedConfig,
+    ingested: IngestedRows,
+    folders: Mapping[str, Path],
+    score: SplitScorer,
+    *,
+    predictions: Path,
+    times: StageTimes,
+) -> dict[str, EvaluationResult]:
+    """Exact metrics of the validation and test rows; writes the predictions of the test rows.
+
+    Args:
+        loaded: The config.
+        ingested: The rows as they were read.
+        folders: Encoded rows by split; a split that is not among them is not evaluated.
+        score: Scores a split.
+        predictions: File for those of the test rows.
+        times: What the stage took.
+    """
+    results: dict[str, EvaluationResult] = {}
+    training = ingested.splits["train"]
+    with times.stage("evaluation"):
+        for split in ("valid", "test"):
+            if split not in folders:
+                continue
+            scored = score(split, folders[split])
+            carried = _carried(loaded, ingested.splits[split].files)
+            results[split] = measure(
+                loaded.config,
+                scored,
+                carried,
+                baseline_rate=training.label_rate,
+                place=f"{split} rows",
+            )
+            if split == "test":
+                keys = carried.select(list(loaded.config.data.key_columns))
+                save_predictions(predictions, keys, scored)
+    return results
+
+
+def measure(
+    config: Config,
+    scored: ScoredRows,
+    carried: pa.Table,
+    *,
+    baseline_rate: float | None = None,
+    place: str,
+) -> EvaluationResult:
+    """All metrics that a config asks for.
+
+    Args:
+        config: Which.
+        scored: Labels and logits.
+        carried: The column of weights, and those that the config measures by, of the same rows.
+        baseline_rate: What the constant baseline predicts; None: the label rate of these rows.
+        place: What the rows are, for error messages.
+    """
+    weight, wanted = config.data.weight, config.evaluation
+    return evaluate_predictions(
+        scored.labels,
+        scored.logits,
+        weights=None if weight is None else carried.column(weight).to_numpy(),
+        groups=None if wanted.gauc_column is None else carried.column(wanted.gauc_column),
+        by={name: carried.column(name) for name in wanted.group_by},
+        bins=wanted.calibration_bins,
+        baseline_rate=baseline_rate,
+        place=place,
+    )
+
+
+def findings_on(result: EvaluationResult, split: str) -> list[dict[str, str]]:
+    """What the metrics of some rows say, for `metrics.json` and the terminal."""
+    return [asdict(finding) for finding in on_result(result, SPLIT_TITLES.get(split, split))]
+
+
+def decide_importance(report: ReportConfig, *, seconds: float, training_seconds: float) -> bool:
+    """Whether importance is measured.
+
+    Args:
+        report: What the config says.
+        seconds: What it would take, over all features and shuffles.
+        training_seconds: What training took, over all epochs and models.
+    """
+    if report.importance == "auto":
+        return seconds <= max(_SECONDS_UNASKED, _SHARE_OF_TRAINING * training_seconds)
+    return report.importance
+
+
+def run_importance(
+    loaded: LoadedConfig,
+    encoding: Encoding,
+    model: "TrainedModel",
+    *,
+    split: str,
+    progress: Progress,
+    times: StageTimes,
+) -> tuple[ImportanceRow, ...]:
+    """What shuffling each feature costs, on the first rows of a split, costliest first.
+
+    Empty where the config leaves it out, and where it would take long or these rows are of one
+    class, which is said.
+    """
+    plan, config = model.plan, loaded.config
+    columns, repeats = plan.features, config.report.importance_repeats
+    if config.report.importance is False:
+        return ()
+    with EncodedReader(encoding.folders[split]) as reader:
+        rows = reader.read_range(0, min(config.report.importance_rows, reader.meta.num_rows))
+    counted = rows.labels_B if rows.weights_B is None else rows.labels_B[rows.weights_B > 0]
+    if len(np.unique(counted)) < 2:
+        progress.log(
+            f"Importance is left out: the first {rows.num_rows:,} {split} rows are of one class "
+            "(report.importance_rows)"
+        )
+        return ()
+    with times.stage("importance"):
+        # The first call may compile the model, which no shuffle waits for again.
+        model.scorer.score(rows.ids_BF[:1], rows.numbers_BN[:1])
+        started = time.perf_counter()
+        before = model.scorer.score(rows.ids_BF, rows.numbers_BN)
+        seconds = (time.perf_counter() - started) * len(columns) * repeats
+        if not decide_importance(
+            config.report, seconds=seconds, training_seconds=_training_seconds(model)
+        ):
+            progress.log(
+                f"Importance is left out: it would take about {seconds:.0f} s "
+                "(report.importance: true measures it)"
+            )
+            return ()
+        orders = shuffled_orders(rows.num_rows, config.train.seed)
+        found = []
+        with progress.task("Importance", total=len(columns), unit="features") as task:
+            for column in columns:
+                slots, floats = plan.places_of(column)
+                after = []
+                for order in islice(orders, repeats):
+                    ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
+                    ids[:, slots] = ids[:, slots][order]
+                    numbers[:, floats] = numbers[:, floats][order]
+                    after.append(model.scorer.score(ids, numbers))
+                found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))
+                task.advance(1)
+    return tuple(sorted(found, key=lambda row: row.logloss_rise, reverse=True))
+
+
+def _training_seconds(model: "TrainedModel") -> float:
+    """Of all epochs, also of those before a resumption; of an ensemble, of all its models."""
+    states = [member.state for member in model.members] or [model.state]
+    return sum(record.seconds for state in states for record in state.history)
+
+
+def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:
+    """Writes keys, `label` and `probability`, in the order of the rows."""
+    # A list and not `append_column`: a table without columns forgets its number of rows.
+    columns = {name: keys.column(name) for name in keys.column_names}
+    columns["label"] = pa.array(scored.labels.astype(np.int8))
+    columns["probability"] = pa.array(probabilities_of(scored.logits))
+    table = pa.table(columns)
+    with durable.durable_write(path) as file:
+        pq.write_table(table, file)
+
+
+def split_scorer(model: "TrainedModel", progress: Progress) -> SplitScorer:
+    """Scores splits by a model, or takes the scores that workers wrote."""
+
+    def score(split: str, folder: Path) -> ScoredRows:
+        if model.scores is not None:
+            return model.scores.load(split, folder)
+        with (
+            EncodedReader(folder) as reader,
+            progress.task(f"Scoring {split}", total=reader.meta.num_rows) as task,
+        ):
+            return model.scorer.score_split(reader, task)
+
+    return score
+
+
+def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
+    """Key columns, weights and the columns that are measured by."""
+    config = loaded.config
+    weight = [] if config.data.weight is None else [config.data.weight]
+    wanted = dict.fromkeys([*config.data.key_columns, *config.evaluation.columns, *weight])
+    return read_columns(files, list(wanted))

@@ -1,0 +1,190 @@
+"""The plan of each feature in words and numbers, for the terminal and the report."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.layout import plan_layout
+from ctr_pipeline.features import (
+    Bucketize,
+    ColumnType,
+    CountEncode,
+    Datetime,
+    FeatureSpec,
+    Hash,
+    LogRound,
+    Normalize,
+    RoundIdentity,
+    SequenceSpec,
+    Standardize,
+    TargetEncode,
+    Transform,
+    Vocabulary,
+)
+from ctr_pipeline.pipeline.model.embedding_rows import field_dims, row_layout, segment_specs
+from ctr_pipeline.pipeline.results import PlanRow
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+
+
+def describe_plan(
+    config: Config, features: Sequence[FeatureSpec], plan: PreprocessingPlan | None
+) -> tuple[PlanRow, ...]:
+    """One row a feature.
+
+    Args:
+        config: The config.
+        features: In their order.
+        plan: Fitted transforms, which know the number of ids; None before the analysis.
+    """
+    if plan is None:
+        layout = plan_layout(segment_specs(config.model, config.train))
+        dims = {}
+    else:
+        layout = row_layout(config, plan)
+        dims = _longest_vectors(config, plan)
+    row_bytes = layout.record_bytes
+    fitted = Counter[str]()
+    for field in plan.fields if plan is not None else ():
+        fitted[field.column] += field.num_ids
+    rows = []
+    # The first feature of a table has the bytes of its rows.
+    counted: set[str] = set()
+    for feature in features:
+        num_ids = None
+        if feature.id is not None:
+            num_ids = fitted[feature.column] or ids_without_statistics(feature.id[-1])
+        has_field = feature.id is not None
+        table = feature.table or feature.column
+        is_counted_elsewhere = has_field and table in counted
+        if has_field:
+            counted.add(table)
+        max_bytes = None if num_ids is None else num_ids * row_bytes
+        rows.append(
+            PlanRow(
+                feature=feature.column,
+                column_type=feature.column_type.value,
+                number=_number_text(feature),
+                id=_id_text(feature),
+                statistics=", ".join(statistics_used(feature)),
+                num_ids=num_ids,
+                dimension=dims.get(feature.column, config.model.embedding_dim) if has_field else 0,
+                max_bytes=0 if is_counted_elsewhere else max_bytes,
+                reason=feature.reason,
+            )
+        )
+    return tuple(rows)
+
+
+def _longest_vectors(config: Config, plan: PreprocessingPlan) -> dict[str, int]:
+    """The length of each feature's vectors; of several fields, that of the one with most ids."""
+    longest: dict[str, int] = {}
+    for field, dim in zip(plan.fields, field_dims(config, plan), strict=True):
+        longest[field.column] = max(dim, longest.get(field.column, 0))
+    return longest
+
+
+def chain_text(chain: Sequence[Transform] | None) -> str:
+    """A chain as one would write it: `log → standardize(clip 5)`."""
+    return " → ".join(_step_text(step) for step in chain or ())
+
+
+def _number_text(feature: FeatureSpec) -> str:
+    if feature.vector is None:
+        return chain_text(feature.number)
+    steps = (f"vector({feature.vector.length})", chain_text(feature.number))
+    return " → ".join(step for step in steps if step)
+
+
+def _id_text(feature: FeatureSpec) -> str:
+    text = _ids_made_text(feature)
+    return text if feature.table is None else f"{text} → table '{feature.table}'"
+
+
+def _ids_made_text(feature: FeatureSpec) -> str:
+    if feature.sequence is not None:
+        return f"{_sequence_text(feature.sequence)} → {chain_text(feature.id)}"
+    if feature.cross is None:
+        return chain_text(feature.id)
+    return " → ".join(
+        [f"cross({', '.join(part.column for part in feature.cross)})", chain_text(feature.id)]
+    )
+
+
+def _sequence_text(sequence: SequenceSpec) -> str:
+    weighted = "weighted " if sequence.weights else ""
+    return (
+        f"sequence('{sequence.delimiter}', {sequence.keep} {sequence.max_length}, "
+        f"{weighted}{sequence.pooling})"
+    )
+
+
+def _step_text(step: Transform) -> str:
+    defaults = {name: field.default for name, field in type(step).model_fields.items()}
+    options = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in step.model_dump().items()
+        if name != "name" and value != defaults[name]
+    ]
+    return f"{step.name}({', '.join(options)})" if options else step.name
+
+
+def describe_decisions(features: Sequence[FeatureSpec]) -> str:
+    """What columns are whose features were decided by the data, in a line."""
+    counted = [_count(number, kind) for kind, number in Counter(map(_kind, features)).items()]
+    rates = sum(isinstance((feature.number or (None,))[0], TargetEncode) for feature in features)
+    told = f"; {_count(rates, 'text')} with click rates as numbers" if rates else ""
+    return f"Decided by the data: {', '.join(counted)}{told}"
+
+
+def _kind(feature: FeatureSpec) -> str:
+    if feature.sequence is not None:
+        return "list"
+    if feature.vector is not None:
+        return "vector"
+    if feature.column_type is ColumnType.NUMBER:
+        return "number"
+    is_time = feature.id is not None and isinstance(feature.id[0], Datetime)
+    return "time" if is_time else "text"
+
+
+def _count(number: int, kind: str) -> str:
+    return f"{number:,} {kind}" if number == 1 else f"{number:,} {kind}s"
+
+
+def statistics_used(feature: FeatureSpec) -> list[str]:
+    """Names of the statistics that a feature's chains need."""
+    used: dict[str, None] = {}
+    for step in (*(feature.number or ()), *(feature.id or ())):
+        if isinstance(step, Standardize):
+            used |= dict.fromkeys(("mean", "standard deviation"))
+        elif isinstance(step, Bucketize) and step.quantiles is not None:
+            used[f"{step.quantiles} quantiles"] = None
+        elif isinstance(step, Normalize) or (
+            isinstance(step, Bucketize) and step.equal_width is not None
+        ):
+            used |= dict.fromkeys(("minimum", "maximum"))
+        elif isinstance(step, Vocabulary | CountEncode):
+            used["values with counts"] = None
+        elif isinstance(step, TargetEncode):
+            used |= dict.fromkeys(("values with counts", "click rate of each value"))
+    return list(used)
+
+
+def ids_without_statistics(step: Transform) -> int | None:
+    """Ids of a field, or a bound of them, before any statistics; None if it cannot be told."""
+    if isinstance(step, Hash):
+        return (step.buckets + 1) * step.functions
+    if isinstance(step, RoundIdentity):
+        return step.num_buckets + 1
+    if isinstance(step, LogRound):
+        return step.num_bins + 1
+    if isinstance(step, Bucketize):
+        if step.boundaries is not None:
+            return len(step.boundaries) + 2
+        if step.quantiles is not None:
+            # Each value with an interval of its own may divide another interval.
+            return 2 * step.quantiles
+        return None if step.equal_width is None else step.equal_width + 1
+    if isinstance(step, Vocabulary) and step.max_size is not None:
+        return step.max_size + step.oov_buckets + 1
+    return None

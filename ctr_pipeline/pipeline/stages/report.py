@@ -1,0 +1,218 @@
+"""Everything a run found out → `report.html`."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline import durable
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.dataset.encoded import load_meta
+from ctr_pipeline.evaluation.importance import ImportanceRow
+from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.export.parity import ParityProof
+from ctr_pipeline.pipeline.environment import describe_environment
+from ctr_pipeline.pipeline.model.ensemble import TrainedMember
+from ctr_pipeline.pipeline.model.trained_model import TrainedModel
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.sessions import Session
+from ctr_pipeline.pipeline.stages.analyze import Analysis
+from ctr_pipeline.pipeline.stages.bad_rows_view import shown_bad_rows
+from ctr_pipeline.pipeline.stages.report_facts import (
+    save_facts,
+    session_notes,
+    shown_history,
+    shown_plan,
+    shown_splits,
+)
+from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
+from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
+from ctr_pipeline.reporting import data as page
+from ctr_pipeline.reporting.findings import Finding, decide_findings
+from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.training.profile import describe_bound, load_profile
+
+
+def run_report(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    analysis: Analysis,
+    model: TrainedModel,
+    *,
+    results: Mapping[str, EvaluationResult],
+    importance: tuple[ImportanceRow, ...],
+    export_folder: Path,
+    proof: ParityProof,
+    num_embedding_rows: int,
+    embedding_bytes: int,
+    spilled_bytes: int,
+    times: StageTimes,
+    sessions: Sequence[Session],
+) -> tuple[Finding, ...]:
+    """Writes the report, and the facts it is made of, for `ctrpipe report`.
+
+    Returns:
+        What a reader should know first.
+    """
+    with times.stage("report"):
+        config = loaded.config
+        split = "test" if "test" in results else "valid"
+        shown = page.ReportData(
+            name=config.name,
+            model=config.model.name,
+            created=datetime.now(UTC),
+            run_folder=str(run.path),
+            config_yaml=run.config.read_text(encoding="utf-8"),
+            test=results.get("test"),
+            valid=results.get("valid"),
+            splits=shown_splits(analysis.ingested),
+            history=shown_history(model.state.history, config.train.optimizer.learning_rate),
+            best_step=model.state.best_step,
+            statistics=analysis.statistics,
+            plan=shown_plan(config, analysis.features, model.plan, analysis.statistics),
+            left_out=tuple(
+                page.LeftOutColumn(column=decision.column, reason=decision.reason)
+                for decision in analysis.left_out
+            ),
+            bad_rows=shown_bad_rows(analysis.ingested.bad_rows),
+            timings=tuple(
+                page.StageTiming(stage=stage, seconds=seconds)
+                for stage, seconds in times.of_all_sessions().items()
+            ),
+            start_up=start_up_sentence(times.start_up),
+            training_time=_training_time(run),
+            environment=describe_environment(),
+            importance=importance,
+            importance_num_rows=(
+                min(config.report.importance_rows, results[split].num_rows) if importance else None
+            ),
+            parity=page.ParityProof(
+                num_rows=proof.num_rows,
+                max_difference=max(proof.max_difference.values()),
+                tolerance=proof.tolerance,
+            ),
+            num_dense_parameters=model.compiled.num_parameters,
+            num_embedding_rows=num_embedding_rows,
+            embedding_bytes=embedding_bytes,
+            spilled_bytes=spilled_bytes,
+            export_path=str(export_folder),
+            job=None if model.runtime is None else _job(model.runtime),
+            ensemble=tuple(_ensemble_member(member) for member in model.members),
+            num_refit_rows=None if model.state.refit is None else model.state.refit.num_rows,
+            notes=(*_notes(loaded, run, analysis, model), *session_notes(sessions)),
+        )
+        save_facts(run, shown)
+        durable.write_text(run.report, render_report(shown))
+    return decide_findings(shown)
+
+
+def _notes(
+    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, model: TrainedModel
+) -> tuple[str, ...]:
+    """What the tables do not say of how the model was trained."""
+    data, notes = loaded.config.data, list[str]()
+    refit = model.state.refit
+    if refit is not None:
+        times = (
+            "for as many epochs as were best for it"
+            if model.members
+            else f"for the {refit.epochs} epochs that were best, in {refit.seconds:.0f} s"
+        )
+        which = "Each model" if model.members else "The model"
+        notes.append(
+            f"{which} was trained once more, from the start, on training and validation rows "
+            f"together ({refit.num_rows:,}), {times}. Test metrics and the export are of that "
+            "training; the curves are of the one before it."
+        )
+    if analysis.beginning is not None:
+        num_new = sum(num_new_values(analysis.beginning.plan, model.plan).values())
+        notes.append(
+            f"Training began from {analysis.beginning.record.describe()}. Transforms are as that "
+            f"run fitted them; {num_new:,} values are new in its vocabularies. Statistics are of "
+            "the rows of this run."
+        )
+    if data.weight is not None:
+        notes.append(
+            f"Rows count by their weight, column '{data.weight}', in the loss, in metrics and in "
+            "click rates of splits; statistics of columns count rows alike."
+        )
+    negatives = data.sample.negatives
+    meta = load_meta(run.encoded / "train")
+    if negatives == 1.0 or meta is None:
+        return tuple(notes)
+    notes.append(
+        f"{meta.num_rows:,} of the training rows were trained on: those with a click and "
+        f"{100 * negatives:g} % of the others. Predictions and their metrics are corrected for "
+        "that; the training logloss is of these rows, so it is not comparable with validation."
+    )
+    return tuple(notes)
+
+
+def _training_time(run: RunFolder) -> page.TrainingTime | None:
+    """Where the time of training went, if it was watched."""
+    profile = load_profile(run.training_profile)
+    if profile is None:
+        return None
+    return page.TrainingTime(
+        seconds=profile.seconds,
+        num_steps=profile.num_steps,
+        rows_per_second=profile.rows_per_second,
+        busy_cores=profile.busy_cores,
+        cores=profile.cores,
+        threads=tuple(
+            page.ThreadUse(
+                name=thread.name,
+                stages=tuple(
+                    page.StageUse(
+                        name=one.stage,
+                        seconds=one.seconds,
+                        times=one.times,
+                        is_waiting=one.stage.is_waiting,
+                    )
+                    for one in thread.stages
+                ),
+            )
+            for thread in (profile.training, profile.ahead)
+        ),
+        bound=describe_bound(profile),
+    )
+
+
+def _job(runtime: Mapping[str, Any]) -> page.JobSummary:
+    """What `metrics.json` says of the job, for readers."""
+    records = runtime["records"]
+    return page.JobSummary(
+        num_total=records["total"],
+        num_trained=records["trained"],
+        num_repeated=records["repeated"],
+        num_dropped=records["dropped"],
+        members=tuple(
+            page.MemberUse(
+                name=f"{one['role']}-{one['index']}",
+                restarts=one["restarts"],
+                cpu_seconds=one["cpu_seconds"],
+                rss_bytes=one["rss_bytes"],
+                rows_held=one["rows_held"],
+                bytes_moved=one["bytes_received"] + one["bytes_sent"],
+            )
+            for one in sorted(runtime["members"], key=lambda one: (one["role"], one["index"]))
+        ),
+        recoveries=tuple(
+            page.Recovery(what=one["what"], done=one["done"], seconds=one["recovery_seconds"])
+            for one in runtime["recoveries"]
+        ),
+    )
+
+
+def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:
+    state = member.state
+    best = next((record for record in state.history if record.step == state.best_step), None)
+    return page.EnsembleMember(
+        model=member.model,
+        seed=member.seed,
+        num_epochs=len(state.history),
+        best_epoch=None if best is None else best.epoch + 1,
+        valid_logloss=None if best is None else best.valid_logloss,
+        valid_auc=None if best is None else best.valid_auc,
+        stopped_because=state.finished,
+    )

@@ -1,0 +1,221 @@
+"""What the report of a run shows, kept beside it: `ctrpipe report` writes the page from that.
+
+A run that is not finished has no such facts; the page then shows what its folder holds.
+"""
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ctr_pipeline import durable
+from ctr_pipeline.analysis.leaks import describe_suspicion
+from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
+from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.sessions import FINISHED, Session, load_sessions, total_seconds
+from ctr_pipeline.pipeline.stages.bad_rows_view import shown_bad_rows
+from ctr_pipeline.pipeline.stages.feature_file import load_features
+from ctr_pipeline.pipeline.stages.plan_view import describe_plan
+from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan, load_plan
+from ctr_pipeline.reporting import data as page
+from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.statistics import Statistics, load_statistics
+from ctr_pipeline.training.history import EpochRecord, load_history
+
+_MISSING = "test metrics, importance, the export and its proof"
+
+
+def rewrite_report(run: RunFolder) -> tuple[Path, str]:
+    """Writes `report.html` again from what the folder holds; nothing is trained and no lock taken.
+
+    Returns:
+        The page, and what is missing on it as a sentence; empty for a finished run.
+
+    Raises:
+        RunFolderError: There is no run that was trained, or a file of it is damaged.
+        StatisticsError: The statistics are damaged.
+    """
+    facts, missing = _load_facts(run), ""
+    if facts is None:
+        facts, missing = _collect_unfinished(run)
+    durable.write_text(run.report, render_report(facts))
+    return run.report, missing
+
+
+def save_facts(run: RunFolder, shown: page.ReportData) -> None:
+    """Keeps what a page shows; the statistics have a file of their own."""
+    durable.write_text(run.report_facts, shown.model_dump_json(exclude={"statistics"}) + "\n")
+
+
+def _load_facts(run: RunFolder) -> page.ReportData | None:
+    """What the page of a finished run shows; None: the run is not finished."""
+    try:
+        facts = page.ReportData.model_validate_json(run.report_facts.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            "is damaged, or is not what a run wrote",
+            place=str(run.report_facts),
+            remedy="'ctrpipe export RUN' makes it again, with the export",
+        ) from error
+    update = {"statistics": load_statistics(run.statistics), "run_folder": str(run.path)}
+    return facts.model_copy(update=update)
+
+
+def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
+    if not run.config.is_file():
+        raise RunFolderError(
+            "holds no run that got as far as training, so there is nothing to report",
+            place=str(run.path),
+            remedy="'ctrpipe run CONFIG --resume' goes on with one that was stopped before",
+        )
+    loaded = load_config(run.config)
+    config, ingested = loaded.config, load_ingested(run.ingested)
+    sessions = load_sessions(run.sessions)
+    statistics = load_statistics(run.statistics) if run.statistics.exists() else None
+    trained = run.trained_folders()
+    missing = f"This run is not finished{_format_end(sessions)}: {_MISSING} are missing."
+    return page.ReportData(
+        name=config.name,
+        model=config.model.name,
+        created=datetime.now(UTC),
+        run_folder=str(run.path),
+        config_yaml=run.config.read_text(encoding="utf-8"),
+        splits=() if ingested is None else shown_splits(ingested),
+        history=()
+        if not trained
+        else shown_history(load_history(trained[0].history), config.train.optimizer.learning_rate),
+        statistics=statistics,
+        plan=_load_plan(run, config, statistics),
+        bad_rows=() if ingested is None else shown_bad_rows(ingested.bad_rows),
+        timings=tuple(
+            page.StageTiming(stage=stage, seconds=seconds)
+            for stage, seconds in total_seconds(sessions).items()
+        ),
+        is_finished=False,
+        notes=(missing, *session_notes(sessions)),
+    ), missing
+
+
+def _format_end(sessions: Sequence[Session]) -> str:
+    """Where a run stands, as an end of "is not finished"."""
+    if not sessions:
+        return ""
+    last = sessions[-1]
+    if last.ended == FINISHED:
+        return " (it was trained, and no more)"
+    at = f" in the stage '{last.stage}'" if last.stage else ""
+    if last.ended is None:
+        return f" (last seen{at} at {last.seen:%Y-%m-%d %H:%M:%S} UTC)"
+    return f" ({last.ended}{at} at {last.seen:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def _load_plan(
+    run: RunFolder, config: Config, statistics: Statistics | None
+) -> tuple[page.PlanRow, ...]:
+    if not (run.features.exists() and run.preprocessing.exists()):
+        return ()
+    features, plan = load_features(run.features), load_plan(run.preprocessing)
+    return shown_plan(config, features, plan, statistics)
+
+
+def shown_splits(ingested: IngestedRows) -> tuple[page.SplitSummary, ...]:
+    """The splits as pages show them."""
+    return tuple(
+        page.SplitSummary(
+            name=name,
+            num_rows=split.num_rows,
+            label_rate=split.label_rate,
+            first_time=split.times.first if split.times is not None else None,
+            last_time=split.times.last if split.times is not None else None,
+        )
+        for name, split in ingested.splits.items()
+    )
+
+
+def shown_plan(
+    config: Config,
+    features: Sequence[FeatureSpec],
+    plan: PreprocessingPlan,
+    statistics: Statistics | None,
+) -> tuple[page.PlanRow, ...]:
+    """What becomes of each column, as pages show it."""
+    sensitive = {feature.column for feature in features if feature.sensitive}
+    return tuple(
+        page.PlanRow(
+            feature=row.feature,
+            column_type=row.column_type,
+            number=row.number or None,
+            id=row.id or None,
+            statistics_used=tuple(row.statistics.split(", ")) if row.statistics else (),
+            vocabulary_size=_vocabulary_size(plan, row.feature),
+            num_ids=row.num_ids,
+            dimension=row.dimension or None,
+            num_bytes=row.max_bytes,
+            reason=row.reason,
+            suspicion=_suspicion(statistics, row.feature),
+            sensitive=row.feature in sensitive,
+        )
+        for row in describe_plan(config, features, plan)
+    )
+
+
+def _suspicion(statistics: Statistics | None, feature: str) -> str | None:
+    column = None if statistics is None else statistics.columns.get(feature)
+    if statistics is None or column is None:
+        return None
+    return describe_suspicion(column, statistics.label_rate)
+
+
+def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
+    steps = [field.step for field in plan.fields if field.column == feature]
+    return next((step.size for step in steps if isinstance(step, FittedVocabulary)), None)
+
+
+def shown_history(
+    history: Sequence[EpochRecord], learning_rate: float
+) -> tuple[page.HistoryRow, ...]:
+    """Learning curves as pages show them."""
+    rows, seconds = [], 0.0
+    for record in history:
+        seconds += record.seconds
+        rows.append(
+            page.HistoryRow(
+                epoch=record.epoch + 1,
+                step=record.step,
+                training_loss=record.train_logloss,
+                valid_logloss=record.valid_logloss,
+                valid_auc=record.valid_auc,
+                learning_rate=learning_rate * record.learning_rate_factor,
+                seconds=seconds,
+            )
+        )
+    return tuple(rows)
+
+
+def session_notes(sessions: Sequence[Session]) -> tuple[str, ...]:
+    """That a run was resumed, when, and what had ended the session before."""
+    if len(sessions) < 2:
+        return ()
+    resumed = [
+        f"at {later.started:%Y-%m-%d %H:%M:%S} UTC, after one that {_past(earlier)}"
+        for earlier, later in itertools.pairwise(sessions)
+    ]
+    return (
+        f"The run was worked on in {len(sessions)} sessions, and its times are those of all of "
+        f"them. It was resumed {'; '.join(resumed)}.",
+    )
+
+
+def _past(session: Session) -> str:
+    at = f" in the stage '{session.stage}'" if session.stage else ""
+    if session.ended == FINISHED:
+        return f"ended with 'ctrpipe {session.command}'"
+    if session.ended is None:
+        return f"was killed{at}"
+    return f"was stopped{at}" if session.ended == "stopped" else f"failed{at}"

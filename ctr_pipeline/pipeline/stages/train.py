@@ -1,0 +1,333 @@
+"""Encoded rows → trained parameters."""
+
+import contextlib
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.pipeline.model.embedding_rows import (
+    describe_memory,
+    memory_limit_of,
+)
+from ctr_pipeline.pipeline.model.ensemble import member_configs
+from ctr_pipeline.pipeline.model.loading import open_trained
+from ctr_pipeline.pipeline.model.trained_model import (
+    LocalModel,
+    TrainedModel,
+    assemble_local,
+    require_same_rows,
+    with_initial_parameters,
+)
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
+from ctr_pipeline.pipeline.stages.encode import Encoding
+from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
+from ctr_pipeline.pipeline.stages.warm_start import Beginning
+from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
+from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes, start_up_sentence
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.profile import (
+    TrainingProfile,
+    TrainingProfiler,
+    profile_lines,
+    save_profile,
+)
+from ctr_pipeline.training.stopping import decide_stop
+from ctr_pipeline.training.trainer import Trainer, TrainerFiles, TrainingState
+
+_ROWS_COUNTED = 65_536
+
+
+def run_training(
+    loaded: LoadedConfig,
+    run: RunFolder,
+    encoding: Encoding,
+    *,
+    resume: bool,
+    beginning: Beginning | None = None,
+    profile: bool = False,
+    progress: Progress,
+    times: StageTimes,
+) -> TrainedModel:
+    """Trains from the start or an earlier run, or goes on from the newest whole checkpoint.
+
+    Args:
+        loaded: The config.
+        run: The run folder.
+        encoding: The rows.
+        resume: Go on from a checkpoint if there is one.
+        beginning: What the run takes over from an earlier one.
+        profile: See where the time goes, say it and keep it for the report; of an ensemble, beside
+            each of its models.
+        progress: Who is told.
+    """
+
+    def claim() -> None:
+        if not resume:
+            run.discard_results()
+        run.keep_config(loaded)
+
+    job = _Training(run, encoding, claim, resume, beginning, profile, progress, times)
+    with times.stage("training"):
+        if resume:
+            require_mode(run, processes=False)
+        if loaded.config.train.ensemble > 1:
+            _train_members(loaded, job)
+            return open_trained(loaded, run, progress)
+        model, state = _train(loaded, run, job)
+    return model.opened(state).trained()
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What the training of one model, or of each model of an ensemble, rests on.
+
+    Attributes:
+        run: The run folder.
+        encoding: Prepared rows.
+        claim: Called before anything is written, once the first model is known to be one.
+        resume: Go on from the newest whole checkpoints.
+        beginning: What the run takes over from an earlier one.
+        profile: See where the time goes.
+        progress: Who is told.
+    """
+
+    run: RunFolder
+    encoding: Encoding
+    claim: Callable[[], None]
+    resume: bool
+    beginning: Beginning | None
+    profile: bool
+    progress: Progress
+    times: StageTimes
+
+
+def _train_members(loaded: LoadedConfig, job: _Training) -> None:
+    """Trains the models of an ensemble, one after another; only one is in memory at a time."""
+    members, progress = member_configs(loaded.config), job.progress
+    for number, config in enumerate(members):
+        named = (
+            f"Model {number + 1} of {len(members)} ({config.model.name}, seed {config.train.seed})"
+        )
+        folder = job.run.member(number)
+        if job.resume and _has_finished(config, folder, job):
+            progress.log(f"{named} is trained already")
+            if number == 0:
+                job.claim()
+            continue
+        progress.log(named)
+        # What Keras and the compiler keep of the model before.
+        keras.utils.clear_session()
+        gc.collect()
+        model, _ = _train(replace(loaded, config=config), folder, job)
+        if model.store is not None:
+            model.store.release()
+
+
+def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
+    """Whether a model of an ensemble needs no more training.
+
+    Raises:
+        CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
+    """
+    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.progress.log)
+    if checkpoint is None:
+        return False
+    state = TrainingState.from_json(checkpoint.state)
+    require_same_rows(state, job.encoding.fingerprint, job.run)
+    train = config.train
+    if not state.history:
+        return False
+    # As `Trainer.restore`: the number of epochs and the stopping rule may have changed.
+    decision = decide_stop(state.history, train.early_stopping, train.epochs)
+    if not train.refit or not decision.stop:
+        return decision.stop
+    return find_refit(folder, checkpoint.state, job.progress, is_whole=True) is not None
+
+
+def _train(
+    loaded: LoadedConfig, folder: RunFolder, job: _Training
+) -> tuple[LocalModel, TrainingState]:
+    """Trains one model, and once more with the validation rows if the config says so.
+
+    Args:
+        loaded: The config of this model.
+        folder: Where its checkpoints, history and events go; the run folder, or a member's.
+        job: All else.
+    """
+    model, state = _choose(loaded, folder, job)
+    if not loaded.config.train.refit:
+        return model, state
+    if model.store is not None:
+        # There are rows of one training in memory at a time.
+        model.store.release()
+    return _refit(loaded, folder, model.compiled, state, job)
+
+
+def _choose(
+    loaded: LoadedConfig, folder: RunFolder, job: _Training
+) -> tuple[LocalModel, TrainingState]:
+    """Trains a model on the training rows, down to the epoch that validation rows like best."""
+    config, run, encoding = loaded.config, job.run, job.encoding
+    progress, times = job.progress, job.times
+    with contextlib.ExitStack() as stack:
+        model = assemble_local(loaded, run, encoding.plan, encoding.counts)
+        times.reach("model")
+        readers = {
+            split: stack.enter_context(EncodedReader(encoding.folders[split]))
+            for split in ("train", "valid")
+        }
+
+        def log_start_up() -> None:
+            if FIRST_STEP in times.start_up:
+                # An ensemble's first model was the first to get there.
+                return
+            times.reach(FIRST_STEP)
+            progress.log(start_up_sentence(times.start_up))
+
+        profiler = _profiler_of(model, num_threads(config.runtime)) if job.profile else None
+        trainer = Trainer(
+            config=config.train,
+            compiled=model.compiled,
+            embeddings=model.lookup,
+            dense=model.dense,
+            train=readers["train"],
+            valid=readers["valid"],
+            files=TrainerFiles(folder.checkpoints, folder.history, folder.events),
+            progress=progress,
+            profiler=profiler,
+            after_first_step=log_start_up,
+        )
+        checkpoint = trainer.checkpoints.load_newest(progress.log) if job.resume else None
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+            require_same_rows(trainer.state, encoding.fingerprint, run)
+            trainer.checkpoints.discard_after(checkpoint.step)
+            progress.log(f"Resuming after step {checkpoint.step:,}")
+        else:
+            _begin(loaded, trainer, model, job)
+        if folder in (run, run.member(0)):
+            job.claim()
+        folder.path.mkdir(parents=True, exist_ok=True)
+        trainer.state.rows_fingerprint = encoding.fingerprint
+        trainer.state.plan_fingerprint = encoding.plan.fingerprint()
+        state = trainer.fit()
+        progress.log(f"Training ended: {state.finished}")
+        if model.store is not None:
+            progress.log(describe_memory(model.store))
+        if profiler is not None:
+            _log_profile(profiler.profile(), folder, progress)
+    return model, state
+
+
+def _refit(
+    loaded: LoadedConfig,
+    folder: RunFolder,
+    compiled: CompiledModel,
+    chosen: TrainingState,
+    job: _Training,
+) -> tuple[LocalModel, TrainingState]:
+    """Trains a model from the start on training and validation rows, for the best epochs.
+
+    Args:
+        loaded: The config of this model.
+        folder: That of the training before.
+        compiled: The dense part.
+        chosen: How the training before went.
+        job: All else.
+    """
+    config, run, encoding, progress = loaded.config, job.run, job.encoding, job.progress
+    epochs = best_epoch(chosen.to_json())
+    folders = [encoding.folders[split] for split in ("train", "valid")]
+    with EncodedReader(*folders) as rows:
+        counts = _counts_of_both(encoding)
+        model = with_initial_parameters(config, run, encoding.plan, counts, compiled)
+        files = folder.refit
+        trainer = Trainer(
+            config=config.train.model_copy(update={"epochs": epochs}),
+            compiled=compiled,
+            embeddings=model.lookup,
+            dense=model.dense,
+            train=rows,
+            valid=None,
+            files=TrainerFiles(files.checkpoints, files.history, files.events),
+            progress=progress,
+        )
+        checkpoint = None
+        if job.resume:
+            checkpoint = find_refit(folder, chosen.to_json(), progress, is_whole=False)
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+            trainer.checkpoints.discard_after(checkpoint.step)
+            progress.log(
+                f"Resuming the training with validation rows after step {checkpoint.step:,}"
+            )
+        else:
+            discard_refit(folder)
+            progress.log(
+                f"Epoch {epochs} was the best: training from the start with the validation rows, "
+                f"{rows.meta.num_rows:,} in all, for as many epochs"
+            )
+            _begin(loaded, trainer, model, job)
+        trainer.state.rows_fingerprint = encoding.fingerprint
+        trainer.state.plan_fingerprint = encoding.plan.fingerprint()
+        state = trainer.fit()
+    return model, replace(chosen, refit=state.refit)
+
+
+def _begin(loaded: LoadedConfig, trainer: Trainer, model: LocalModel, job: _Training) -> None:
+    """Gives a model what an earlier run knew, if training begins from one."""
+    if job.beginning is None:
+        return
+    fill_from_earlier(
+        model.store,
+        model.dense,
+        model.plan,
+        job.beginning,
+        threads=num_threads(loaded.config.runtime),
+        memory_limit=memory_limit_of(loaded.config, job.run.path),
+        progress=job.progress,
+    )
+    trainer.state.earlier_steps = job.beginning.record.all_steps
+    job.progress.log(f"Training begins from {job.beginning.record.describe()}")
+
+
+def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
+    """Occurrences of each id in the training and the validation rows, int64 per table."""
+    plan = encoding.plan
+    both = IdCounts([table.num_ids for table in plan.tables], plan.slot_tables)
+    with EncodedReader(encoding.folders["valid"]) as rows:
+        for batch in rows.read_in_order(_ROWS_COUNTED):
+            both.add(batch.ids_BF)
+    counts = both.per_table()
+    for of_both, of_training in zip(counts, encoding.counts, strict=True):
+        np.add(of_both, of_training, out=of_both)
+    return counts
+
+
+def _log_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
+    """Says where time went and keeps it; where all was trained before, so is what was seen then."""
+    if not profile.num_steps:
+        progress.log("Nothing was left to train, so there is nothing to profile")
+        return
+    save_profile(run.training_profile, profile)
+    for line in profile_lines(profile):
+        progress.log(line)
+
+
+def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:
+    store = model.store
+    return TrainingProfiler(
+        cores=cores,
+        lock_waits=(lambda: 0.0) if store is None else store.rows.lock_wait_seconds,
+    )

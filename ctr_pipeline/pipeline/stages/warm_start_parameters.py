@@ -1,0 +1,143 @@
+"""The parameters that a run takes over from an earlier one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.carry_over import carry_over_rows, tables_of_another_make
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.spilling import MemoryLimit
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.pipeline.model.embedding_rows import (
+    build_store,
+    lookup_of,
+    memory_limit_of,
+    optimizer_spec,
+)
+from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.stages.vocabulary_extension import table_moves
+from ctr_pipeline.pipeline.stages.warm_start import Beginning, reopen
+from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.training.checkpoint import Checkpoint
+from ctr_pipeline.training.parameters import load_parameters
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Rows and dense parameters, optimizer state included.
+
+    Attributes:
+        rows: None without fields.
+        dense: The dense ones.
+    """
+
+    rows: EmbeddingStore | None
+    dense: DenseParameters
+
+
+def load_earlier(
+    beginning: Beginning,
+    *,
+    num_dense: int,
+    threads: int,
+    memory_limit: MemoryLimit | None,
+    progress: Progress,
+) -> Parameters:
+    """The parameters of the earlier run, as it had them.
+
+    Args:
+        beginning: What the run takes over.
+        num_dense: Dense parameters that the model has.
+        memory_limit: Of the store; that of the run that begins.
+        progress: Who is told of damages.
+
+    Raises:
+        CheckpointError: The earlier run has changed, or its dense parameters do not fit.
+    """
+    found = reopen(beginning.record, progress)
+    config = found.config
+    rows = build_store(
+        beginning.plan, None, config=config, threads=threads, memory_limit=memory_limit
+    )
+    optimizer = optimizer_spec(config.train.optimizer)
+    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer)
+    if isinstance(found.content, Checkpoint):
+        load_parameters(found.content, lookup_of(rows, config.model), dense)
+    else:
+        from ctr_pipeline.pipeline.job.cut_files import restore_cut
+
+        restore_cut(rows, dense, found.folder, found.content)
+    return Parameters(rows, dense)
+
+
+def fill_from_earlier(
+    rows: EmbeddingStore | None,
+    dense: DenseParameters,
+    plan: PreprocessingPlan,
+    beginning: Beginning,
+    *,
+    threads: int,
+    memory_limit: MemoryLimit | None,
+    progress: Progress,
+) -> None:
+    """Gives fresh parameters the values and the optimizer state of the earlier run.
+
+    Memory: the rows twice, until the earlier ones have been read, each up to the limit.
+
+    Raises:
+        CheckpointError: As `load_earlier`.
+    """
+    earlier = load_earlier(
+        beginning,
+        num_dense=len(dense.values),
+        threads=threads,
+        memory_limit=memory_limit,
+        progress=progress,
+    )
+    if earlier.rows is not None and rows is not None:
+        moves = table_moves(beginning.plan, plan)
+        different = tables_of_another_make(earlier.rows, rows, moves)
+        if different:
+            raise CheckpointError(
+                f"has embeddings of another length or optimizer in table '{different[0]}'",
+                place=beginning.record.run,
+                remedy="Set the feature's `embedding` as it was there; in place of dimension: auto,"
+                " which goes by the number of ids, give the number",
+            )
+        carry_over_rows(earlier.rows, rows, moves)
+        earlier.rows.release()
+    dense.values[:] = earlier.dense.values
+    dense.slots[:] = earlier.dense.slots
+
+
+def build_from_earlier(
+    config: Config,
+    plan: PreprocessingPlan,
+    counts: Sequence[NDArray[np.int64]],
+    beginning: Beginning,
+    *,
+    num_dense: int,
+    folder: Path,
+    progress: Progress,
+) -> Parameters:
+    """The parameters that a run of a config begins with, without a model around them.
+
+    Rows beyond the config's memory limit lie in a file in `folder`.
+
+    Raises:
+        CheckpointError: As `load_earlier`.
+    """
+    threads = num_threads(config.runtime)
+    limit = memory_limit_of(config, folder)
+    rows = build_store(plan, counts, config=config, threads=threads, memory_limit=limit)
+    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(config.train.optimizer))
+    fill_from_earlier(
+        rows, dense, plan, beginning, threads=threads, memory_limit=limit, progress=progress
+    )
+    return Parameters(rows, dense)
