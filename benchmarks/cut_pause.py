@@ -29,8 +29,8 @@ from store_speed import SEGMENTS
 from ctr_pipeline.embeddings.log_chain import LogFile, extend_chain
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.specs.table import TableSpec
 
 NUM_PARTITIONS = 64
 NUM_DRAWN = 40_000

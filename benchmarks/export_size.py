@@ -63,8 +63,10 @@ def row_blocks(num_rows: int) -> Iterator[object]:
 
 def make_store(num_rows: int) -> Any:
     """An empty store of the one table."""
-    from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
     from ctr_pipeline.embeddings.store import EmbeddingStore
+    from ctr_pipeline.specs.optimizer import OptimizerSpec
+    from ctr_pipeline.specs.segment import SegmentSpec
+    from ctr_pipeline.specs.table import TableSpec
 
     segments = (
         SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),

@@ -51,9 +51,8 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.spec import (
     BATCHES_PER_TASK,
     PROTOCOL_VERSION,
+    EncodedSplit,
     JobSpec,
-    OptimizerShape,
-    SplitShape,
     UpdateRule,
 )
 from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger
@@ -67,7 +66,7 @@ from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.distributed.worker.session import Session
 from ctr_pipeline.embeddings.log_folder import create_folder
-from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 T = TypeVar("T")
 
@@ -113,11 +112,11 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
         segments=(),
         counts_file="",
         num_dense=10,
-        dense_optimizer=OptimizerShape(**vars(OptimizerSpec("adam", 1e-3))),
+        dense_optimizer=OptimizerSpec("adam", 1e-3),
         num_partitions=64,
         num_parameter_servers=servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),
-        splits=(SplitShape("train", "", tasks * BATCH_SIZE * BATCHES_PER_TASK),),
+        splits=(EncodedSplit("train", "", tasks * BATCH_SIZE * BATCHES_PER_TASK),),
         batch_size=BATCH_SIZE,
         epochs=1,
         shuffle=True,

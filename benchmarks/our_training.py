@@ -81,12 +81,12 @@ def train_ours(
     from ctr_pipeline.config.models import ModelConfig, TrainConfig
     from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
     from ctr_pipeline.embeddings.dense import DenseParameters
-    from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
     from ctr_pipeline.embeddings.store import EmbeddingStore
     from ctr_pipeline.machine import available_cores, decide_threads
     from ctr_pipeline.models.build import build_model
     from ctr_pipeline.models.inputs import ModelSignature
-    from ctr_pipeline.pipeline.model.embedding_rows import optimizer_spec, segment_specs
+    from ctr_pipeline.pipeline.model.embedding_rows import segment_specs
+    from ctr_pipeline.specs.table import ID_BITS, TableSpec
     from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
     from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
@@ -125,7 +125,7 @@ def train_ours(
             ids = np.random.default_rng(table).permutation(rows_per_table)
             for block in np.array_split(ids, max(rows_per_table // 65_536, 1)):
                 store.read_rows((table << ID_BITS) | block, create=True)
-    dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.optimizer))
+    dense = DenseParameters(compiled.initial_parameters(), config.optimizer.to_spec())
     clock = StepClock()
     with EncodedReader(folder / "train") as train_rows, EncodedReader(folder / "valid") as valid:
         trainer = Trainer(

@@ -24,7 +24,7 @@ from unittest import mock
 
 import numpy as np
 from machine import describe_machine, print_machine, print_table, write_results
-from ps_speed import job_spec, optimizer_shape
+from ps_speed import job_spec
 
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
@@ -33,11 +33,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotRequest,
 )
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import (
-    BATCHES_PER_TASK,
-    SegmentShape,
-    TableShape,
-)
+from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.program import row_threads, warm_up
 from ctr_pipeline.distributed.rpc.packed import (
@@ -50,7 +46,9 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.row_log import RowLogWriter
-from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 NUM_KEYS, WIDTH = 30_000, 4
 OLD_STEP, NEW_STEP = 1, 100
@@ -129,12 +127,10 @@ class Server:
 
 def measure(num_rows: int, folder: Path) -> dict[str, float]:
     """Longest holds of the lock with so many rows, in milliseconds."""
-    segment = SegmentShape(
-        "vector", WIDTH, optimizer_shape(OptimizerSpec("adagrad", 0.05)), "sum", 0.0, 0, 0.01
-    )
+    segment = SegmentSpec("vector", WIDTH, OptimizerSpec("adagrad", 0.05), "sum", 0.0, 0, 0.01)
     spec = replace(
         job_spec(1, num_rows, 1, batch_size=NUM_KEYS, folder=str(folder)),
-        tables=(TableShape("rows", num_rows),),
+        tables=(TableSpec("rows", num_rows),),
         segments=(segment,),
     )
     warm_up(spec)

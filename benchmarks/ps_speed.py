@@ -40,9 +40,6 @@ from ctr_pipeline.distributed.coordination.spec import (
     BATCHES_PER_TASK,
     PROTOCOL_VERSION,
     JobSpec,
-    OptimizerShape,
-    SegmentShape,
-    TableShape,
     UpdateRule,
 )
 from ctr_pipeline.distributed.ps.core import PsCore
@@ -61,16 +58,12 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.worker.ps_client import PsClient
-from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
 FIELDS = 26
 ROUNDS = 15
 ACCESS = Access(token="benchmark", tls=None)  # noqa: S106  guards nothing
-
-
-def optimizer_shape(spec: OptimizerSpec) -> OptimizerShape:
-    """As a job's spec has it."""
-    return OptimizerShape(**vars(spec))
 
 
 def job_spec(
@@ -84,14 +77,11 @@ def job_spec(
         rows_fingerprint="",
         plan_fingerprint="",
         seed=1,
-        tables=tuple(TableShape(f"t{field}", num_ids) for field in range(FIELDS)),
-        segments=tuple(
-            SegmentShape(**{**vars(segment), "optimizer": optimizer_shape(segment.optimizer)})
-            for segment in SEGMENTS
-        ),
+        tables=tuple(TableSpec(f"t{field}", num_ids) for field in range(FIELDS)),
+        segments=SEGMENTS,
         counts_file="",
         num_dense=num_dense,
-        dense_optimizer=optimizer_shape(OptimizerSpec("adam", 1e-3)),
+        dense_optimizer=OptimizerSpec("adam", 1e-3),
         num_partitions=64,
         num_parameter_servers=num_servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),

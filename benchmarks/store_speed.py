@@ -18,8 +18,10 @@ from pathlib import Path
 import numpy as np
 from machine import describe_machine, print_machine, print_table, write_results
 
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 # Makes 29 thousand of the 106 thousand ids of a batch distinct, about as in Criteo data.
 _SKEW = 2.8

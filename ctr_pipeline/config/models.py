@@ -28,6 +28,8 @@ from ctr_pipeline.features import (
     cross_name,
     is_none,
 )
+from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
+from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 
 
 def _is_one(value: object) -> bool:
@@ -267,17 +269,7 @@ def _one_transform(item: Any) -> Any:
 class OptimizerConfig(Section):
     """A sparse or dense optimizer with its learning rate."""
 
-    name: Literal[
-        "sgd",
-        "momentum",
-        "nesterov",
-        "adagrad",
-        "rowwise_adagrad",
-        "adam",
-        "amsgrad",
-        "rmsprop",
-        "ftrl",
-    ] = Field(description="Update rule.")
+    name: OptimizerName = Field(description="Update rule.")
     learning_rate: float = Field(gt=0, description="Learning rate.")
     beta_1: float = Field(
         default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
@@ -302,6 +294,10 @@ class OptimizerConfig(Section):
     )
     rho: float = Field(default=0.9, ge=0, lt=1, description="RMSprop: decay of the mean square.")
 
+    def to_spec(self) -> OptimizerSpec:
+        """As the trainer, the store and the servers take it."""
+        return OptimizerSpec(**self.model_dump())
+
 
 class CountScaledL2(Section):
     """L2 of a row whose id occurs n_b times in the batch and count times in training.
@@ -321,7 +317,7 @@ class SegmentConfig(Section):
     """How one part of an embedding row (the linear weight, the vector) is trained."""
 
     optimizer: OptimizerConfig = Field(description="Optimizer of this part.")
-    reduction: Literal["sum", "mean"] = Field(
+    reduction: Reduction = Field(
         description="Whether the gradient is summed or averaged over the batch."
     )
     l2: CountScaledL2 = Field(default=CountScaledL2(), description="L2 penalty.")
@@ -330,6 +326,18 @@ class SegmentConfig(Section):
         ge=0,
         description="New rows are drawn uniformly between - and + this value; 0: zeros.",
     )
+
+    def to_spec(self, name: str, dim: int) -> SegmentSpec:
+        """As the store and the servers take it, for a part of `dim` values."""
+        return SegmentSpec(
+            name=name,
+            dim=dim,
+            optimizer=self.optimizer.to_spec(),
+            reduction=self.reduction,
+            l2_strength=self.l2.strength,
+            l2_count_power=self.l2.count_power,
+            initial_range=self.initial_range,
+        )
 
 
 class OwnL2(Section):
@@ -355,7 +363,7 @@ class OwnSegment(Section):
     optimizer: OptimizerConfig | None = Field(
         default=None, exclude_if=is_none, description="Optimizer; null: that of train.embeddings."
     )
-    reduction: Literal["sum", "mean"] | None = Field(
+    reduction: Reduction | None = Field(
         default=None,
         exclude_if=is_none,
         description="Whether the gradient is summed or averaged over the batch; null: that of "

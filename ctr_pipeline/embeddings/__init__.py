@@ -1,6 +1,6 @@
 """The embedding store: fused rows of values and optimizer slots, updated row by row.
 
-`specs` says what a table, a row segment and an optimizer are; `store` serves rows to the trainer
-and to a parameter server alike; `dense` updates dense parameters with the same arithmetic.
+`store` serves rows to the trainer and to a parameter server alike; `dense` updates dense
+parameters with the same arithmetic.
 Numba is imported by `store` and `dense`, not here.
 """

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.embeddings.layout import RowLayout, describe_segments
-from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
+from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
 _BLOCK_ROWS = 1 << 16
 _ID_MASK = (1 << ID_BITS) - 1

@@ -9,8 +9,8 @@ from ctr_pipeline.embeddings import update_kernels
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array, empty_aligned
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 _MAGIC = b"CTRDENS1"
 

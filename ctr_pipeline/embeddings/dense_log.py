@@ -15,8 +15,8 @@ from ctr_pipeline.embeddings.log_chain import LogFile, dense_name
 from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
 from ctr_pipeline.embeddings.row_log import require_finite, verify_files
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 _MAGIC = b"CTRDRNG1"
 

@@ -19,7 +19,8 @@ import numpy as np
 from ctr_pipeline.embeddings import update_kernels as kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, UInt64Array
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
-from ctr_pipeline.embeddings.specs import SegmentSpec, TableSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 _ALIGNMENT_FLOATS = 4
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings import update_kernels as kernels
 from ctr_pipeline.embeddings.arrays import Float32Array
-from ctr_pipeline.embeddings.specs import OptimizerName, OptimizerSpec
+from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 
 
 class Slot(Enum):

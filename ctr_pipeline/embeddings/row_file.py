@@ -10,9 +10,9 @@ from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array, Int64Array
 from ctr_pipeline.embeddings.layout import RowLayout, describe_segments
 from ctr_pipeline.embeddings.rows import RowStorage
-from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.table import TableSpec
 
 _MAGIC = b"CTRROWS1"
 _BLOCK_ROWS = 16_384

@@ -17,7 +17,6 @@ from ctr_pipeline.embeddings.arrays import (
     UInt8Array,
     UInt64Array,
 )
-from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 from ctr_pipeline.kernels.compilation import inlined, kernel
 from ctr_pipeline.kernels.prefetch import prefetch
@@ -28,6 +27,7 @@ from ctr_pipeline.kernels.simd import (
     copy_values,
     prefetch_values,
 )
+from ctr_pipeline.specs.table import ID_BITS
 from ctr_pipeline.splitmix import GOLDEN, mix
 
 _mix = inlined(mix)

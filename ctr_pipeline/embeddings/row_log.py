@@ -33,11 +33,11 @@ from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_file import describe_rows, first_difference
 from ctr_pipeline.embeddings.rows import RowStorage
-from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN, HEADER_WORDS
 from ctr_pipeline.errors import CheckpointError, TrainingError
 from ctr_pipeline.kernels.ranges import RangeRunner
+from ctr_pipeline.specs.table import ID_BITS
 
 FORMAT_VERSION = 1
 _METADATA_KEY = b"ctrpipe.row_log"

@@ -28,10 +28,11 @@ from ctr_pipeline.embeddings.arrays import (
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
-from ctr_pipeline.embeddings.specs import ID_BITS, MAX_TABLES, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 from ctr_pipeline.kernels.ranges import RangeRunner
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import ID_BITS, MAX_TABLES, TableSpec
 
 # A unique row costs about as much as this many further occurrences.
 _OCCURRENCES_A_ROW = 6

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import IdArray, Int32Array, Int64Array
-from ctr_pipeline.embeddings.specs import ID_BITS, TableSpec
 from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.specs.table import ID_BITS, TableSpec
 from ctr_pipeline.splitmix import GOLDEN
 
 _MARK_SHIFT = 32

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, UInt64Array
-from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.kernels.compilation import inlined, kernel
 from ctr_pipeline.kernels.simd import (
     NUM_LANES,
@@ -33,6 +32,7 @@ from ctr_pipeline.kernels.simd import (
     store_lanes,
     sum_occurrences,
 )
+from ctr_pipeline.specs.table import ID_BITS
 
 SGD = 0
 ADAGRAD = 1

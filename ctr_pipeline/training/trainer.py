@@ -16,7 +16,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.dataset.order import EpochOrder
-from ctr_pipeline.embeddings.specs import oldest_step_kept
+from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches

@@ -36,9 +36,11 @@ from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.optimizers import rule_of
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 MUTANT_SECONDS = 60
 SPARE_BYTES = 3 << 30

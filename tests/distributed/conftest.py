@@ -4,16 +4,19 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from job_specs import job_spec, optimizer_shape
+from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
-from ctr_pipeline.distributed.coordination.spec import SegmentShape, TableShape, UpdateRule
+from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 ACCESS = Access(token="token-of-the-tests", tls=None)  # noqa: S106
 ASYNC = UpdateRule("async", 1, 0, False)
@@ -29,14 +32,14 @@ def spec_with_tables(folder, **changes):
     create_folder(folder / "checkpoints", "job-1")
     facts = {
         "seed": 3,
-        "tables": tuple(TableShape(name, size) for name, size in zip("abc", sizes, strict=True)),
+        "tables": tuple(TableSpec(name, size) for name, size in zip("abc", sizes, strict=True)),
         "segments": (
-            SegmentShape("linear", 1, optimizer_shape("adagrad", 0.05), "sum", 2.0, 1, 0.0),
-            SegmentShape("vector", 4, optimizer_shape("adam", 0.01), "mean", 3.0, 2, 0.1),
+            SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", 2.0, 1, 0.0),
+            SegmentSpec("vector", 4, OptimizerSpec("adam", 0.01), "mean", 3.0, 2, 0.1),
         ),
         "counts_file": str(counts),
         "num_dense": 37,
-        "dense_optimizer": optimizer_shape("adam", 0.02),
+        "dense_optimizer": OptimizerSpec("adam", 0.02),
         "num_partitions": 16,
         "update": ASYNC,
         "batch_size": 32,
@@ -88,7 +91,7 @@ def make_core():
 
 @pytest.fixture
 def make_optimizer():
-    return optimizer_shape
+    return OptimizerSpec
 
 
 @pytest.fixture

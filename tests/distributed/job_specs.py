@@ -1,23 +1,7 @@
 """Specs of jobs, plain but for what a test is about."""
 
-from ctr_pipeline.distributed.coordination.spec import (
-    PROTOCOL_VERSION,
-    JobSpec,
-    OptimizerShape,
-    UpdateRule,
-)
-
-
-def optimizer_shape(name="adam", learning_rate=0.01, **constants):
-    known = {
-        "beta_1": 0.9,
-        "beta_2": 0.999,
-        "epsilon": 1e-7,
-        "initial_accumulator": 0.1,
-        "l1": 0.0,
-        "l2": 0.0,
-    }
-    return OptimizerShape(name=name, learning_rate=learning_rate, **{**known, **constants})
+from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec, UpdateRule
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 
 def job_spec(**facts):
@@ -33,7 +17,7 @@ def job_spec(**facts):
         "segments": (),
         "counts_file": "",
         "num_dense": 10,
-        "dense_optimizer": optimizer_shape(),
+        "dense_optimizer": OptimizerSpec("adam", 0.01),
         "num_partitions": 8,
         "num_parameter_servers": 1,
         "update": UpdateRule("async", 1, 4, False),

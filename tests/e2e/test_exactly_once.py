@@ -23,8 +23,8 @@ from watched_run import WatchedRun
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.table import ID_BITS
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

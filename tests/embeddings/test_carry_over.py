@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from ctr_pipeline.embeddings.carry_over import TableMove, carry_over_rows
-from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
 
 def store(sizes, *, seed=0, optimizer="adam", rate=0.1):

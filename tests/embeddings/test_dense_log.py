@@ -7,8 +7,8 @@ import pytest
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.optimizers import OPTIMIZERS
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import CheckpointError, TrainingError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 NUM_DENSE = 11
 

@@ -6,9 +6,11 @@ import pytest
 
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.optimizers import OPTIMIZERS, rule_of, step_constants
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 NUM_STEPS = 60
 NUM_IDS = 6
@@ -84,7 +86,7 @@ def test_every_optimizer_can_be_configured():
     from typing import get_args
 
     from ctr_pipeline.config.models import OptimizerConfig
-    from ctr_pipeline.embeddings.specs import OptimizerName
+    from ctr_pipeline.specs.optimizer import OptimizerName
 
     configured = get_args(OptimizerConfig.model_fields["name"].annotation)
     assert configured == get_args(OptimizerName) == tuple(OPTIMIZERS)

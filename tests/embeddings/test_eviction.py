@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import key_index
+from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec, oldest_step_kept
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.kernels.ranges import RangeRunner
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),

@@ -72,8 +72,10 @@ def test_names_tell_their_cut():
 
 def test_disk_use_is_bounded_closely_from_above(tmp_path):
     from ctr_pipeline.embeddings.snapshot import RowSnapshot
-    from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
     from ctr_pipeline.embeddings.store import EmbeddingStore
+    from ctr_pipeline.specs.optimizer import OptimizerSpec
+    from ctr_pipeline.specs.segment import SegmentSpec
+    from ctr_pipeline.specs.table import TableSpec
 
     segment = SegmentSpec("v", 16, OptimizerSpec("adam", 0.1), "mean")
     store = EmbeddingStore([TableSpec("t", 50_000)], [segment], seed=0, threads=1)

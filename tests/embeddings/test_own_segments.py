@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 LINEAR = SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=10.0)
 VECTOR = SegmentSpec(

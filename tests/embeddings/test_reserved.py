@@ -6,9 +6,10 @@ import pytest
 from ctr_pipeline.embeddings import reserved
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.rows import RowStorage
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.kernels import ranges
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
 
 
 def refuse_above(num_bytes, monkeypatch):

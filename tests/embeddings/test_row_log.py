@@ -15,10 +15,12 @@ from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows, verify_files
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 from ctr_pipeline.errors import CheckpointError, StorageError, TrainingError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
@@ -366,7 +368,9 @@ from pathlib import Path
 import numpy as np
 from ctr_pipeline.embeddings import dense_log, snapshot
 from ctr_pipeline.embeddings.row_log import restore_rows
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 segment = SegmentSpec("v", 2, OptimizerSpec("adam", 0.1), "sum")
 store = EmbeddingStore([TableSpec("t", 100)], [segment], seed=1, threads=1)

@@ -10,9 +10,11 @@ from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot, SnapshotAbandonedError
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=3.0),

@@ -16,10 +16,12 @@ from ctr_pipeline.embeddings import spilling
 from ctr_pipeline.embeddings.log_chain import LogFile
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=2.0),

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.unique import sorted_distinct
 from ctr_pipeline.errors import CheckpointError, TrainingError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 LINEAR = SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=10.0)
 VECTOR = SegmentSpec(

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file, open_row_log
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),

@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from job_specs import job_spec, optimizer_shape
+from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import SegmentShape, TableShape, UpdateRule
+from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, cut_file_name
 from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.specs import ID_BITS, OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.job.cut_files import (
@@ -26,18 +25,21 @@ from ctr_pipeline.pipeline.job.cut_files import (
     write_first_cut,
 )
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
 NUM_DENSE = 11
 SIZES = {"item": 40, "user": 90}
 
 
 def spec_of(folder, **changes):
-    adam = optimizer_shape("adam", 0.1)
+    adam = OptimizerSpec("adam", 0.1)
     facts = {
         "job": "test",
         "seed": 3,
-        "tables": tuple(TableShape(name, size) for name, size in SIZES.items()),
-        "segments": (SegmentShape("vector", 3, adam, "sum", 0.0, 1, 0.5),),
+        "tables": tuple(TableSpec(name, size) for name, size in SIZES.items()),
+        "segments": (SegmentSpec("vector", 3, adam, "sum", 0.0, 1, 0.5),),
         "num_dense": NUM_DENSE,
         "dense_optimizer": adam,
         "num_parameter_servers": 3,

@@ -10,7 +10,6 @@ from days import FEATURES, FIRST_NEW, settings_of, write_day
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.errors import CheckpointError, ConfigError
 from ctr_pipeline.pipeline.model.trained_model import assemble_local
 from ctr_pipeline.pipeline.run import run_pipeline, train
@@ -24,6 +23,7 @@ from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, load_plan
 from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.table import ID_BITS
 from ctr_pipeline.training.checkpoint import CheckpointFolder
 
 ID_MASK = (1 << ID_BITS) - 1

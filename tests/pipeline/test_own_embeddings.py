@@ -11,7 +11,6 @@ from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.features import ColumnType, FeatureSpec, Hash
 from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding
 from ctr_pipeline.pipeline.model.embedding_rows import (
@@ -21,6 +20,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
     table_specs,
 )
 from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 
 def field(name, *, column=None, table=None, num_ids=11, prior_precision=None):

@@ -14,8 +14,8 @@ from training_problem import (
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 

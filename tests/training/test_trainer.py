@@ -9,9 +9,9 @@ from training_problem import NUM_ROWS, RecordingProgress, draw_rows, rows_of, wr
 
 from ctr_pipeline import interruption
 from ctr_pipeline.config.models import EarlyStopping, LearningRateSchedule
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import CheckpointError, Interrupted, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import clip_norm
 from ctr_pipeline.training.trainer import TrainingState

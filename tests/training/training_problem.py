@@ -7,11 +7,13 @@ import numpy as np
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
 from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
 BATCH_SIZE = 16

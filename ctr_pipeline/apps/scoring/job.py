@@ -22,7 +22,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
-from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
@@ -163,7 +163,7 @@ def _prepare(
         meta = load_meta(rows)
         if meta is None:
             raise DataError("holds no encoded rows", place=str(rows))
-        shapes.append(SplitShape(name, str(rows.resolve()), meta.num_rows))
+        shapes.append(EncodedSplit(name, str(rows.resolve()), meta.num_rows))
     save_spec(
         folder.job,
         replace(

@@ -3,55 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
+
 PROTOCOL_VERSION = 1
 BATCHES_PER_TASK = 64
 """So that the batches of a task that are done fit one 64-bit word."""
 
 UpdateMode = Literal["async", "sync", "bounded"]
-
-
-@dataclass(frozen=True)
-class OptimizerShape:
-    """An update rule with its constants; the fields of `embeddings.specs.OptimizerSpec`."""
-
-    name: str
-    learning_rate: float
-    beta_1: float
-    beta_2: float
-    epsilon: float
-    initial_accumulator: float
-    l1: float
-    l2: float
-    momentum: float = 0.9
-    rho: float = 0.9
-
-
-@dataclass(frozen=True)
-class SegmentShape:
-    """A part of every row; the fields of `embeddings.specs.SegmentSpec`."""
-
-    name: str
-    dim: int
-    optimizer: OptimizerShape
-    reduction: str
-    l2_strength: float
-    l2_count_power: int
-    initial_range: float
-
-
-@dataclass(frozen=True)
-class TableShape:
-    """One embedding table.
-
-    Attributes:
-        name: Unique.
-        num_ids: Ids are 0 … num_ids - 1.
-        segments: Segments of its rows, if other than those of all; else empty.
-    """
-
-    name: str
-    num_ids: int
-    segments: tuple[SegmentShape, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +35,7 @@ class UpdateRule:
 
 
 @dataclass(frozen=True)
-class SplitShape:
+class EncodedSplit:
     """Encoded rows of a split.
 
     Attributes:
@@ -133,15 +93,15 @@ class JobSpec:
     rows_fingerprint: str
     plan_fingerprint: str
     seed: int
-    tables: tuple[TableShape, ...]
-    segments: tuple[SegmentShape, ...]
+    tables: tuple[TableSpec, ...]
+    segments: tuple[SegmentSpec, ...]
     counts_file: str
     num_dense: int
-    dense_optimizer: OptimizerShape
+    dense_optimizer: OptimizerSpec
     num_partitions: int
     num_parameter_servers: int
     update: UpdateRule
-    splits: tuple[SplitShape, ...]
+    splits: tuple[EncodedSplit, ...]
     batch_size: int
     epochs: int
     shuffle: bool
@@ -155,6 +115,6 @@ class JobSpec:
     evict_after: int | None = None
     earlier_steps: int = 0
 
-    def split(self, name: str) -> SplitShape | None:
+    def split(self, name: str) -> EncodedSplit | None:
         """The split of that name, if there is one."""
         return next((split for split in self.splits if split.name == name), None)

@@ -37,8 +37,8 @@ from ctr_pipeline.distributed.master.server_calls import (
     ServerRefusedError,
 )
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.embeddings.log_chain import LogFile, needs_base
-from ctr_pipeline.embeddings.specs import oldest_step_kept
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError, RunFolderError, StorageError
 
 _LOGGER = logging.getLogger(__name__)

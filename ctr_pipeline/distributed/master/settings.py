@@ -10,7 +10,7 @@ from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
 from ctr_pipeline.distributed.coordination.settings import JobSettings
-from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec, SplitShape
+from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, EncodedSplit, JobSpec
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.machine import available_cores
@@ -114,13 +114,13 @@ def bound_workers(runtime: RuntimeConfig) -> WorkerBounds:
     return WorkerBounds(1, available_cores())
 
 
-def _require_train(spec: JobSpec) -> SplitShape:
+def _require_train(spec: JobSpec) -> EncodedSplit:
     train = spec.split("train")
     if train is None or not train.num_rows:
         raise TrainingError("the job has no training rows")
     return train
 
 
-def _plan_split(split: SplitShape, batch_size: int) -> ScoredSplit:
+def _plan_split(split: EncodedSplit, batch_size: int) -> ScoredSplit:
     rows = max(_BATCHES_PER_SCORE_TASK * batch_size, _LEAST_ROWS_PER_SCORE_TASK)
     return ScoredSplit(split.name, split.num_rows, rows)

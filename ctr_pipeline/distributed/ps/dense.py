@@ -17,7 +17,7 @@ from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.log_chain import LogFile
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
-from ctr_pipeline.embeddings.specs import OptimizerSpec
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ Not safe to call from several threads: `core` sees to that.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
@@ -20,11 +20,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import (
-    JobSpec,
-    OptimizerShape,
-    SegmentShape,
-)
+from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.dense import (
     DenseCopy,
     DenseRange,
@@ -47,13 +43,6 @@ from ctr_pipeline.embeddings.log_folder import require_there
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.specs import (
-    OptimizerName,
-    OptimizerSpec,
-    Reduction,
-    SegmentSpec,
-    TableSpec,
-)
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.kernels.ranges import RangeRunner
@@ -132,7 +121,7 @@ class Holdings:
         self._spec = spec
         self._index = index
         self._folder = Path(spec.checkpoints_folder)
-        self._optimizer = optimizer_of(spec.dense_optimizer)
+        self._optimizer = spec.dense_optimizer
         self._store = _build_store(spec, threads)
         self._table_sizes = np.array([table.num_ids for table in spec.tables], np.int64)
         self._dense: DenseRange | None = None
@@ -479,37 +468,13 @@ class Holdings:
         return self._dense
 
 
-def optimizer_of(shape: OptimizerShape) -> OptimizerSpec:
-    """The optimizer as the store takes it."""
-    values = asdict(shape)
-    return OptimizerSpec(**{**values, "name": cast("OptimizerName", shape.name)})
-
-
-def _segments_of(shapes: tuple[SegmentShape, ...]) -> tuple[SegmentSpec, ...]:
-    return tuple(
-        SegmentSpec(
-            name=segment.name,
-            dim=segment.dim,
-            optimizer=optimizer_of(segment.optimizer),
-            reduction=cast("Reduction", segment.reduction),
-            l2_strength=segment.l2_strength,
-            l2_count_power=segment.l2_count_power,
-            initial_range=segment.initial_range,
-        )
-        for segment in shapes
-    )
-
-
 def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
     """An empty store for any rows of the job; None if it has no tables."""
     if not spec.tables:
         return None
     store = EmbeddingStore(
-        [
-            TableSpec(table.name, table.num_ids, _segments_of(table.segments) or None)
-            for table in spec.tables
-        ],
-        _segments_of(spec.segments),
+        spec.tables,
+        spec.segments,
         seed=spec.seed,
         threads=threads,
         admit_after=spec.admit_after,

@@ -3,8 +3,8 @@
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import BoolArray, Int32Array, Int64Array
-from ctr_pipeline.embeddings.specs import ID_BITS
 from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.specs.table import ID_BITS
 
 _ID_MASK = (1 << ID_BITS) - 1
 

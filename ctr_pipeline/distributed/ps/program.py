@@ -15,7 +15,7 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import Member, RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import JobSpec, TableShape, UpdateRule
+from ctr_pipeline.distributed.coordination.spec import JobSpec, UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.memory import release_compiler_pages
 from ctr_pipeline.distributed.ps.metrics import PsFigures, PsMetrics
@@ -31,6 +31,7 @@ from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.machine import available_cores
+from ctr_pipeline.specs.table import TableSpec
 
 _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
@@ -139,7 +140,7 @@ def warm_up(spec: JobSpec) -> None:
     num_dense = 1
     toy = replace(
         spec,
-        tables=(TableShape("toy", _TOY_ROWS),),
+        tables=(TableSpec("toy", _TOY_ROWS),),
         counts_file="",
         num_dense=num_dense,
         num_partitions=1,

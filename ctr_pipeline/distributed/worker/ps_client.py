@@ -55,7 +55,6 @@ from ctr_pipeline.embeddings.arrays import (
     empty_aligned,
 )
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.specs import TableSpec
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
 from ctr_pipeline.kernels.ranges import RangeRunner
 
@@ -275,9 +274,8 @@ class PsClient:
         self._spec = spec
         self._placement = balanced_placement(spec)
         self._width = sum(segment.dim for segment in spec.segments)
-        tables = [TableSpec(table.name, table.num_ids) for table in spec.tables]
-        slot_tables = spec.slot_tables or range(len(tables))
-        self._preparer = BatchPreparer(tables, slot_tables) if tables else None
+        slot_tables = spec.slot_tables or range(len(spec.tables))
+        self._preparer = BatchPreparer(spec.tables, slot_tables) if spec.tables else None
         self._worker = worker_number(incarnation)
         self._runner = RangeRunner(threads)
         self._deadline_seconds = deadline_seconds

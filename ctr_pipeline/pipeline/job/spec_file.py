@@ -1,7 +1,6 @@
 """A config and its encoded rows as the facts that the members of a job agree on."""
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,19 +8,15 @@ import numpy as np
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import Config, OptimizerConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.spec import (
     PROTOCOL_VERSION,
+    EncodedSplit,
     JobSpec,
-    OptimizerShape,
-    SegmentShape,
-    SplitShape,
-    TableShape,
     UpdateRule,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
-from ctr_pipeline.embeddings.specs import SegmentSpec
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, segment_specs, table_specs
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
@@ -56,23 +51,20 @@ def prepare_spec(
         rows_fingerprint=encoding.fingerprint,
         plan_fingerprint=encoding.plan.fingerprint(),
         seed=config.train.seed,
-        tables=tuple(
-            TableShape(table.name, table.num_ids, _shapes(table.segments or ()))
-            for table in table_specs(config, encoding.plan)
-        ),
+        tables=tuple(table_specs(config, encoding.plan)),
         slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
-        segments=_shapes(segment_specs(config.model, config.train)),
+        segments=segment_specs(config.model, config.train),
         admit_after=config.train.embeddings.admit_after,
         evict_after=config.train.embeddings.evict_after,
         memory_limit_bytes=None if bound is None else bound.num_bytes,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
-        dense_optimizer=_optimizer(config.train.optimizer),
+        dense_optimizer=config.train.optimizer.to_spec(),
         num_partitions=config.runtime.partitions,
         num_parameter_servers=config.runtime.parameter_servers,
         update=_update_rule(config),
         splits=tuple(
-            SplitShape(name, str(folder.resolve()), _num_rows(folder))
+            EncodedSplit(name, str(folder.resolve()), _num_rows(folder))
             for name, folder in encoding.folders.items()
         ),
         batch_size=config.train.batch_size,
@@ -143,19 +135,6 @@ def require_same_partitions(config: Config, run: RunFolder) -> None:
 def _num_rows(folder: Path) -> int:
     with EncodedReader(folder) as reader:
         return reader.meta.num_rows
-
-
-def _shapes(segments: Sequence[SegmentSpec]) -> tuple[SegmentShape, ...]:
-    return tuple(
-        SegmentShape(
-            **{**vars(segment), "optimizer": OptimizerShape(**vars(segment.optimizer))},
-        )
-        for segment in segments
-    )
-
-
-def _optimizer(config: OptimizerConfig) -> OptimizerShape:
-    return OptimizerShape(**config.model_dump())
 
 
 def _update_rule(config: Config) -> UpdateRule:

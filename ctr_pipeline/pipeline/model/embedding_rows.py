@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 from ctr_pipeline.config.models import (
     Config,
     ModelConfig,
-    OptimizerConfig,
-    SegmentConfig,
     TrainConfig,
 )
 from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
-from ctr_pipeline.embeddings.specs import OptimizerSpec, SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
 from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding, own_embeddings
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, TablePlan
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.lookup import SavedRows
 
 
@@ -94,8 +93,8 @@ class NoRows:
 def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
     """The linear weight and the vector of every row whose table has none of its own."""
     return (
-        _segment("linear", 1, train.embeddings.linear),
-        _segment("vector", model.embedding_dim, train.embeddings.vector),
+        train.embeddings.linear.to_spec("linear", 1),
+        train.embeddings.vector.to_spec("vector", model.embedding_dim),
     )
 
 
@@ -125,11 +124,6 @@ def field_dims(config: Config, plan: PreprocessingPlan) -> tuple[int, ...]:
 def row_layout(config: Config, plan: PreprocessingPlan) -> RowLayout:
     """The layout of the rows of a plan's tables."""
     return plan_layout(segment_specs(config.model, config.train), table_specs(config, plan))
-
-
-def optimizer_spec(config: OptimizerConfig) -> OptimizerSpec:
-    """The optimizer as the store takes it."""
-    return OptimizerSpec(**config.model_dump())
 
 
 def build_store(
@@ -208,18 +202,6 @@ def _own_segments(
     embeddings = config.train.embeddings
     dimension = own.dimension_of(config.model.embedding_dim, table.num_ids)
     return (
-        _segment("linear", 1, own.linear_of(embeddings, table.prior_precision)),
-        _segment("vector", dimension, own.vector_of(embeddings.vector)),
-    )
-
-
-def _segment(name: str, dim: int, config: SegmentConfig) -> SegmentSpec:
-    return SegmentSpec(
-        name=name,
-        dim=dim,
-        optimizer=optimizer_spec(config.optimizer),
-        reduction=config.reduction,
-        l2_strength=config.l2.strength,
-        l2_count_power=config.l2.count_power,
-        initial_range=config.initial_range,
+        own.linear_of(embeddings, table.prior_precision).to_spec("linear", 1),
+        own.vector_of(embeddings.vector).to_spec("vector", dimension),
     )

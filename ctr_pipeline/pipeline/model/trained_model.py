@@ -21,7 +21,6 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
     build_store,
     lookup_of,
     memory_limit_of,
-    optimizer_spec,
 )
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember
 from ctr_pipeline.pipeline.resources import thread_shares
@@ -176,7 +175,7 @@ def with_initial_parameters(
         threads=thread_shares(config.runtime).rows,
         memory_limit=memory_limit_of(config, run.path),
     )
-    dense = DenseParameters(compiled.initial_parameters(), optimizer_spec(config.train.optimizer))
+    dense = DenseParameters(compiled.initial_parameters(), config.train.optimizer.to_spec())
     lookup = lookup_of(store, config.model)
     return LocalModel(plan, compiled, store, dense, lookup, 1 + config.model.embedding_dim)
 

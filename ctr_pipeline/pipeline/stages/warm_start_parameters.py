@@ -17,7 +17,6 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
     build_store,
     lookup_of,
     memory_limit_of,
-    optimizer_spec,
 )
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.stages.vocabulary_extension import table_moves
@@ -65,7 +64,7 @@ def load_earlier(
     rows = build_store(
         beginning.plan, None, config=config, threads=threads, memory_limit=memory_limit
     )
-    optimizer = optimizer_spec(config.train.optimizer)
+    optimizer = config.train.optimizer.to_spec()
     dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer)
     if isinstance(found.content, Checkpoint):
         load_parameters(found.content, lookup_of(rows, config.model), dense)
@@ -136,7 +135,7 @@ def build_from_earlier(
     threads = num_threads(config.runtime)
     limit = memory_limit_of(config, folder)
     rows = build_store(plan, counts, config=config, threads=threads, memory_limit=limit)
-    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer_spec(config.train.optimizer))
+    dense = DenseParameters(np.zeros(num_dense, np.float32), config.train.optimizer.to_spec())
     fill_from_earlier(
         rows, dense, plan, beginning, threads=threads, memory_limit=limit, progress=progress
     )

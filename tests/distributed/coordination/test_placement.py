@@ -4,9 +4,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_specs import job_spec, optimizer_shape
+from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 SPEC = job_spec(num_dense=10)
 
@@ -40,7 +41,7 @@ def test_ranges_follow_each_other_and_are_of_near_equal_length(num_dense, num_se
 def test_an_optimizer_with_one_accumulator_for_all_is_not_divided(num_servers):
     spec = replace(
         SPEC,
-        dense_optimizer=optimizer_shape("rowwise_adagrad"),
+        dense_optimizer=OptimizerSpec("rowwise_adagrad", 0.01),
         num_parameter_servers=num_servers,
     )
     ranges = balanced_placement(spec).dense

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from job_specs import job_spec, optimizer_shape
+from job_specs import job_spec
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import resolved_yaml
@@ -45,8 +45,8 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskReport,
 )
 from ctr_pipeline.distributed.coordination.spec import (
+    EncodedSplit,
     JobSpec,
-    SplitShape,
 )
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.settings import plan_epoch
@@ -60,6 +60,7 @@ from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 NUM_PARTITIONS = 4
 
@@ -101,13 +102,13 @@ def prepare_job(
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
     spec = job_spec(
         seed=5,
-        dense_optimizer=optimizer_shape("sgd", 0.1),
+        dense_optimizer=OptimizerSpec("sgd", 0.1),
         num_partitions=NUM_PARTITIONS,
         num_parameter_servers=servers,
         splits=(
-            SplitShape("train", "", num_rows),
-            SplitShape("valid", "", 20_000),
-            SplitShape("test", "", 100),
+            EncodedSplit("train", "", num_rows),
+            EncodedSplit("valid", "", 20_000),
+            EncodedSplit("test", "", 100),
         ),
         batch_size=batch_size,
         epochs=epochs,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.moves import HeatRules
-from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.master.settings import plan_epoch, plan_job, steps_through
 from ctr_pipeline.errors import TrainingError
 
@@ -31,7 +31,7 @@ def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffl
         spec,
         batch_size=batch_size,
         shuffle=shuffle,
-        splits=(SplitShape("train", "", num_rows),),
+        splits=(EncodedSplit("train", "", num_rows),),
     )
     plan = plan_epoch(spec, epoch)
     order = EpochOrder(num_rows, batch_size, spec.seed, epoch, shuffle, 64)
@@ -47,7 +47,7 @@ def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffl
 @settings(max_examples=30, deadline=None)
 @given(num_rows=st.integers(1, 30_000), batch_size=st.integers(1, 200))
 def test_steps_are_counted_with_the_short_batches_of_each_epoch(spec, num_rows, batch_size):
-    spec = replace(spec, batch_size=batch_size, splits=(SplitShape("train", "", num_rows),))
+    spec = replace(spec, batch_size=batch_size, splits=(EncodedSplit("train", "", num_rows),))
     steps = 0
     for epoch in range(3):
         steps += EpochOrder(num_rows, batch_size, spec.seed, epoch, True, 64).num_batches
@@ -111,9 +111,9 @@ def test_auto_is_bounded_by_the_cores(spec, monkeypatch):
 
 def test_nothing_to_train_on_is_told(spec):
     with pytest.raises(TrainingError, match="no training rows"):
-        plan(replace(spec, splits=(SplitShape("valid", "", 10),)))
+        plan(replace(spec, splits=(EncodedSplit("valid", "", 10),)))
     with pytest.raises(TrainingError, match="no training rows"):
-        plan(replace(spec, splits=(SplitShape("train", "", 0),)))
+        plan(replace(spec, splits=(EncodedSplit("train", "", 0),)))
 
 
 @pytest.mark.parametrize(

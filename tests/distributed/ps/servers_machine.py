@@ -21,7 +21,6 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest, SnapshotRequest
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import TableShape
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, chain_files
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.control import decode, encode
@@ -29,6 +28,7 @@ from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.table import TableSpec
 
 NUM_EPOCHS, NUM_TASKS, TASK_BATCHES = 3, 2, 4
 MOST_SERVERS = 3
@@ -409,7 +409,7 @@ def small(spec, folder):
     """A job small enough for many cuts: nine rows in four partitions, five dense values."""
     return replace(
         spec,
-        tables=(TableShape("a", 5), TableShape("b", 4)),
+        tables=(TableSpec("a", 5), TableSpec("b", 4)),
         counts_file="",
         num_dense=5,
         num_partitions=4,

@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotRequest,
     TaskMarks,
 )
-from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import Status
 
@@ -24,7 +24,7 @@ HUGE = 1 << 62
 
 @pytest.fixture
 def caller(make_spec, make_core, make_optimizer):
-    spec = make_spec(splits=(SplitShape("train", "rows", NUM_ROWS),), epochs=3, shuffle=False)
+    spec = make_spec(splits=(EncodedSplit("train", "rows", NUM_ROWS),), epochs=3, shuffle=False)
     found = Caller(make_core(counting(spec, make_optimizer)))
     found.init()
     found.pull(KEYS)

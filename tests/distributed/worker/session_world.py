@@ -13,10 +13,10 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterReply,
     TaskKey,
 )
-from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.worker.session import Session
 
-TRAIN = SplitShape("train", "nowhere", 100)
+TRAIN = EncodedSplit("train", "nowhere", 100)
 
 
 def leased(task=0, attempt=1, *, kind="train", done_mask=0, split="train", **score):

@@ -7,10 +7,8 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
-from ctr_pipeline.distributed.ps.holdings import optimizer_of
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.specs import SegmentSpec, TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
 
 NUM_STEPS = 25
@@ -19,11 +17,8 @@ BATCH = 64
 
 def local_process(spec):
     store = EmbeddingStore(
-        [TableSpec(table.name, table.num_ids) for table in spec.tables],
-        [
-            SegmentSpec(**{**vars(segment), "optimizer": optimizer_of(segment.optimizer)})
-            for segment in spec.segments
-        ],
+        spec.tables,
+        spec.segments,
         seed=spec.seed,
         threads=1,
         admit_after=spec.admit_after,
@@ -60,7 +55,7 @@ def factor_of(step):
 
 
 def train_locally(spec, initial):
-    store, dense = local_process(spec), DenseParameters(initial, optimizer_of(spec.dense_optimizer))
+    store, dense = local_process(spec), DenseParameters(initial, spec.dense_optimizer)
     for step, (ids, num_valid) in enumerate(batches(spec), 1):
         prepared = store.prepare(ids, num_valid)
         store.locate(prepared, create=True)

@@ -26,14 +26,14 @@ from training_problem import (
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.messages import LeasedTask, Member, MemberStats, TaskKey
-from ctr_pipeline.distributed.coordination.spec import SplitShape
+from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
 from ctr_pipeline.distributed.worker.session import Session
 from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.specs import OptimizerSpec
 from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.profile import Stage
 from ctr_pipeline.training.scoring import Scorer
@@ -102,8 +102,8 @@ class World:
     def __init__(self, compiled, rows, config, folder, tasks, *, overlap_pushes):
         self.overlap_pushes = overlap_pushes
         splits = (
-            SplitShape("train", str(rows / "train"), NUM_ROWS),
-            SplitShape("valid", str(rows / "valid"), 500),
+            EncodedSplit("train", str(rows / "train"), NUM_ROWS),
+            EncodedSplit("valid", str(rows / "valid"), 500),
         )
         self.spec = job_spec(
             splits=splits,
@@ -415,7 +415,7 @@ def test_rows_of_another_run_are_refused(make_world, rows, tmp_path):
     (tmp_path / "other" / "meta.json").write_text(
         (tmp_path / "other" / "meta.json").read_text().replace('"test"', '"another"')
     )
-    splits = (SplitShape("train", str(tmp_path / "other"), NUM_ROWS),)
+    splits = (EncodedSplit("train", str(tmp_path / "other"), NUM_ROWS),)
     world.master.spec = job_spec(
         splits=splits, batch_size=BATCH_SIZE, rows_fingerprint=ROWS_FINGERPRINT
     )
