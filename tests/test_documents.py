@@ -208,7 +208,8 @@ def test_yaml_is_a_valid_config_or_part_of_one(block):
     content = yaml.safe_load(block.text)
     if "table" not in content:
         content = {**ROWS, **content}
-    config_from_mapping(content, check_model=check_model)
+    loaded = config_from_mapping(content, check_model=check_model)
+    assert loaded.config.data.train
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -219,7 +220,8 @@ def test_yaml_in_the_text_is_a_valid_part_of_a_config(paper):
         content = yaml.safe_load(code)
         if "data" in content:
             content["data"].setdefault("train", "rows.csv")
-        config_from_mapping({**ROWS, **content}, check_model=check_model)
+        loaded = config_from_mapping({**ROWS, **content}, check_model=check_model)
+        assert set(content) <= loaded.config.model_fields_set, code
 
 
 def test_the_page_of_models_has_all_models_and_their_keys():

@@ -7,7 +7,12 @@ from ctr_pipeline.errors import RunFolderError
 
 
 def test_a_new_file_may_be_written(tmp_path):
-    require_output(tmp_path / "page.html", overwrite=False, reads=[str(tmp_path / "absent.csv")])
+    page = tmp_path / "page.html"
+    require_output(page, overwrite=False, reads=[str(tmp_path / "absent.csv")])
+    assert not page.exists()
+    page.write_text("")
+    with pytest.raises(RunFolderError, match=r"page\.html"):
+        require_output(page, overwrite=False, reads=[])
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

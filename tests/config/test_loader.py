@@ -404,7 +404,14 @@ class TestModelCheck:
 
     def test_key_at_its_default_is_not_used(self):
         mapping = {"data": {"train": "a"}, "model": {"cross_layers": 2}}
-        config_from_mapping(mapping, check_model=self.check)
+        used = []
+
+        def check(model: ModelConfig):
+            used.append(model.model_fields_set & {"cross_layers"})
+            return self.check(model)
+
+        assert config_from_mapping(mapping, check_model=check).config.model.cross_layers == 2
+        assert used == [set()]
 
 
 def test_resolved_yaml_holds_every_key_of_the_models():

@@ -114,8 +114,15 @@ def test_a_key_inside_another_is_refused():
 
 
 def test_parts_of_a_default_can_be_searched_beside_what_is_given():
-    load({"train.embeddings.vector.l2.strength": {"low": 1, "high": 1e5, "log": True}})
-    load({"train.early_stopping.patience": {"low": 1, "high": 3}}, train={"early_stopping": None})
+    strength, patience = "train.embeddings.vector.l2.strength", "train.early_stopping.patience"
+    beside_a_default = load({strength: {"low": 1, "high": 1e5, "log": True}})
+    beside_null = load({patience: {"low": 1, "high": 3}}, train={"early_stopping": None})
+    for loaded, name in ((beside_a_default, strength), (beside_null, patience)):
+        changed = config_from_mapping(values_with(loaded.resolved_yaml(), {name: 2})).config
+        value = changed
+        for part in name.split("."):
+            value = value[part] if isinstance(value, dict) else getattr(value, part)
+        assert value == 2
 
 
 def test_values_are_put_into_the_config():

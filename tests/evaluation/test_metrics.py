@@ -55,9 +55,17 @@ def test_metrics_are_json_without_nan(label_dtype):
 
 def test_huge_logits_and_constant_logits_stay_finite():
     labels = np.array([0, 1, 0, 1])
-    for logits in ([3e38, -3e38, 1, 2], [0, 0, 0, 0], [-800, -800, -800, -800]):
+    # A wrong logit costs its size, a right one of such a size nothing.
+    softplus = np.log1p(np.exp([1, -2]))
+    for logits, auc, logloss in (
+        ([3e38, -3e38, 1, 2], 0.25, (3e38 + 3e38 + softplus.sum()) / 4),
+        ([0, 0, 0, 0], 0.5, np.log(2)),
+        ([-800, -800, -800, -800], 0.5, 400),
+    ):
         result = evaluate_predictions(labels, np.array(logits, dtype=np.float32))
         json.dumps(result.model_dump(), allow_nan=False)
+        assert result.auc == auc
+        assert result.logloss == pytest.approx(logloss, rel=1e-6)
 
 
 def test_one_class_and_nan_are_refused():

@@ -19,12 +19,9 @@ def run(tmp_path, monkeypatch):
     return RunFolder(tmp_path)
 
 
-def test_the_same_number_goes_on(run):
-    require_same_partitions(asks_for(128), run)
-
-
 @pytest.mark.parametrize("asked", [64, 256])
-def test_another_number_is_refused_with_both_and_the_way_back(run, asked):
+def test_another_number_alone_is_refused_with_both_and_the_way_back(run, asked):
+    require_same_partitions(asks_for(128), run)
     with pytest.raises(RunFolderError) as caught:
         require_same_partitions(asks_for(asked), run)
     assert caught.value.place == str(run.path)

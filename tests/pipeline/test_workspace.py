@@ -171,7 +171,7 @@ def test_folder_that_cannot_be_made_is_explained(tmp_path):
 
 def test_empty_folder_is_fine(tmp_path):
     with RunFolder(tmp_path).locked():
-        pass
+        assert (tmp_path / RUN_LOCK).exists()
 
 
 def test_kept_config_is_the_resolved_one_from_the_root(run, tmp_path, monkeypatch):
@@ -252,7 +252,12 @@ def test_other_config_is_refused_and_every_key_named(used):
     ],
 )
 def test_keys_that_no_trained_model_depends_on_may_change(used, override):
+    before = used.config.read_bytes()
     claim(used, override, resume=True)
+    # What stands there is kept until the run that goes on writes its own.
+    assert used.config.read_bytes() == before
+    with pytest.raises(RunFolderError, match="holds the results of an earlier run"):
+        claim(used, override)
 
 
 @pytest.mark.parametrize(
@@ -289,8 +294,11 @@ def test_discarding_results_keeps_data_and_statistics(used):
 
 def test_folder_without_results_takes_any_config(run):
     with run.locked():
-        claim(run)
+        run.keep_config(loaded())
         claim(run, "train.seed=5")
+        run.metrics.write_text("{}")
+        with pytest.raises(RunFolderError, match="holds results of another config"):
+            claim(run, "train.seed=5")
 
 
 def test_unreadable_config_beside_results_is_refused(used):

@@ -107,7 +107,8 @@ def test_error_inside_leaves_no_signal_behind():
 def test_nothing_to_raise_without_a_signal():
     interruption.raise_if_requested()
     with interruption.handle_signals(), interruption.deferred():
-        pass
+        interruption.raise_if_requested()
+        assert not interruption.requested()
 
 
 def test_other_threads_handle_no_signals():

@@ -229,8 +229,12 @@ def test_a_fault_of_a_shared_run_strikes_in_its_window(run):
     training(run)
     chaos = Disturbance(run, random.Random(0))
     chaos.window = (0.1, 0.2)
+    waited, wait_for = [], run.wait_for
+    run.wait_for = lambda what, *rest: (waited.append(what), wait_for(what, *rest))
     # It would like the end of the job.
     chaos.wait_for_moment(0.99, 1.0)
+    assert waited[1:] == ["running steps"]
+    assert 10 <= int(waited[0].removesuffix("% of the job")) <= 20
 
 
 def test_results_of_earlier_runs_are_taken_in_if_they_are_of_the_same_size(tmp_path):

@@ -1,6 +1,7 @@
 """What a worker does when servers are away, slow, restored, or of another mind."""
 
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -353,8 +354,12 @@ def test_a_server_that_is_not_there_yet_is_waited_for(start, access):
 
 
 def test_a_client_without_a_route_is_told_so(make_spec, access):
-    client = PsClient(make_spec(), access, deadline_seconds=0.0)
-    client.close()
+    spec = make_spec()
+    with closing(PsClient(spec, access, deadline_seconds=0.0)) as client:
+        ids = np.zeros((1, len(spec.tables)), np.int32)
+        pull = client.start_pull(client.prepare(ids, 1), create=True, batch=batch(0))
+        with pytest.raises(PeerUnavailable, match="has not started yet"):
+            pull.wait()
 
 
 def test_another_workers_attempt_is_told(start, access):
