@@ -128,7 +128,7 @@ def collect_statistics_with(
     fingerprint = fingerprint_of(plan, data_fingerprint, compared)
     known = _load_if_current(folder, fingerprint, progress)
     if known is not None:
-        progress.log("Statistics of the same rows and plan are there already")
+        progress.log("Using the existing statistics of the same rows and plan")
         return known
     with _staging(folder) as staging, FileSyncs() as syncs:
         with open_engine(staging / "spill") as engine:

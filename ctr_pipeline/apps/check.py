@@ -91,7 +91,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     """
     config = loaded.config
     refuse_huge_layers(loaded)
-    progress.log("Looking at the head of the data")
+    progress.log("Reading the first rows")
     preview = preview_features(loaded)
     features, plan, exact = preview.features, preview.plan, False
     num_inputs = len(plan.fields) * config.model.embedding_dim + len(plan.numbers)

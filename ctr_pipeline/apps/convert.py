@@ -142,7 +142,7 @@ def convert_rows(
     require_output(output, overwrite=overwrite, reads=[rows], makes_folder=True)
     _check_compression(target)
     data = DataConfig(train=rows, columns=_names(columns), delimiter=_delimiter(delimiter))
-    progress.log(f"Looking at {rows}")
+    progress.log(f"Examining {rows}")
     source = inspect_paths(data, {"input": rows}, {"input": "INPUT"})
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)

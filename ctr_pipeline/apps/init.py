@@ -92,7 +92,7 @@ def init_config(
     require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
     # The data's name says more than `config`, which most outputs are called.
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "model"
-    progress.log("Looking at the head of the data")
+    progress.log("Reading the first rows")
     with named_by_options():
         source = inspect_paths(table_config(data, label, columns), {"train": data}, _NAMED_BY)
         if label is None:

@@ -40,7 +40,7 @@ def init(
 
     ctrpipe init train.txt --columns label,I1..I13,C1..C26 --output criteo.yaml
     """
-    session.progress.log(f"Looking at {data}")
+    session.progress.log(f"Examining {data}")
     from ctr_pipeline.apps.init import init_config
     from ctr_pipeline.cli.tables import init_payload, print_init
 

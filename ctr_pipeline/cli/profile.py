@@ -41,7 +41,7 @@ def profile(
 
     ctrpipe profile 'data/day-*.parquet' --json
     """
-    session.progress.log(f"Looking at {data}")
+    session.progress.log(f"Examining {data}")
     from ctr_pipeline.apps.tables import profile_table
     from ctr_pipeline.cli.table_views import print_profile
 

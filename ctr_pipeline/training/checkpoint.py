@@ -128,7 +128,7 @@ class CheckpointFolder:
             try:
                 return self.load(step)
             except CheckpointError as error:
-                log(f"Checkpoint passed over: {error}")
+                log(f"Skipping a checkpoint: {error}")
                 newest = newest or error
         if newest is not None:
             raise CheckpointError(

@@ -99,6 +99,6 @@ def test_damaged_checkpoint_is_passed_over(run, capfd, damaged):
         ["evaluate", "c.yaml"],
         ["predict", "c.yaml", "--data", "rows.csv", "-o", "p.csv", "--overwrite"],
     ):
-        assert "Checkpoint passed over: " in said_by(capfd, *command)
+        assert "Skipping a checkpoint: " in said_by(capfd, *command)
     shutil.rmtree(later)
     assert contents(run) == before

@@ -172,6 +172,6 @@ def test_the_last_whole_cut_of_an_epoch_is_found_and_damaged_ones_are_told(tmp_p
     cuts = find_cuts(folder, progress)
     assert [cut.facts.cut for cut in cuts] == [3, 2, 1]
     assert len(progress.messages) == 3
-    assert all(said.startswith("Checkpoint passed over: ") for said in progress.messages)
+    assert all(said.startswith("Skipping a checkpoint: ") for said in progress.messages)
     found = [last_of_epoch(cuts, epoch) for epoch in range(3)]
     assert [cut and cut.facts.cut for cut in found] == [2, 3, None]

@@ -48,7 +48,7 @@ def test_a_master_that_answers_is_joined_at_once(tmp_path, said):
 
 def test_a_finished_job_wants_nothing(tmp_path, said):
     assert not await_with(tmp_path, Sighting("finished", answering=False, announced=True))
-    assert said() == [f"The job in {tmp_path} is finished: nothing is left to be done"]
+    assert said() == [f"The job in {tmp_path} is finished"]
 
 
 def test_a_master_that_takes_its_leave_is_not_joined_either(tmp_path):
@@ -79,7 +79,7 @@ def test_a_master_that_was_there_is_waited_for(tmp_path, said):
     clock = Clock()
     assert await_with(tmp_path, *[AWAY] * 500, THERE, wait_seconds=5, clock=clock)
     assert clock.now == 100 + 250
-    assert said()[0] == "The master does not answer; it may be on its way back: waiting"
+    assert said()[0] == "The master does not answer; waiting, as it may be restarting"
 
 
 def test_a_job_that_ends_meanwhile_ends_the_waiting(tmp_path):

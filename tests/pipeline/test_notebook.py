@@ -270,7 +270,7 @@ def test_checkpoint_passed_over_is_a_warning(trained, csv, tmp_path):
     later = newest.with_name("step-000000999999")
     shutil.copytree(newest, later)
     (later / "dense.bin").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"passed over: .*'dense\.bin' is missing or cut short"):
+    with pytest.warns(UserWarning, match=r"Skipping a checkpoint: .*'dense\.bin' is missing"):
         run = ctr_pipeline.load(tmp_path / "copy")
     rows = csv[1].head(5)
     assert run.predict(rows).equals(trained.predict(rows))

@@ -134,7 +134,7 @@ def test_damage_is_detected_and_the_previous_one_used(folder, damage, message):
     said = []
     assert folder.load_newest(said.append).step == 1
     (line,) = said
-    assert line.startswith("Checkpoint passed over: ")
+    assert line.startswith("Skipping a checkpoint: ")
     assert "step-000000000002" in line
 
 

@@ -254,7 +254,7 @@ def run_search(
     while len(records) < tune.trials:
         proposal = propose(tune, records, start)
         if proposal is None:
-            progress.log("The search ends early: all values that come up have been tried")
+            progress.log("The search ends early: all proposed values have been tried")
             break
         number = len(records)
         place = f"{number + 1} of {tune.trials}"

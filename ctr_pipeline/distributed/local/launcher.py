@@ -272,7 +272,7 @@ class LocalLauncher:
             action()
         except Exception:
             # The thread must live on: every member dies with it.
-            _LOGGER.exception("the launcher stumbled")
+            _LOGGER.exception("the launcher continues after an error")
 
     def _let_go(self) -> None:
         for process in self._processes.values():

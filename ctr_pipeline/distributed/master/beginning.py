@@ -143,7 +143,7 @@ def begin_job(
     folder.require_there()
     sound, reasons = folder.sound()
     for reason in reasons:
-        _LOGGER.warning("passed over: %s", reason)
+        _LOGGER.warning("skipping a checkpoint: %s", reason)
     for manifest in sound:
         require_same_job(manifest, spec)
     if sound:

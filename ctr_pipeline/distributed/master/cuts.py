@@ -238,7 +238,7 @@ class CutKeeper:
         try:
             damages = self._folder.keep_only(cuts)
         except (OSError, StorageError) as error:
-            _LOGGER.warning("old checkpoints are not deleted: %s", error)
+            _LOGGER.warning("old checkpoints cannot be deleted: %s", error)
             return ()
         return tuple(CutDamaged(cut, reason) for cut, reason in damages.items())
 

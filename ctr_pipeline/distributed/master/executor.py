@@ -446,7 +446,7 @@ class JobExecutor:
             case Fail(reason, traceback):
                 self._announce(f"the job failed: {reason}", "members leave", None)
                 if traceback:
-                    _LOGGER.error("what the member wrote last:\n%s", traceback)
+                    _LOGGER.error("last output of the member:\n%s", traceback)
             case End(phase):
                 self._ended = phase
                 self._over.set()
@@ -459,7 +459,7 @@ class JobExecutor:
         try:
             call()
         except LedgerUnavailableError as error:
-            _LOGGER.warning("the ledger cannot be written, so nobody is answered: %s", error)
+            _LOGGER.warning("the ledger cannot be written, so calls are not answered: %s", error)
         else:
             return
         since = self._clock()

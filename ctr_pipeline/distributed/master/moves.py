@@ -120,7 +120,7 @@ class Mover:
         except CallAbandonedError:
             return held_seconds
         except (PeerUnavailable, ServerRefusedError) as error:
-            _LOGGER.warning("not all parameter servers were told of a move: %s", error)
+            _LOGGER.warning("some parameter servers do not know of a move yet: %s", error)
         for server in (planned.target,) if leaves else (planned.source, planned.target):
             # A cut or another move would do it too, if this does not.
             try:
@@ -130,7 +130,7 @@ class Mover:
             except CallAbandonedError:
                 return held_seconds
             except (PeerUnavailable, ServerRefusedError) as error:
-                _LOGGER.info("parameter server %d has rows of a move left: %s", server, error)
+                _LOGGER.info("parameter server %d still holds rows of a move: %s", server, error)
         return held_seconds
 
     def _ask(

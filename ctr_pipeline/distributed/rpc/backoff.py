@@ -57,13 +57,13 @@ class MasterAbsence:
         """It did not answer: seconds until it is asked again."""
         if self._since is None:
             self._since = self._clock()
-            _LOGGER.warning("The master is away, %s: %s", self._meanwhile, reason)
+            _LOGGER.warning("The master does not answer, %s: %s", self._meanwhile, reason)
         return next(self._pauses)
 
     def end(self) -> None:
         """It has answered."""
         if self._since is not None:
-            _LOGGER.info("The master is back after %.1f s", self._clock() - self._since)
+            _LOGGER.info("The master answers again after %.1f s", self._clock() - self._since)
             self._since = None
             self._pauses = self._new_pauses()
 

@@ -250,7 +250,7 @@ class WorkerLoop:
                     _LOGGER.info("%s", line)
             self._session.raise_refusal()
             if not self._session.flush(_FLUSH_SECONDS):
-                _LOGGER.warning("The master did not hear of the last progress")
+                _LOGGER.warning("The last progress could not be reported to the master")
         finally:
             for reader in self._readers.values():
                 reader.close()
@@ -534,7 +534,7 @@ class WorkerLoop:
                 return operation()
             except PeerUnavailable as error:
                 if pauses is None:
-                    _LOGGER.warning("A parameter server is away: %s", error)
+                    _LOGGER.warning("A parameter server does not answer: %s", error)
                     pauses = delays(0.05, 2.0, 1.0, threading.get_ident())
             self._session.ask_again()
             self._sleep(next(pauses))
@@ -551,7 +551,7 @@ class WorkerLoop:
             self._settle()
         self._session.fail(task, render_traceback(error))
         if not self._session.flush(_FLUSH_SECONDS):
-            _LOGGER.warning("The master did not hear of the failure")
+            _LOGGER.warning("The failure could not be reported to the master")
         raise error
 
     def _lap(self) -> float:

@@ -106,7 +106,7 @@ def run_worker(
     except CtrPipelineError as error:
         if error.__cause__ is not None:
             # Where in the user's own file it went wrong.
-            _LOGGER.error("The model cannot be made", exc_info=error)
+            _LOGGER.error("The model cannot be built", exc_info=error)
         raise
     figures = _Figures()
 

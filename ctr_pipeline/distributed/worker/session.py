@@ -504,7 +504,7 @@ class Session:
         if route.generation > before.generation:
             if self._route.generation:
                 _LOGGER.warning(
-                    "Rolled back: generation %d after %d; leases are void",
+                    "Rolled back: generation %d replaces %d; leases are void",
                     route.generation,
                     self._route.generation,
                 )

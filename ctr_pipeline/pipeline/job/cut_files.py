@@ -30,7 +30,7 @@ def find_cuts(folder: CheckpointsFolder, progress: Progress) -> list[CutManifest
     """Cuts whose bytes are all as they were written, newest first; says why others are not."""
     found, damages = folder.sound(read=True)
     for damage in damages:
-        progress.log(f"Checkpoint passed over: {damage}")
+        progress.log(f"Skipping a checkpoint: {damage}")
     return found
 
 

@@ -89,7 +89,7 @@ def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
         except CheckpointError as error:
             # Training deletes old ones meanwhile, and that is no damage.
             if (folder.path / cut_file_name(number)).exists():
-                progress.log(f"Checkpoint passed over: number {number}: {error}")
+                progress.log(f"Skipping a checkpoint: number {number}: {error}")
             continue
         facts = manifest.facts
         state = TrainingState(

@@ -132,7 +132,7 @@ def await_job(
         if waited == 0 or clock() - said_at >= _SAY_EVERY_SECONDS:
             said_at = clock()
             if was_there:
-                _LOGGER.info("The master does not answer; it may be on its way back: waiting")
+                _LOGGER.info("The master does not answer; waiting, as it may be restarting")
             else:
                 left = wait_seconds - waited
                 _LOGGER.info("No master has announced itself yet: waiting for %.0f s more", left)
@@ -146,7 +146,7 @@ def _may_leave(job: Job, state: str) -> bool:
         RunFolderError: It ended otherwise.
     """
     if state == "finished":
-        _LOGGER.info("The job in %s is finished: nothing is left to be done", job.run_folder)
+        _LOGGER.info("The job in %s is finished", job.run_folder)
         return False
     how = "was stopped" if state == "stopped" else "has failed"
     raise RunFolderError(

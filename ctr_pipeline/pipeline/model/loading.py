@@ -89,7 +89,7 @@ def _open_all(
     configs = member_configs(loaded.config)
     folders = [run.member(number) for number in range(len(configs))] or [run]
     if not loaded.config.train.refit and any(one.refit.checkpoints.exists() for one in folders):
-        progress.log("train.refit is false: the model before it was trained with validation rows")
+        progress.log("train.refit is false: using the model that has not seen the validation rows")
     if not configs:
         return _open(loaded, run, run, progress, read).trained()
     opened = [

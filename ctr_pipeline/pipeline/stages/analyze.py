@@ -228,7 +228,7 @@ def _log_times(ingested: IngestedRows, progress: Progress) -> None:
         if rows.times is not None
     ]
     if ranges:
-        progress.log(f"Divided by time: {', '.join(ranges)}")
+        progress.log(f"Split by time: {', '.join(ranges)}")
 
 
 def _compare_times(

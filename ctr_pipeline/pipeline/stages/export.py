@@ -82,7 +82,7 @@ def run_export(
                 slots=model.compiled.slots,
             )
         with times.stage("parity"):
-            progress.log("Proving that it scores as the trainer does")
+            progress.log("Proving that it scores like the trainer")
             hard = edge_rows(
                 signature,
                 ordinary=ordinary,

@@ -111,7 +111,7 @@ def add_drift(
     others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
     if statistics.drift or not others:
         return statistics
-    progress.log("The other splits are compared with the training rows here")
+    progress.log("Comparing the other splits with the training rows on this machine")
     with tempfile.TemporaryDirectory(prefix=".drift-", dir=folder) as name:
         counted = collect_statistics(
             plan_profile(plan),

@@ -48,7 +48,7 @@ def test_an_absence_is_told_once_and_begins_anew_after_the_master_was_back(caplo
     assert pauses[0] <= 0.1
     assert 0.5 <= pauses[-1] <= 1.0
     assert [record.getMessage() for record in caplog.records] == [
-        "The master is away, training goes on: refused",
-        "The master is back after 2.5 s",
-        "The master is away, training goes on: refused",
+        "The master does not answer, training goes on: refused",
+        "The master answers again after 2.5 s",
+        "The master does not answer, training goes on: refused",
     ]

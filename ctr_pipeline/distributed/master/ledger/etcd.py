@@ -427,7 +427,7 @@ class EtcdLedger:
             try:
                 self._gateway.compact(self._compact_to)
             except LedgerError as error:
-                _LOGGER.warning("etcd keeps what was overwritten: %s", error)
+                _LOGGER.warning("etcd cannot delete overwritten records: %s", error)
         self._compact_to = revision
 
     def _refuse_if_over(self, *, closing: bool = False) -> None:
