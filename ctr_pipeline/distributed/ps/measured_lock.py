@@ -2,18 +2,23 @@
 
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 
 class MeasuredLock:
     """A lock for `with`, which notes for how long it was held.
 
+    Args:
+        clock: Seconds, monotonic.
+
     Attributes:
         longest_seconds: At most, at a time.
         held_seconds: In all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self.longest_seconds = 0.0
         self.held_seconds = 0.0
         self._lock = threading.Lock()
@@ -26,7 +31,7 @@ class MeasuredLock:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._since = time.perf_counter()
+        self._since = self._clock()
 
     def __exit__(
         self,
@@ -34,7 +39,7 @@ class MeasuredLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        seconds = time.perf_counter() - self._since
+        seconds = self._clock() - self._since
         self.longest_seconds = max(self.longest_seconds, seconds)
         self.held_seconds += seconds
         self._lock.release()

@@ -17,7 +17,6 @@ from ctr_pipeline.machine import is_refused_thread
 T = TypeVar("T")
 
 _OPTIONS = (
-    *wire.CONNECTION_OPTIONS,
     # Reconnect at once and often: a restarted member is back within a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # This one also bounds an attempt to connect, handshake included: on a machine where hundreds of
@@ -105,18 +104,28 @@ class RpcClient:
         service: Its name.
         address: `host:port`.
         access: Secrets of the job.
+        protocol: Version that the caller says it speaks.
+        max_answer_bytes: A longer answer is refused.
 
     Raises:
         CtrPipelineError: The address is not of this machine alone, and the job has no TLS.
     """
 
-    def __init__(self, service: str, address: str, access: Access) -> None:
+    def __init__(
+        self,
+        service: str,
+        address: str,
+        access: Access,
+        *,
+        protocol: int = PROTOCOL_VERSION,
+        max_answer_bytes: int = wire.MAX_MESSAGE_BYTES,
+    ) -> None:
         self.address = address
         self._service = service
-        self._channel = _open_channel(address, access, SERVING_ROLES[service])
+        self._channel = _open_channel(address, access, SERVING_ROLES[service], max_answer_bytes)
         self._metadata = (
             (wire.TOKEN_KEY, access.token),
-            (wire.PROTOCOL_KEY, str(PROTOCOL_VERSION)),
+            (wire.PROTOCOL_KEY, str(protocol)),
         )
 
     def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
@@ -199,15 +208,18 @@ class RpcClient:
         return self._channel.unary_unary(wire.method_path(self._service, method))
 
 
-def _open_channel(address: str, access: Access, server: Role) -> grpc.Channel:
+def _open_channel(
+    address: str, access: Access, server: Role, max_answer_bytes: int
+) -> grpc.Channel:
     access.require_protected(address)
+    options = (*wire.connection_options(max_answer_bytes), *_OPTIONS)
     files = access.tls
     if files is None:
-        return grpc.insecure_channel(address, options=_OPTIONS)
+        return grpc.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(files.authority, files.key, files.certificate)
     # A member is known by the job that signed it and by its role: its host may be any.
-    options = (*_OPTIONS, ("grpc.ssl_target_name_override", role_name(server)))
-    return grpc.secure_channel(address, credentials, options=options)
+    expected = ("grpc.ssl_target_name_override", role_name(server))
+    return grpc.secure_channel(address, credentials, options=(*options, expected))
 
 
 def _decode(reply: type[T], data: bytes, address: str) -> T:

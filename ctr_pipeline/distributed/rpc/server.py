@@ -113,6 +113,7 @@ class RpcServer:
         num_threads: Calls that are handled at once; others wait, but for those that are to be
             answered later.
         most_calls: Calls that run or wait for a thread; further ones are refused as busy.
+        max_request_bytes: A longer request is refused.
         clock: Seconds, monotonic.
     """
 
@@ -125,6 +126,7 @@ class RpcServer:
         access: Access,
         num_threads: int = 128,
         most_calls: int = _MOST_CALLS,
+        max_request_bytes: int = wire.MAX_MESSAGE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
@@ -140,7 +142,7 @@ class RpcServer:
                 # With shared ports a second server would take half of the calls of the first.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", _MOST_CALLS_A_CONNECTION),
-                *wire.CONNECTION_OPTIONS,
+                *wire.connection_options(max_request_bytes),
             ),
             maximum_concurrent_rpcs=most_calls,
         )

@@ -7,8 +7,7 @@ REFUSAL_KEY = "ctrpipe-refusal"
 
 MAX_MESSAGE_BYTES = 256 << 20
 
-CONNECTION_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+_CONNECTION_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A peer that is stopped, or whose host vanished, sends nothing: pings notice it in about 3 s.
     ("grpc.keepalive_time_ms", 1000),
@@ -21,6 +20,11 @@ CONNECTION_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
 )
+
+
+def connection_options(max_received_bytes: int) -> tuple[tuple[str, int], ...]:
+    """Options of gRPC for either end of a connection."""
+    return (("grpc.max_receive_message_length", max_received_bytes), *_CONNECTION_OPTIONS)
 
 
 def method_path(service: str, method: str) -> str:

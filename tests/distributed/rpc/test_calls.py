@@ -17,7 +17,6 @@ import grpc
 import pytest
 
 from ctr_pipeline.distributed.coordination.messages import Empty
-from ctr_pipeline.distributed.rpc import client as client_module
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.certificates import ROLES, SERVING_ROLES
@@ -96,8 +95,8 @@ def known_service(monkeypatch):
 class Pair:
     """A served `Service` and a client of it."""
 
-    def __init__(self, access, **options):
-        self.access = access
+    def __init__(self, access, *, max_answer_bytes=wire.MAX_MESSAGE_BYTES, **options):
+        self.access, self.max_answer_bytes = access, max_answer_bytes
         self.service = Service()
         self.server = RpcServer(
             "Test",
@@ -110,8 +109,9 @@ class Pair:
         self.clients = []
         self.client = self.connect(access)
 
-    def connect(self, access):
-        self.clients.append(RpcClient("Test", self.address, access))
+    def connect(self, access, **options):
+        options = {"max_answer_bytes": self.max_answer_bytes, **options}
+        self.clients.append(RpcClient("Test", self.address, access, **options))
         return self.clients[-1]
 
     def close(self):
@@ -434,15 +434,9 @@ class TestRefusals:
             open_pair.client.call("Double", Ask(1), Ask, deadline_seconds=5)
         assert caught.value.code == "malformed"
 
-    @pytest.mark.parametrize("direction", ["request", "answer"])
-    def test_a_message_beyond_the_limit(self, tmp_path, monkeypatch, direction):
-        small = (("grpc.max_receive_message_length", 1000), ("grpc.max_send_message_length", -1))
-        target = "ctr_pipeline.distributed.rpc.wire.CONNECTION_OPTIONS"
-        if direction == "request":
-            monkeypatch.setattr(target, small)
-        else:
-            monkeypatch.setattr(client_module, "_OPTIONS", small)
-        pair = Pair(Access.create(tmp_path, False))
+    @pytest.mark.parametrize("limit", ["max_request_bytes", "max_answer_bytes"])
+    def test_a_message_beyond_the_limit(self, tmp_path, limit):
+        pair = Pair(Access.create(tmp_path, False), **{limit: 1000})
         try:
             with pytest.raises(CallRefused) as caught:
                 pair.client.call_bytes("Reverse", bytes(2000), deadline_seconds=5)
@@ -485,10 +479,10 @@ class TestStrangers:
         finally:
             pair.close()
 
-    def test_another_version_names_both(self, open_pair, monkeypatch, caplog):
-        monkeypatch.setattr(client_module, "PROTOCOL_VERSION", 99)
+    def test_another_version_names_both(self, open_pair, caplog):
+        stranger = open_pair.connect(open_pair.access, protocol=99)
         with pytest.raises(CallRefused, match="protocol 1 and the caller protocol 99") as caught:
-            open_pair.connect(open_pair.access).call("Double", Ask(1), Answer, deadline_seconds=5)
+            stranger.call("Double", Ask(1), Answer, deadline_seconds=5)
         assert caught.value.code == "version"
         assert "same version of ctrpipe" in str(caught.value)
         assert open_pair.service.calls == 0
