@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -126,12 +127,12 @@ def num_probes(column, key):
 def test_values_made_to_collide_do_so_for_one_key_alone(kind):
     # All want the first slot of any table of up to 65,536, if the key is 0.
     words = (unmix(n << 16) for n in range(1, 1 << 20))
-    raw = [word.to_bytes(8, "little") for word in words if word]
+    raw = (word.to_bytes(8, "little") for word in words if word)
     if kind == pa.string():
-        raw = [text for text in raw if text.isascii()][:1500]
-        column = pa.array([text.decode() for text in raw])
+        texts = filter(bytes.isascii, raw)
+        column = pa.array([text.decode() for text in islice(texts, 1500)])
     else:
-        column = pa.array(np.frombuffer(b"".join(raw[:1500]), np.float64))
+        column = pa.array(np.frombuffer(b"".join(islice(raw, 1500)), np.float64))
     assert len(column) == 1500
     assert num_probes(column, np.uint64(0)) == 1499 * 1500 // 2
     for key in (0x9E3779B97F4A7C15, 0x0123456789ABCDEF, 1):
