@@ -18,16 +18,15 @@ import math
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from operator import not_
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType, is_none
+from ctr_pipeline.features import ColumnType
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class Moments(_Frozen):
     minimum: float | None
     maximum: float | None
     skew: float | None
-    weight: float | None = Field(default=None, exclude_if=is_none)
+    weight: float | None = None
 
 
 class LabelInformation(_Frozen):
@@ -188,8 +187,8 @@ class ColumnStatistics(_Frozen):
     top_values: tuple[ValueCount, ...] = ()
     histogram: tuple[HistogramBin, ...] = ()
     label_information: LabelInformation | None = None
-    lengths: LengthStatistics | None = Field(default=None, exclude_if=is_none)
-    vector_length: int | None = Field(default=None, exclude_if=is_none)
+    lengths: LengthStatistics | None = None
+    vector_length: int | None = None
 
     def with_short_values(self) -> "ColumnStatistics":
         """The same with no more of each value than people want to see."""
@@ -347,7 +346,7 @@ class VocabularyStatistics(_Frozen):
     size: int
     num_excluded_values: int
     num_excluded_rows: int
-    columns: tuple[str, ...] | None = Field(default=None, exclude_if=is_none)
+    columns: tuple[str, ...] | None = None
 
 
 class ValueWeights(_Frozen):
@@ -401,10 +400,10 @@ class Statistics(_Frozen):
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     vocabularies: dict[str, VocabularyStatistics] = {}
     value_tables: dict[str, VocabularyStatistics] = {}
-    value_weights: dict[str, ValueWeights] | None = Field(default=None, exclude_if=is_none)
+    value_weights: dict[str, ValueWeights] | None = None
     drift: dict[str, RowsDrift] = {}
     notes: tuple[str, ...] = ()
-    sensitive: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    sensitive: tuple[str, ...] = ()
 
     @property
     def base_rate(self) -> float:
@@ -463,7 +462,7 @@ def save_statistics(path: Path, statistics: Statistics) -> None:
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    values = statistics.model_dump(mode="json", exclude=_absent(statistics))
+    values = statistics.model_dump(mode="json")
     content = values | {"crc32": _crc32_of(statistics)}
     # Not json.dumps, which indents in Python: a tenth of a second a hundred columns.
     text = to_json(content, indent=2, inf_nan_mode="constants").decode("utf-8")
@@ -506,10 +505,5 @@ def load_statistics(path: Path) -> Statistics:
 
 def _crc32_of(statistics: Statistics) -> int:
     """CRC-32 of the values, whatever the layout of the file."""
-    content = statistics.model_dump_json(exclude=_absent(statistics))
+    content = statistics.model_dump_json()
     return zlib.crc32(content.encode("utf-8"))
-
-
-def _absent(statistics: Statistics) -> set[str]:
-    """What is not written where it is not there, so that files without it stay what they were."""
-    return {"weighted_label_rate"} if statistics.weighted_label_rate is None else set()

@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ctr_pipeline.config.explanations import nearest
+from ctr_pipeline.config.key_facts import default_at
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
-from ctr_pipeline.config.models import ALL_COLUMNS, RuntimeConfig, SplitConfig, WorkersConfig
+from ctr_pipeline.config.models import ALL_COLUMNS, Config
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS, cross_name
 
@@ -155,14 +156,10 @@ def _check_label_values(values: dict[str, Any], source: Source) -> None:
 
 def _check_splits(values: dict[str, Any], source: Source) -> None:
     for key in ("valid", "test"):
-        # The default share does not count as said: a resolved config spells it out.
-        default = SplitConfig.model_fields[key].default
         share = value_at(values, ("data", "split", key))
-        if (
-            value_at(values, ("data", key)) is not None
-            and isinstance(share, int | float)
-            and share not in (0, default)
-        ):
+        names_files = value_at(values, ("data", key)) is not None
+        is_share = isinstance(share, int | float) and share != 0
+        if names_files and is_share and _is_given(values, ("data", "split", key)):
             source.add(
                 ("data", "split", key),
                 f"data.{key} already names files for these rows; leave out one of the two",
@@ -188,10 +185,8 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
         ("max_staleness", ("bounded",)),
         ("scale_learning_rate_by_staleness", ("async", "bounded")),
     ):
-        # A key at its default does not count as said: a resolved config spells all of them out.
-        value = value_at(values, ("runtime", key))
-        said = value is not None and value != RuntimeConfig.model_fields[key].default
-        if said and update in {"async", "sync", "bounded"} and update not in updates:
+        is_given = _is_given(values, ("runtime", key))
+        if is_given and update in {"async", "sync", "bounded"} and update not in updates:
             belongs = " or ".join(updates)
             source.add(("runtime", key), f"belongs to update: {belongs}, and update is {update}")
     heartbeat = _number(values, ("runtime", "heartbeat_seconds"))
@@ -312,9 +307,14 @@ def _number(values: dict[str, Any], path: KeyPath) -> int | float | None:
     if value is None:
         if isinstance(value_at(values, path[:-1]), str):
             return None
-        section = WorkersConfig if path[1] == "workers" else RuntimeConfig
-        value = section.model_fields[str(path[-1])].default
+        value = default_at(Config, path)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _is_given(values: dict[str, Any], path: KeyPath) -> bool:
+    """Whether a key has another value than its default, which a resolved config spells out."""
+    value = value_at(values, path)
+    return value is not None and value != default_at(Config, path)
 
 
 def _entries(values: dict[str, Any]) -> Sequence[Any]:

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from ctr_pipeline.config.key_facts import models_in
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
 from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedger, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
@@ -332,13 +333,6 @@ def _sections_at(loc: Sequence[str | int]) -> list[type[BaseModel]]:
                 sections = models_in(section.model_fields[step].annotation)
                 break
     return sections
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models that an annotation such as `tuple[A | B, ...] | None` mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in models_in(part)]
 
 
 def _paths_by_key() -> dict[str, str]:

@@ -285,10 +285,7 @@ def _check_model(values: dict[str, Any], check_model: ModelCheck, source: Source
     if not isinstance(section, dict):
         return
     try:
-        # A key at its default does not count as used: a resolved config spells all of them out.
-        default = ModelConfig().model_dump()
-        told = {key: value for key, value in section.items() if value != default.get(key)}
-        model = ModelConfig.model_validate(told)
+        model = ModelConfig.model_validate(section)
     except ValidationError:
         # Its name is worth checking even where another key is wrong.
         name = section.get("name")

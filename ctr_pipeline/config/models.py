@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from ctr_pipeline.config.key_facts import IS_PATH, MAY_CHANGE, NotSearched, keys_set
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import (
@@ -26,20 +27,15 @@ from ctr_pipeline.features import (
     TransformKind,
     VectorSpec,
     cross_name,
-    is_none,
 )
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 
-
-def _is_one(value: object) -> bool:
-    """Whether a config is written without its ensemble, as before there were any."""
-    return value == 1
-
-
-def _is_false(value: object) -> bool:
-    """Whether a config is written without its refit, as before there were any."""
-    return value is False
+_ROWS = NotSearched(
+    "all trials share the prepared rows, which this key changes; set it in the config itself"
+)
+_NO_MODEL = NotSearched("does not change what a model learns")
+_ONE_MODEL = NotSearched("a trial trains one model; make an ensemble of what the search finds")
 
 
 class Section(BaseModel):
@@ -103,7 +99,6 @@ class SplitConfig(Section):
     )
     time_format: str | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Format of the times for by: time: iso, epoch_seconds (or _milliseconds, "
         "_microseconds, _nanoseconds), or a pattern such as %d/%m/%Y %H:%M; null: iso, or any "
         "numbers.",
@@ -162,13 +157,15 @@ LabelText = Annotated[
 class DataConfig(Section):
     """Where the rows are and how they are read."""
 
-    train: Paths = Field(
+    train: Annotated[Paths, IS_PATH] = Field(
         description="Rows to train on: a file, a list, a glob, an address or a table."
     )
-    valid: Paths | None = Field(
+    valid: Annotated[Paths | None, IS_PATH] = Field(
         default=None, description="Validation rows, instead of data.split.valid."
     )
-    test: Paths | None = Field(default=None, description="Test rows, instead of data.split.test.")
+    test: Annotated[Paths | None, IS_PATH] = Field(
+        default=None, description="Test rows, instead of data.split.test."
+    )
     format: Literal["auto", "csv", "tsv", "parquet", "recordio"] = Field(
         default="auto",
         description="File format; auto: from the first bytes and the ending of the file.",
@@ -346,12 +343,10 @@ class OwnL2(Section):
     strength: float | None = Field(
         default=None,
         ge=0,
-        exclude_if=is_none,
         description="Strength of the penalty; null: that of train.embeddings.",
     )
     count_power: Literal[0, 1, 2] | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Power of an id's count that divides the strength. 0: the same for all ids; "
         "1 or 2: stronger for rare ids; null: that of train.embeddings.",
     )
@@ -361,21 +356,19 @@ class OwnSegment(Section):
     """What one part of some embedding rows has of its own; the rest is that of train.embeddings."""
 
     optimizer: OptimizerConfig | None = Field(
-        default=None, exclude_if=is_none, description="Optimizer; null: that of train.embeddings."
+        default=None, description="Optimizer; null: that of train.embeddings."
     )
     reduction: Reduction | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Whether the gradient is summed or averaged over the batch; null: that of "
         "train.embeddings.",
     )
     l2: OwnL2 | None = Field(
-        default=None, exclude_if=is_none, description="L2 penalty; null: that of train.embeddings."
+        default=None, description="L2 penalty; null: that of train.embeddings."
     )
     initial_range: float | None = Field(
         default=None,
         ge=0,
-        exclude_if=is_none,
         description="New rows are drawn uniformly between - and + this value, 0: zeros; null: "
         "that of train.embeddings.",
     )
@@ -387,26 +380,22 @@ class EmbeddingEntry(Section):
     share: str | None = Field(
         default=None,
         min_length=1,
-        exclude_if=is_none,
         description="Name of the embedding table to share: another feature, or a new name that "
         "several entries give. Their `id` must be the same; a vocabulary then holds the values "
         "of all of them.",
     )
     dimension: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Length of the vectors, at most model.embedding_dim; a trained matrix "
         "projects them to model.embedding_dim. auto: the fourth root of the number of ids, "
         "rounded up; null: model.embedding_dim.",
     )
     linear: OwnSegment | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Overrides train.embeddings.linear for these ids.",
     )
     vector: OwnSegment | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Overrides train.embeddings.vector for these ids.",
     )
 
@@ -446,25 +435,21 @@ class FeatureEntry(Section):
     )
     cross: tuple[str, ...] | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Columns that form one field together, with id: {hash: {buckets: N}}; texts "
         "by their value, numbers by the id of their own entry. Instead of `columns`.",
     )
     name: str | None = Field(
         default=None,
         min_length=1,
-        exclude_if=is_none,
         description="Name of a cross; null: the names of its columns, joined by ×.",
     )
     sequence: SequenceSpec | None = Field(
         default=None,
-        exclude_if=is_none,
         description="The columns hold lists: delimited texts, or list columns of Parquet. `id` "
         "applies to each element; {} takes every default.",
     )
     vector: VectorSpec | None = Field(
         default=None,
-        exclude_if=is_none,
         description="The columns hold vectors: texts of `length` numbers, or list columns of "
         "Parquet. Each number becomes a dense input, after the chain in `number`, if given.",
     )
@@ -476,7 +461,6 @@ class FeatureEntry(Section):
     )
     embedding: EmbeddingEntry | None = Field(
         default=None,
-        exclude_if=is_none,
         description="Overrides for the embeddings of these ids: a shared table, the length of "
         "vectors, how rows are trained. A later entry replaces all of it.",
     )
@@ -638,14 +622,13 @@ class ModelConfig(Section):
     )
     target: str | None = Field(
         default=None,
-        exclude_if=is_none,
         description="din: the feature, such as the item shown, with which the elements of "
         "sequences are compared.",
     )
     activation_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(36,), description="din: layer sizes of the network that weighs elements."
     )
-    file: str | None = Field(
+    file: Annotated[str | None, IS_PATH] = Field(
         default=None,
         description="custom: a Python file that defines build_model(inputs, options).",
     )
@@ -694,15 +677,13 @@ class EmbeddingTraining(Section):
     evict_after: int | None = Field(
         default=None,
         ge=1,
-        exclude_if=is_none,
         description="Rows without an update for more than this many steps are removed at the "
         "end of an epoch, before validation; an id that returns starts afresh. Steps of earlier "
         "runs (train.init_from) count. null: rows stay.",
     )
-    memory_limit_gb: float | None = Field(
+    memory_limit_gb: Annotated[float | None, MAY_CHANGE, _NO_MODEL] = Field(
         default=None,
         gt=0,
-        exclude_if=is_none,
         description="Memory, in 10^9 bytes, for the records of embedding rows (values and "
         "optimizer state), for each process and each model of an ensemble. Further records are "
         "mapped from a file in the run folder, with the same results. Keys and index take 25 to "
@@ -749,7 +730,7 @@ class LearningRateSchedule(Section):
 class EarlierRun(Section):
     """A finished run whose parameters, transforms and vocabularies a new one begins with."""
 
-    run: str = Field(min_length=1, description="Run folder of the earlier run.")
+    run: Annotated[str, IS_PATH] = Field(min_length=1, description="Run folder of the earlier run.")
     checkpoint: Literal["best", "last"] = Field(
         default="best",
         description="best: its best epoch; last: its newest checkpoint.",
@@ -759,11 +740,13 @@ class EarlierRun(Section):
 class TrainConfig(Section):
     """Training."""
 
-    epochs: int = Field(
+    epochs: Annotated[int, MAY_CHANGE] = Field(
         default=20, ge=1, description="Largest number of passes over the training rows."
     )
     batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows per step.")
-    seed: int = Field(
+    seed: Annotated[
+        int, NotSearched("the best of several seeds is luck with the validation rows")
+    ] = Field(
         default=0, ge=0, lt=2**63, description="Seed of row order, dropout and initial values."
     )
     shuffle: bool = Field(default=True, description="Shuffle the rows anew in every epoch.")
@@ -780,53 +763,53 @@ class TrainConfig(Section):
     gradient_clip_norm: float | None = Field(
         default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."
     )
-    early_stopping: EarlyStopping | None = Field(
+    early_stopping: Annotated[EarlyStopping | None, MAY_CHANGE] = Field(
         default=EarlyStopping(), description="When to stop early; null: never."
     )
-    refit: bool = Field(
+    refit: Annotated[
+        bool,
+        MAY_CHANGE,
+        NotSearched("what is best is told by the validation rows; set it in the config itself"),
+    ] = Field(
         default=False,
-        exclude_if=_is_false,
         description="Train once more from the start on training and validation rows together, "
         "for as many epochs as were best. That model is tested and exported. Transforms stay "
         "those of the training rows. Needs test rows, and one process.",
     )
-    checkpoint_seconds: float = Field(
+    checkpoint_seconds: Annotated[float, MAY_CHANGE, _NO_MODEL] = Field(
         default=30.0,
         gt=0,
         description="Seconds between checkpoints; one is also written at the end of each epoch.",
     )
-    keep_checkpoints: int = Field(
+    keep_checkpoints: Annotated[int, MAY_CHANGE, _NO_MODEL] = Field(
         default=2, ge=1, description="Number of checkpoints kept, in addition to the best one."
     )
-    precision: Literal["float32", "bfloat16", "auto"] = Field(
+    precision: Annotated[Literal["float32", "bfloat16", "auto"], _NO_MODEL] = Field(
         default="float32",
         description="Precision of the gradients of the dense part. bfloat16 needs a processor "
         "with AMX or AVX512-BF16; auto: bfloat16 if available, else float32. Parameters, loss, "
         "scores and the export are always float32.",
     )
-    deterministic: bool = Field(
+    deterministic: Annotated[bool, _NO_MODEL] = Field(
         default=False,
         description="Identical bits on every run on the same machine. Costs nothing measurable "
         "in one process; in several processes, workers wait for each update.",
     )
-    ensemble: int = Field(
+    ensemble: Annotated[int, _ONE_MODEL] = Field(
         default=1,
         ge=1,
         le=100,
-        exclude_if=_is_one,
         description="Number of models that are trained one after another, with consecutive "
         "seeds, and exported as one model whose logit is the mean of theirs.",
     )
-    ensemble_models: tuple[str, ...] | None = Field(
+    ensemble_models: Annotated[tuple[str, ...] | None, _ONE_MODEL] = Field(
         default=None,
         min_length=1,
-        exclude_if=is_none,
         description="Architectures of the ensemble's models, in turn, each with the keys of "
         "`model` that it uses; null: all are model.name.",
     )
-    init_from: EarlierRun | str | None = Field(
+    init_from: Annotated[EarlierRun | str | None, IS_PATH, _ROWS] = Field(
         default=None,
-        exclude_if=is_none,
         description="Run folder of an earlier run with the same features and model, from which "
         "training continues with new rows. {run: FOLDER, checkpoint: last} takes its last "
         "checkpoint instead of the best. Transforms stay as they are; vocabularies get the new "
@@ -963,7 +946,7 @@ class AnalysisConfig(Section):
 
     @model_validator(mode="after")
     def _belongs_to_spark(self) -> "AnalysisConfig":
-        if self.engine != "spark" and self.model_fields_set - {"engine"}:
+        if self.engine != "spark" and keys_set(self) - {"engine"}:
             raise ValueError("master, conf and start_seconds belong to engine: spark")
         return self
 
@@ -1128,12 +1111,8 @@ class RuntimeConfig(Section):
 class SearchValues(Section):
     """Values that one key may take in a search: those between two, or those of a list."""
 
-    low: float | None = Field(
-        default=None, exclude_if=is_none, description="Smallest value of a number."
-    )
-    high: float | None = Field(
-        default=None, exclude_if=is_none, description="Largest value, itself included."
-    )
+    low: float | None = Field(default=None, description="Smallest value of a number.")
+    high: float | None = Field(default=None, description="Largest value, itself included.")
     log: bool = Field(
         default=False,
         description="Draw the logarithm evenly: for rates, whose order of magnitude matters.",
@@ -1141,7 +1120,6 @@ class SearchValues(Section):
     choices: tuple[Any, ...] | None = Field(
         default=None,
         min_length=1,
-        exclude_if=is_none,
         description="The values themselves, of any kind; instead of low and high.",
     )
 
@@ -1193,31 +1171,45 @@ class TuneConfig(Section):
 class Config(Section):
     """One file: the whole pipeline."""
 
-    name: str = Field(
+    name: Annotated[str, MAY_CHANGE, _NO_MODEL] = Field(
         default="ctrpipe", min_length=1, max_length=100, description="Name of the job."
     )
-    data: DataConfig = Field(description="Where the rows are and how they are read.")
-    features: Literal["auto"] | tuple[FeatureEntry, ...] = Field(
+    data: Annotated[DataConfig, _ROWS] = Field(
+        description="Where the rows are and how they are read."
+    )
+    features: Annotated[Literal["auto"] | tuple[FeatureEntry, ...], _ROWS] = Field(
         default="auto",
         description="auto, or what becomes of each column. Entries of one column are merged key by "
         "key, later ones win; with `auto` among them, the statistics decide what they leave open.",
     )
     model: ModelConfig = Field(default=ModelConfig(), description="The architecture.")
     train: TrainConfig = Field(default=TrainConfig(), description="Training.")
-    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="Metrics.")
-    export: ExportConfig = Field(default=ExportConfig(), description="The servable model.")
-    report: ReportConfig = Field(default=ReportConfig(), description="The report.")
-    runtime: RuntimeConfig = Field(default=RuntimeConfig(), description="Where it runs.")
-    analysis: AnalysisConfig | None = Field(
+    evaluation: Annotated[EvaluationConfig, MAY_CHANGE, _NO_MODEL] = Field(
+        default=EvaluationConfig(), description="Metrics."
+    )
+    export: Annotated[ExportConfig, MAY_CHANGE, _NO_MODEL] = Field(
+        default=ExportConfig(), description="The servable model."
+    )
+    report: Annotated[ReportConfig, MAY_CHANGE, _NO_MODEL] = Field(
+        default=ReportConfig(), description="The report."
+    )
+    runtime: Annotated[
+        RuntimeConfig,
+        MAY_CHANGE,
+        NotSearched("says where training runs, and trials run in this process"),
+    ] = Field(default=RuntimeConfig(), description="Where it runs.")
+    analysis: Annotated[AnalysisConfig | None, MAY_CHANGE, _NO_MODEL] = Field(
         default=None,
-        exclude_if=is_none,
         description="Where statistics are computed; null: here, or by MaxCompute for its tables.",
     )
-    output: str = Field(default="runs/ctrpipe", min_length=1, description="The run folder.")
-    tune: TuneConfig | None = Field(
-        default=None,
-        exclude_if=is_none,
-        description="What ctrpipe tune searches; no other reads it.",
+    output: Annotated[str, IS_PATH, MAY_CHANGE, _NO_MODEL] = Field(
+        default="runs/ctrpipe", min_length=1, description="The run folder."
+    )
+    tune: Annotated[TuneConfig | None, MAY_CHANGE, NotSearched("says how the search is done")] = (
+        Field(
+            default=None,
+            description="What ctrpipe tune searches; no other reads it.",
+        )
     )
 
     @field_validator("features", mode="before")

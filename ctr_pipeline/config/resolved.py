@@ -5,10 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from ctr_pipeline.config.key_facts import IS_PATH
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
-from ctr_pipeline.config.models import Config, FeatureEntry
+from ctr_pipeline.config.models import Config, FeatureEntry, Section
 from ctr_pipeline.config.yaml_source import dump_yaml
 from ctr_pipeline.features import FeatureSpec, Transform
 
@@ -55,22 +56,17 @@ def with_paths(config: Config, change: Callable[[str], str]) -> Config:
             return change(value)
         return tuple(map(change, value)) if isinstance(value, tuple) else value
 
-    data, model, train = config.data, config.model, config.train
-    begins = train.init_from
-    if begins is not None and not isinstance(begins, str):
-        begins = begins.model_copy(update={"run": change(begins.run)})
-    return config.model_copy(
-        update={
-            "data": data.model_copy(
-                update={
-                    split: changed(getattr(data, split)) for split in ("train", "valid", "test")
-                }
-            ),
-            "model": model.model_copy(update={"file": changed(model.file)}),
-            "train": train.model_copy(update={"init_from": changed(begins)}),
-            "output": change(config.output),
-        }
-    )
+    def inside(section: Section) -> Section:
+        update: dict[str, Any] = {}
+        for name, info in type(section).model_fields.items():
+            value = getattr(section, name)
+            if isinstance(value, Section):
+                update[name] = inside(value)
+            elif IS_PATH in info.metadata:
+                update[name] = changed(value)
+        return section.model_copy(update=update)
+
+    return cast("Config", inside(config))
 
 
 def absolute_path(path: str) -> str:
@@ -128,6 +124,8 @@ def _values_of(config: Config) -> dict[str, Any]:
     values = config.model_dump(mode="python")
     if config.features != "auto":
         values["features"] = _entries(config.features, values["features"])
+    if config.tune is not None:
+        values["tune"]["space"] = _without_nulls(values["tune"]["space"])
     options = values["model"]["options"]
     plain: dict[str, Any] = _plain(values)
     plain["model"]["options"] = _plain(options)
@@ -157,7 +155,18 @@ def _entry(entry: dict[str, Any]) -> dict[str, Any]:
     for key in ("number", "id"):
         if entry.get(key) is not None:
             entry[key] = [_transform(dict(transform)) for transform in entry[key]]
+    if entry.get("embedding") is not None:
+        entry["embedding"] = _without_nulls(entry["embedding"])
     return entry
+
+
+def _without_nulls(values: dict[str, Any]) -> dict[str, Any]:
+    """What is given, without the keys that leave the rest as it is."""
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def _transform(options: dict[str, Any]) -> Any:

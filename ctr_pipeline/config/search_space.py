@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-from ctr_pipeline.config.explanations import describe, models_in, nearest
+from ctr_pipeline.config.explanations import describe, nearest
+from ctr_pipeline.config.key_facts import NotSearched, field_at, keys_with, models_in
 from ctr_pipeline.config.key_paths import (
     KeyPath,
     KeyPathError,
@@ -23,31 +24,7 @@ from ctr_pipeline.config.yaml_source import Source, dump_yaml, flow_yaml, parse_
 Messages = Callable[[dict[str, Any]], list[str]]
 """Says what is wrong with the values of a config, a text a problem."""
 
-_ROWS = "all trials share the prepared rows, which this key changes; set it in the config itself"
-_NO_MODEL = "does not change what a model learns"
-_ONE_MODEL = "a trial trains one model; make an ensemble of what the search finds"
-_REFUSED: Mapping[str, str] = {
-    "data": _ROWS,
-    "features": _ROWS,
-    "train.init_from": _ROWS,
-    "train.seed": "the best of several seeds is luck with the validation rows",
-    "train.deterministic": _NO_MODEL,
-    "train.precision": _NO_MODEL,
-    "train.refit": "what is best is told by the validation rows; set it in the config itself",
-    "train.ensemble": _ONE_MODEL,
-    "train.ensemble_models": _ONE_MODEL,
-    "train.checkpoint_seconds": _NO_MODEL,
-    "train.keep_checkpoints": _NO_MODEL,
-    "train.embeddings.memory_limit_gb": _NO_MODEL,
-    "name": _NO_MODEL,
-    "analysis": _NO_MODEL,
-    "evaluation": _NO_MODEL,
-    "export": _NO_MODEL,
-    "report": _NO_MODEL,
-    "runtime": "says where training runs, and trials run in this process",
-    "output": _NO_MODEL,
-    "tune": "says how the search is done",
-}
+_REFUSED = keys_with(Config, NotSearched)
 _MAX_PAIRS = 2000
 """Pairs of values that are checked together; each takes some tenth of a millisecond."""
 
@@ -125,8 +102,8 @@ def _read(key: str, entry: Any, source: Source) -> _Known | None:
         source.add(here, "an entry of a list cannot be searched; give whole lists as choices")
         return None
     for depth in range(1, len(path) + 1):
-        if reason := _REFUSED.get(render_key_path(path[:depth])):
-            source.add(here, f"cannot be searched: {reason}")
+        if refused := _REFUSED.get(render_key_path(path[:depth])):
+            source.add(here, f"cannot be searched: {refused.reason}")
             return None
     kind = _find(path)
     if kind is None:
@@ -159,17 +136,12 @@ def _is_number(value: Any) -> bool:
 
 def _find(path: KeyPath) -> _Kind | None:
     """What a key takes; None if there is no such key."""
-    sections: list[type[BaseModel]] = [Config]
-    annotation: Any = None
-    for depth, step in enumerate(path):
-        if path[:depth] == ("model", "options"):
-            return "other"
-        found = [one.model_fields[str(step)] for one in sections if step in one.model_fields]
-        if not found:
-            return None
-        annotation = found[0].annotation
-        sections = models_in(annotation)
-    kinds = set(get_args(annotation) or (annotation,)) - {NoneType}
+    if path[:2] == ("model", "options"):
+        return "other"
+    info = field_at(Config, path)
+    if info is None:
+        return None
+    kinds = set(get_args(info.annotation) or (info.annotation,)) - {NoneType}
     if kinds == {int}:
         return "whole"
     return "number" if kinds == {float} else "other"

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ctr_pipeline.config.key_facts import keys_set
 from ctr_pipeline.config.models import ModelConfig
 
 _ALWAYS = frozenset({"name", "embedding_dim"})
@@ -103,9 +104,7 @@ def check_model(config: ModelConfig, members: Sequence[str] = ()) -> list[str]:
     kinds = list(dict.fromkeys((config.name, *members)))
     used = frozenset[str]().union(*(MODELS[kind].keys for kind in kinds))
     problems = []
-    default = ModelConfig()
-    told = {key for key in config.model_fields_set if getattr(config, key) != getattr(default, key)}
-    for key in sorted(told - used):
+    for key in sorted(keys_set(config) - used):
         owners = [known.name for known in _KINDS if key in known.keys]
         named = " and ".join(f"'{kind}'" for kind in kinds)
         has = "has" if len(kinds) == 1 else "have"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline import durable
+from ctr_pipeline.config.key_facts import IsPath, MayChange, keys_with
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import (
@@ -28,32 +29,10 @@ from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderErr
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 
 _LEFT_SECONDS = 60.0
-_FREE_KEYS = {
-    "name",
-    "analysis",
-    "evaluation",
-    "export",
-    "report",
-    "runtime",
-    "output",
-    "tune",
-    "train.epochs",
-    "train.early_stopping",
-    "train.refit",
-    "train.checkpoint_seconds",
-    "train.keep_checkpoints",
-    "train.embeddings.memory_limit_gb",
-}
+_FREE_KEYS = keys_with(Config, MayChange).keys()
 """Keys that may change between the start of a run and its resumption."""
 
-_PATH_KEYS = {
-    "data.train",
-    "data.valid",
-    "data.test",
-    "model.file",
-    "train.init_from",
-    "train.init_from.run",
-}
+_PATH_KEYS = keys_with(Config, IsPath).keys()
 
 _LEFTOVERS = (
     "checkpoints",

@@ -237,7 +237,7 @@ def complete(key, value):
         return mapping
     if path[0] == "train" and len(path) > 2:
         sections = Config.model_fields["train"].default.model_dump()
-        mapping["train"] = {path[1]: sections[path[1]]} if path[1] in sections else {}
+        mapping["train"] = {path[1]: sections[path[1]]} if sections[path[1]] else {}
     node = mapping
     for step in path[:-1]:
         node = node.setdefault(step, {})

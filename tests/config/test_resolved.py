@@ -139,3 +139,9 @@ def test_all_paths_of_a_config_are_told_so(tmp_path, monkeypatch):
     assert kept["model"]["file"] == str(tmp_path / "m.py")
     assert kept["train"]["init_from"]["run"] == str(tmp_path / "runs/yesterday")
     assert kept["output"] == str(tmp_path / "runs/today")
+
+
+def test_a_spelled_out_default_of_spark_is_no_setting_of_spark():
+    loaded = config_from_mapping({"data": {"train": "a"}, "analysis": {"engine": "auto"}})
+    again = config_from_mapping(yaml.safe_load(loaded.resolved_yaml()))
+    assert again.config == loaded.config
