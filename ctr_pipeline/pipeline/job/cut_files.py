@@ -47,7 +47,6 @@ def restore_cut(
     Args:
         rows: With the tables, segments and seed of the job; None without tables.
         dense: All dense parameters.
-        manifest: Which.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
@@ -72,7 +71,6 @@ def open_cut(
     Args:
         store: Empty, with the tables, segments and seed of the job; None without tables.
         dense: All dense parameters; replaced.
-        manifest: Which.
         workspace: Folder on whose disk rows are sorted.
 
     Returns:
