@@ -160,7 +160,7 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
             for partition, owner in enumerate(facts.owners)
         ),
         dense=tuple(LoggedFile(**vars(file)) for file in dense_files),
-        marks=((),) * servers,
+        bitmaps=((),) * servers,
         versions=(0,) * servers,
     )
     folder.save(CutManifest(facts, files, frozen_beginning(FIRST_CUT), ()))
