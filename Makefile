@@ -74,6 +74,11 @@ spark: $(STAMP) ## Get PySpark for the tests that need one, if there is Java
 		$(BIN)/python $(PIP_INSTALL) requirements/spark.txt --no-build-isolation; \
 	else echo "There is no Java: tests that run Spark are skipped"; fi
 
+.PHONY: stores
+stores: $(STAMP) ## Install S3 servers for the tests that need one, in an environment of their own
+	@$(PYTHON) -m venv $(VENV)/stores
+	@$(VENV)/stores/bin/python $(PIP_INSTALL) requirements/stores.txt
+
 .PHONY: e2e
 e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
 	$(BIN)/python -m pytest -m 'slow and not e2e and not cluster' -n 2 --dist loadfile

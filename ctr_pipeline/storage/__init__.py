@@ -1,0 +1,1 @@
+"""Where a run keeps what it writes and members share: a local disk or an object store."""

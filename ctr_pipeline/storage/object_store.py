@@ -1,0 +1,299 @@
+"""A prefix of a bucket in S3, Google Cloud Storage or Azure as a storage, through obstore.
+
+Credentials and endpoints come from the environment alone: the variables of each cloud
+(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`,
+`AZURE_STORAGE_ACCOUNT_NAME`, …) or the identity of the machine. `AWS_ALLOW_HTTP=true` allows an
+endpoint without TLS.
+"""
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import obstore
+from obstore import exceptions
+from obstore.store import from_url
+
+from ctr_pipeline.errors import CtrPipelineError, StorageError
+from ctr_pipeline.storage.protocol import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+    RelayedParts,
+    StorageAwayError,
+    StorageDeniedError,
+    StoredObject,
+    check_key,
+)
+
+_CONNECT_SECONDS = 5.0
+_SILENCE_SECONDS = 60.0
+"""Without a byte of an answer, after which a request is repeated."""
+
+_REQUEST_SECONDS = 600.0
+_PART_BYTES = 8 << 20
+_STATUS = re.compile(r"status code: (\d{3})")
+_BUCKET_MISSING = re.compile(
+    r"NoSuchBucket|ContainerNotFound|The specified (bucket|container) does not exist", re.I
+)
+_REPEATED_STATUS = {408, 425, 429}
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a store that does not answer is tried again.
+
+    Attributes:
+        first_pause_seconds: Doubled after each attempt, and shortened by chance by up to a half.
+        give_up_seconds: Since the first attempt.
+    """
+
+    first_pause_seconds: float = 0.1
+    longest_pause_seconds: float = 5.0
+    give_up_seconds: float = 120.0
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class _NoAnswerError(Exception):
+    """An attempt failed in a way that says nothing of the next one."""
+
+
+class ObjectStore:
+    """Objects below a prefix of a bucket.
+
+    Args:
+        address: `s3://bucket/prefix`, `gs://…` or `az://…`.
+        patience: A test's clock.
+
+    Raises:
+        StorageError: The address or the environment is not usable.
+    """
+
+    def __init__(self, address: str, *, patience: Patience | None = None) -> None:
+        self.address = address.rstrip("/")
+        self._patience = patience or Patience()
+        # Requests are repeated here, where a lost answer to a conditional write can be told from
+        # another writer's; only parts of a stream, which cannot be had twice, are in the library.
+        self._store = self._open({"max_retries": 0})
+        self._streams = self._open(
+            {
+                "max_retries": 100,
+                "retry_timeout": timedelta(seconds=self._patience.give_up_seconds),
+                "backoff": {
+                    "init_backoff": timedelta(seconds=self._patience.first_pause_seconds),
+                    "max_backoff": timedelta(seconds=self._patience.longest_pause_seconds),
+                    "base": 2,
+                },
+            }
+        )
+
+    def _open(self, retries: Any) -> Any:
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
+        try:
+            return from_url(
+                self.address,
+                retry_config=retries,
+                client_options={
+                    "allow_http": plain,
+                    "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+                    "read_timeout": timedelta(seconds=_SILENCE_SECONDS),
+                    "timeout": timedelta(seconds=_REQUEST_SECONDS),
+                },
+            )
+        except (exceptions.BaseError, ValueError) as error:
+            raise StorageError(
+                f"cannot be opened ({_first_line(error)})",
+                place=self.address,
+                remedy="Write it as s3://bucket/prefix, and set the variables of its cloud",
+            ) from error
+
+    def read(self, key: str) -> bytes:
+        """See `Storage.read`."""
+        check_key(key)
+        return self._repeat(key, lambda: bytes(obstore.get(self._store, key).bytes()))
+
+    def read_range(self, key: str, start: int, num_bytes: int) -> bytes:
+        """See `Storage.read_range`."""
+        check_key(key)
+        if not num_bytes:
+            return b""
+        end = start + num_bytes
+        data = self._repeat(
+            key, lambda: bytes(obstore.get_range(self._store, key, start=start, end=end))
+        )
+        if len(data) < num_bytes:
+            raise _truncated(self._place(key), num_bytes - len(data))
+        return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """See `Storage.write`."""
+        check_key(key)
+        self._repeat(key, lambda: self._put(key, data))
+
+    def _put(self, key: str, data: bytes) -> None:
+        try:
+            obstore.put(self._store, key, data, chunk_size=_PART_BYTES)
+        except exceptions.AlreadyExistsError as error:
+            # 409: a conditional write of the same key is under way.
+            raise _NoAnswerError from error
+
+    def write_parts(self, key: str, parts: Iterable[bytes]) -> None:
+        """See `Storage.write_parts`."""
+        check_key(key)
+        relayed = RelayedParts(parts)
+        try:
+            obstore.put(self._streams, key, iter(relayed), chunk_size=_PART_BYTES)
+        except Exception as error:
+            if relayed.error is not None:
+                raise
+            if (explained := self._explain(error, key)) is not None:
+                raise explained from error
+            raise self._away(key, error) from error
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """See `Storage.put_if_absent`."""
+        check_key(key)
+        is_uncertain = False
+
+        def attempt() -> None:
+            nonlocal is_uncertain
+            try:
+                obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            except exceptions.AlreadyExistsError as error:
+                try:
+                    found = self.read(key)
+                except ObjectMissingError:
+                    # 409: of several writers at once, none has succeeded yet.
+                    raise _NoAnswerError from error
+                if not (is_uncertain and found == data):
+                    raise ObjectExistsError("is there already", place=self._place(key)) from error
+            except exceptions.GenericError:
+                is_uncertain = True
+                raise
+
+        self._repeat(key, attempt)
+
+    def list(self, folder: str) -> Sequence[StoredObject]:
+        """See `Storage.list`."""
+        check_key(folder)
+        found = self._repeat(
+            folder, lambda: [one for page in obstore.list(self._store, folder) for one in page]
+        )
+        return sorted((_described(one) for one in found), key=lambda one: one.key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `Storage.delete`."""
+        checked = [check_key(key) for key in keys]
+
+        def attempt() -> None:
+            try:
+                obstore.delete(self._store, checked)
+            except FileNotFoundError as error:
+                if _BUCKET_MISSING.search(str(error)):
+                    raise
+                # Stores that delete one at a time stop at the first that is not there.
+                for key in checked:
+                    self._delete_one(key)
+
+        if checked:
+            self._repeat(checked[0], attempt)
+
+    def _delete_one(self, key: str) -> None:
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError as error:
+            if _BUCKET_MISSING.search(str(error)):
+                raise
+
+    def stat(self, key: str) -> StoredObject:
+        """See `Storage.stat`."""
+        check_key(key)
+        try:
+            return _described(self._repeat(key, lambda: obstore.head(self._store, key)))
+        except ObjectMissingError:
+            # An answer without a body does not say whether the bucket is there.
+            self.list(key)
+            raise
+
+    def _repeat(self, key: str, attempt: Callable[[], _Result]) -> _Result:
+        """Repeats an attempt until the store answers.
+
+        Raises:
+            CtrPipelineError: What the store answers; `StorageAwayError` where it does not.
+        """
+        patience = self._patience
+        pause = patience.first_pause_seconds
+        began = patience.now()
+        while True:
+            try:
+                return attempt()
+            except (exceptions.BaseError, FileNotFoundError, _NoAnswerError) as error:
+                if (explained := self._explain(error, key)) is not None:
+                    raise explained from error
+                if patience.now() - began + pause > patience.give_up_seconds:
+                    raise self._away(key, error) from error
+            patience.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
+            pause = min(2 * pause, patience.longest_pause_seconds)
+
+    def _explain(self, error: Exception, key: str) -> CtrPipelineError | None:
+        """What an answer of the store means; None where it is none, and may be asked again."""
+        place = self._place(key)
+        text = str(error)
+        status = int(found[1]) if (found := _STATUS.search(text)) else None
+        if _BUCKET_MISSING.search(text):
+            return StorageError(
+                "the bucket is not there", place=self.address, remedy="Create it, or name another"
+            )
+        if isinstance(error, FileNotFoundError):
+            return ObjectMissingError("is not there", place=place)
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+            return StorageDeniedError(
+                f"the store refuses it ({_first_line(error)})",
+                place=place,
+                remedy="Check the credentials in the environment, and what they allow",
+            )
+        if status == 416:
+            return _truncated(place, None)
+        is_scheme_refused = "builder error" in text
+        if is_scheme_refused or (
+            status is not None and 300 <= status < 500 and status not in _REPEATED_STATUS
+        ):
+            return StorageError(
+                f"the store does not do it ({_first_line(error)})",
+                place=place,
+                remedy="Set AWS_ALLOW_HTTP=true, or use an endpoint with TLS"
+                if is_scheme_refused
+                else "Check the address, the region and the endpoint",
+            )
+        return None
+
+    def _away(self, key: str, error: Exception) -> StorageAwayError:
+        return StorageAwayError(
+            f"the store does not answer ({_first_line(error)})",
+            place=self._place(key),
+            remedy="Check the network and the endpoint, then resume",
+        )
+
+    def _place(self, key: str) -> str:
+        return f"{self.address}/{key}"
+
+
+def _described(found: Any) -> StoredObject:
+    return StoredObject(found["path"], found["size"], found["version"] or found["e_tag"] or "")
+
+
+def _truncated(place: str, num_bytes: int | None) -> ObjectTruncatedError:
+    how = "" if num_bytes is None else f"{num_bytes:,} bytes "
+    return ObjectTruncatedError(f"ends {how}too early", place=place)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error.__cause__ or error).__name__).splitlines()[0]

@@ -1,0 +1,59 @@
+"""The storage of an address. A new one is a class in a file of its own, and a line here."""
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from ctr_pipeline.errors import StorageError
+from ctr_pipeline.storage.local_disk import LocalDisk
+from ctr_pipeline.storage.protocol import Storage
+
+
+def _open_object_store(address: str) -> Storage:
+    try:
+        from ctr_pipeline.storage.object_store import ObjectStore
+    except ModuleNotFoundError as error:
+        if error.name != "obstore":
+            raise
+        raise StorageError(
+            "object stores need the package obstore, which is not installed",
+            place=address,
+            remedy="Run: pip install 'ctrpipe[objectstore]'",
+        ) from error
+    return ObjectStore(address)
+
+
+STORAGES: Mapping[str, Callable[[str], Storage]] = {
+    "file": LocalDisk,
+    "s3": _open_object_store,
+    "gs": _open_object_store,
+    "az": _open_object_store,
+}
+"""By the schemes of their addresses; a path has none."""
+
+
+def open_storage(address: str) -> Storage:
+    """Opens what an address names; nothing is read or written yet.
+
+    Args:
+        address: `s3://bucket/prefix`, `gs://…`, `az://…`, or a folder.
+
+    Raises:
+        StorageError: No storage has the scheme, or the environment lacks what it needs.
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return LocalDisk(address)
+    if scheme not in STORAGES:
+        near = difflib.get_close_matches(scheme.lower(), STORAGES, n=1, cutoff=0.5)
+        raise StorageError(
+            f"'{scheme}://' is no storage of runs",
+            place=address,
+            remedy=f"Did you mean '{near[0]}://'?"
+            if near
+            else f"Write a folder, or one of {', '.join(f'{one}://' for one in STORAGES)}",
+        )
+    if not rest.strip("/"):
+        raise StorageError(
+            "names no place", place=address, remedy=f"Write {scheme}://, then where it is"
+        )
+    return STORAGES[scheme](address)

@@ -1,0 +1,130 @@
+"""What a storage does, and the errors by which it answers."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ctr_pipeline.errors import CtrPipelineError, StorageError
+
+# No part begins with a dot: '..' leads elsewhere, and temporary files of a disk begin so.
+_KEY = re.compile(r"[\w=-][\w.=-]*(/[\w=-][\w.=-]*)*", re.ASCII)
+
+
+class ObjectMissingError(CtrPipelineError):
+    """There is no object under the key."""
+
+
+class ObjectExistsError(CtrPipelineError):
+    """Another writer has put an object under the key."""
+
+
+class ObjectTruncatedError(CtrPipelineError):
+    """The object ends before the bytes that were asked for."""
+
+
+class StorageDeniedError(StorageError):
+    """The credentials, or the permissions of the disk, do not allow it."""
+
+
+class StorageAwayError(StorageError):
+    """The storage does not answer, also after several attempts; a write may have happened."""
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object as a storage knows it.
+
+    Attributes:
+        version: Changes whenever the object is written.
+    """
+
+    key: str
+    num_bytes: int
+    version: str
+
+
+class Storage(Protocol):
+    """Objects under keys such as `parts/000001/rows.arrow`, whole or absent.
+
+    Every method may raise `StorageDeniedError`, `StorageAwayError`, or `ValueError` for a key that
+    is none. On a local disk, writing raises `RunFolderError` where the disk is full.
+    """
+
+    address: str
+    """Of the root, as the user writes it."""
+
+    def read(self, key: str) -> bytes:
+        """All bytes of an object.
+
+        Raises:
+            ObjectMissingError: It is not there.
+        """
+
+    def read_range(self, key: str, start: int, num_bytes: int) -> bytes:
+        """The bytes [start, start + num_bytes) of an object.
+
+        Raises:
+            ObjectMissingError: It is not there.
+            ObjectTruncatedError: It ends before the range does.
+        """
+
+    def write(self, key: str, data: bytes) -> None:
+        """Puts an object, in place of an earlier one."""
+
+    def write_parts(self, key: str, parts: Iterable[bytes]) -> None:
+        """Puts an object as its parts come; nothing is put if the iterator raises an error.
+
+        Raises:
+            StorageAwayError: The parts are used up; write them again, under another key.
+        """
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Puts an object where there is none; of many writers, one succeeds.
+
+        Args:
+            data: Names its writer. After a lost answer, an object of equal bytes counts as put.
+
+        Raises:
+            ObjectExistsError: There is one.
+        """
+
+    def list(self, folder: str) -> Sequence[StoredObject]:
+        """All objects whose keys begin with `folder/`, in the order of their keys."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; those that are not there are passed over."""
+
+    def stat(self, key: str) -> StoredObject:
+        """Size and version of an object.
+
+        Raises:
+            ObjectMissingError: It is not there.
+        """
+
+
+class RelayedParts:
+    """Parts as they come, and the error that ended them, which is not the storage's."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = parts
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._parts
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+def check_key(key: str) -> str:
+    """Returns the key.
+
+    Raises:
+        ValueError: It has other characters than letters, digits and `._=-` between slashes, or a
+            part of it is empty or begins with a dot.
+    """
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is no key of a storage")
+    return key

@@ -1,0 +1,163 @@
+"""What every storage does."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ctr_pipeline.storage.protocol import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+)
+
+
+def test_what_was_written_is_read_whole_and_in_ranges(storage):
+    storage.write("a/b.bin", b"0123456789")
+    assert storage.read("a/b.bin") == b"0123456789"
+    assert storage.read_range("a/b.bin", 2, 3) == b"234"
+    assert storage.read_range("a/b.bin", 9, 1) == b"9"
+    assert storage.read_range("a/b.bin", 4, 0) == b""
+    assert storage.stat("a/b.bin").num_bytes == 10
+
+
+def test_an_object_may_be_empty(storage):
+    storage.write("empty", b"")
+    storage.write_parts("empty-too", iter(()))
+    assert (storage.read("empty"), storage.read("empty-too")) == (b"", b"")
+
+
+@pytest.mark.parametrize(("start", "num_bytes"), [(8, 3), (10, 1), (50, 4)])
+def test_a_range_beyond_the_end_is_refused(storage, start, num_bytes):
+    storage.write("ten", b"0123456789")
+    with pytest.raises(ObjectTruncatedError, match="too early"):
+        storage.read_range("ten", start, num_bytes)
+
+
+def test_what_is_not_there_is_told(storage):
+    for call in (
+        lambda: storage.read("no/such"),
+        lambda: storage.read_range("no/such", 0, 1),
+        lambda: storage.stat("no/such"),
+    ):
+        with pytest.raises(ObjectMissingError, match="no/such: is not there"):
+            call()
+    assert list(storage.list("no")) == []
+
+
+def test_an_object_is_replaced_as_a_whole_and_has_another_version(storage):
+    storage.write("one", b"before, longer")
+    before = storage.stat("one").version
+    storage.write("one", b"after")
+    assert storage.read("one") == b"after"
+    assert storage.stat("one").version != before
+
+
+def test_parts_become_one_object(storage):
+    parts = [bytes([number]) * (3 << 20) for number in range(7)]
+    storage.write_parts("large", iter(parts))
+    assert storage.read("large") == b"".join(parts)
+    assert storage.read_range("large", (9 << 20) - 1, 2) == b"\x02\x03"
+
+
+@pytest.mark.parametrize("error", [ValueError("no more"), FileNotFoundError("elsewhere")])
+def test_nothing_is_put_where_the_parts_fail(storage, error):
+    def parts():
+        yield bytes(9 << 20)
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        storage.write_parts("partial", parts())
+    assert caught.value is error
+    with pytest.raises(ObjectMissingError):
+        storage.read("partial")
+    storage.write("x", b"")
+    assert storage.list("partial") == []
+
+
+def test_a_list_holds_all_below_a_folder_in_order_and_nothing_beside_it(storage):
+    keys = ["cut/2", "cut/10/b", "cut/1", "cuts/1", "cut2", "other/cut/1"]
+    for key in keys:
+        storage.write(key, key.encode())
+    assert [one.key for one in storage.list("cut")] == ["cut/1", "cut/10/b", "cut/2"]
+    assert [one.num_bytes for one in storage.list("cut")] == [5, 8, 5]
+    listed = storage.list("cut")[0]
+    assert listed == storage.stat(listed.key)
+
+
+def test_a_list_of_more_than_a_page_is_complete(storage):
+    keys = [f"many/{number:05d}" for number in range(1100)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: storage.write(key, b"x"), keys))
+    assert [one.key for one in storage.list("many")] == keys
+    storage.delete(keys)
+    assert storage.list("many") == []
+
+
+def test_what_is_deleted_is_gone_and_may_be_deleted_again(storage):
+    for key in ("a/1", "a/2", "a/3"):
+        storage.write(key, b"x")
+    storage.delete(["a/1", "a/none", "a/3"])
+    storage.delete(["a/1"])
+    storage.delete([])
+    assert [one.key for one in storage.list("a")] == ["a/2"]
+
+
+def test_what_is_there_is_not_put_again(storage):
+    storage.put_if_absent("once", b"first")
+    for data in (b"second", b"first"):
+        with pytest.raises(ObjectExistsError, match="once: is there already"):
+            storage.put_if_absent("once", data)
+    assert storage.read("once") == b"first"
+    storage.delete(["once"])
+    storage.put_if_absent("once", b"third")
+    assert storage.read("once") == b"third"
+
+
+def test_of_16_writers_at_once_one_succeeds(storage):
+    for race in range(2):
+        start = threading.Barrier(16)
+
+        def put(writer, race=race, start=start):
+            start.wait()
+            try:
+                storage.put_if_absent(f"race/{race}", f"{writer:02d}".encode() * 500)
+            except ObjectExistsError:
+                return None
+            return writer
+
+        with ThreadPoolExecutor(16) as pool:
+            winners = [one for one in pool.map(put, range(16)) if one is not None]
+        assert len(winners) == 1
+        assert storage.read(f"race/{race}") == f"{winners[0]:02d}".encode() * 500
+
+
+def test_readers_see_one_version_or_the_other(storage):
+    size = 200_000
+    storage.write("swapped", b"a" * size)
+    done = threading.Event()
+
+    def swap():
+        for number in range(20):
+            storage.write("swapped", b"ab"[number % 2 :][:1] * size)
+        done.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        swapping = pool.submit(swap)
+        while not done.is_set() and not swapping.done():
+            data = storage.read("swapped")
+            assert (len(data), len(set(data))) == (size, 1)
+        swapping.result()
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", "..", "a/../b", ".a", "a/.b", "a b", "a\n", "ä", "a\\b", "a*"]
+)
+def test_a_key_is_plain(storage, key):
+    for call in (storage.read, storage.stat, storage.list, lambda key: storage.delete([key])):
+        with pytest.raises(ValueError, match="is no key"):
+            call(key)
+    with pytest.raises(ValueError, match="is no key"):
+        storage.write(key, b"")
+    with pytest.raises(ValueError, match="is no key"):
+        storage.put_if_absent(key, b"")
