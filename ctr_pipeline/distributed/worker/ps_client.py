@@ -20,7 +20,7 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (
-    ROUND_TIMEOUT_SECONDS,
+    ROUND_PATIENCE_SECONDS,
     BatchId,
     worker_number,
 )
@@ -38,8 +38,8 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.ps_calls import (
-    CallTimeouts,
     Moved,
+    Patience,
     PsCalls,
     PsTransport,
     RolledBack,
@@ -283,17 +283,17 @@ class PsClient:
         self._calls = PsCalls(
             spec.num_parameter_servers,
             connect=connect or (lambda address: RpcClient(_SERVICE, address, access)),
-            timeouts=CallTimeouts(deadline_seconds, call_seconds),
+            patience=Patience(deadline_seconds, call_seconds),
             clock=clock,
             seed=self._worker,
         )
-        timeouts = CallTimeouts(deadline_seconds, call_seconds)
+        patience = Patience(deadline_seconds, call_seconds)
         # For what waits for other workers first.
-        long_timeouts = CallTimeouts(
-            deadline_seconds + ROUND_TIMEOUT_SECONDS, call_seconds + ROUND_TIMEOUT_SECONDS
+        long_patience = Patience(
+            deadline_seconds + ROUND_PATIENCE_SECONDS, call_seconds + ROUND_PATIENCE_SECONDS
         )
-        self._push_timeouts = long_timeouts if spec.update.mode == "sync" else timeouts
-        self._pull_timeouts = long_timeouts if spec.update.mode == "bounded" else timeouts
+        self._push_patience = long_patience if spec.update.mode == "sync" else patience
+        self._pull_patience = long_patience if spec.update.mode == "bounded" else patience
         self._dense_lock = threading.Lock()
         self._dense_generation = -1
         self._dense_parts: list[_DensePart | None] = [None] * spec.num_parameter_servers
@@ -433,7 +433,7 @@ class PsClient:
                 PullReply.decode,
                 generation=generation,
                 placement=placement.version,
-                timeouts=self._pull_timeouts,
+                patience=self._pull_patience,
             )
             if reply.status is Status.MOVED:
                 self._learn_placement(server, generation)
@@ -560,7 +560,7 @@ class PsClient:
                     PushReply.decode,
                     generation=pull.generation,
                     placement=placement.version,
-                    timeouts=self._push_timeouts,
+                    patience=self._push_patience,
                 )
             except Moved:
                 return _MOVED_BEFORE, 1

@@ -15,7 +15,11 @@ _STATE_MESSAGES = {
 
 
 class JobProgress:
-    """Shows what has changed in a job since it was last shown; a context manager."""
+    """Tells of a job what has changed since it was last shown; a context manager.
+
+    Args:
+        progress: Who is told.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -43,6 +43,7 @@ class JobSight:
     """Looks at a job; its ledger is read now and then only.
 
     Args:
+        job: Which.
         master_address: `host:port`; None: as announced in the run folder.
         clock: Seconds, monotonic.
 
@@ -102,7 +103,7 @@ def await_job(
     started again.
 
     Args:
-        job: Named in messages.
+        job: Which, for messages.
         look: Says how the job is.
         wait_seconds: For the first master to announce itself.
         clock: Seconds, monotonic.

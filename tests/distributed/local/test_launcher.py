@@ -419,18 +419,17 @@ LAUNCHER_PROCESS = textwrap.dedent(
     from ctr_pipeline.distributed.local.launcher import LocalLauncher
     from ctr_pipeline.distributed.rpc.access import Access
 
-    fork_server = '''
+    nursery = '''
     import sys
-    from ctr_pipeline.distributed.local.fork_server import serve_forks
+    from ctr_pipeline.distributed.local.nursery import serve_nursery
     def run(arguments):
         import time
         time.sleep(600)
         return 0
-    serve_forks(lambda: None, run)
+    serve_nursery(lambda: None, run)
     '''
     import textwrap
-    forks = textwrap.dedent(fork_server)
-    scripts = Scripts(master=SLEEP, ps=SLEEP, worker=SLEEP, fork_server=forks)
+    scripts = Scripts(master=SLEEP, ps=SLEEP, worker=SLEEP, nursery=textwrap.dedent(nursery))
     launcher = LocalLauncher(
         scripts, logs_folder=Path({logs!r}), access=Access(token="open-x", tls=None)
     )
@@ -439,8 +438,8 @@ LAUNCHER_PROCESS = textwrap.dedent(
         launcher.start("ps", index)
         launcher.start("worker", index)
     wait_until(lambda: all(one.pid for one in launcher.observe()))
-    fork_server_pid = launcher._ask(lambda: launcher._processes[("fork-server", 0)].handle.pid)
-    print(fork_server_pid, *(one.pid for one in launcher.observe()), flush=True)
+    nursery_pid = launcher._ask(lambda: launcher._processes[("nursery", 0)].handle.pid)
+    print(nursery_pid, *(one.pid for one in launcher.observe()), flush=True)
     time.sleep(600)
     """
 )

@@ -1,0 +1,247 @@
+"""What commits without a rename are called, which is the newest, and what may be deleted.
+
+Parts lie under unique names. A commit is an object that names them, its manifest, and is put only
+where there is none:
+
+    parts/GENERATION-NUMBER-TOKEN/NAME         rows, counts, …
+    manifests/GENERATION-NUMBER.json           the parts that count, or the seal of the generation
+    pins/CONSUMER.json                         the parts that a consumer reads
+
+Of a generation there is one writer, and its commits are numbered without gaps. Who takes over puts
+a *seal* where the next manifest would lie, so the store itself decides between the two: the older
+writer finds the seal in its place and commits nothing more.
+
+Pure: nothing here reads or writes.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from ctr_pipeline.errors import CheckpointError
+
+MANIFESTS = "manifests"
+PARTS = "parts"
+PINS = "pins"
+FORMAT_VERSION = 1
+_MANIFEST = re.compile(rf"{MANIFESTS}/(\d{{6,}})-(\d{{12,}})\.json")
+_PART = re.compile(rf"{PARTS}/(\d{{6,}})-(\d{{12,}})-[0-9a-f]+/.+")
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """The place of a manifest: commits are in the order of their slots."""
+
+    generation: int
+    number: int
+
+    @property
+    def next(self) -> "Slot":
+        """The slot that the same writer commits to next."""
+        return Slot(self.generation, self.number + 1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An object of a commit.
+
+    Attributes:
+        key: In the storage; later commits may name it, too.
+    """
+
+    key: str
+    num_bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A commit.
+
+    Attributes:
+        writer: Unique to the process that wrote it.
+        parts: All that belong to it.
+        state: As JSON.
+    """
+
+    slot: Slot
+    writer: str
+    parts: tuple[Part, ...]
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The end of a generation: `writer` has begun the next one."""
+
+    slot: Slot
+    writer: str
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Parts that a consumer reads, and the commit that they are of."""
+
+    slot: Slot
+    keys: tuple[str, ...]
+
+
+Entry = Manifest | Seal
+
+
+def manifest_key(slot: Slot) -> str:
+    """Where the manifest, or the seal, of a slot lies."""
+    return f"{MANIFESTS}/{_digits(slot)}.json"
+
+
+def slot_of(key: str) -> Slot | None:
+    """The slot of a manifest; None for any other object."""
+    match = _MANIFEST.fullmatch(key)
+    return Slot(int(match[1]), int(match[2])) if match else None
+
+
+def part_key(slot: Slot, token: str, name: str) -> str:
+    """Where a part lies that is written for a slot.
+
+    Args:
+        token: Hexadecimal digits that no other attempt has.
+    """
+    return f"{PARTS}/{_digits(slot)}-{token}/{name}"
+
+
+def slot_of_part(key: str) -> Slot | None:
+    """The slot that a part was written for; None for any other object."""
+    match = _PART.fullmatch(key)
+    return Slot(int(match[1]), int(match[2])) if match else None
+
+
+def pin_key(consumer: str) -> str:
+    """Where the pin of a consumer lies."""
+    return f"{PINS}/{consumer}.json"
+
+
+def slots_of(keys: Iterable[str]) -> list[Slot]:
+    """Slots of all manifests and seals among the keys, the newest first."""
+    return sorted((slot for key in keys if (slot := slot_of(key))), reverse=True)
+
+
+def plan_seal(newest: Entry | None) -> Slot:
+    """Where a writer that takes over puts its seal; the generation after that slot's is its own.
+
+    Args:
+        newest: What the newest slot holds; None where there is none.
+    """
+    if newest is None:
+        return Slot(0, 0)
+    if isinstance(newest, Seal):
+        # The writer that put it has committed nothing yet.
+        return Slot(newest.slot.generation + 1, 0)
+    return newest.slot.next
+
+
+def superseded(entries: Iterable[Entry], *, keep: int, pinned: AbstractSet[Slot]) -> list[Manifest]:
+    """Manifests that may be deleted; seals stay, so that no older writer finds its place free.
+
+    Args:
+        keep: How many of the newest manifests stay; at least one does.
+        pinned: Slots that stay beside them.
+    """
+    manifests = [one for one in entries if isinstance(one, Manifest)]
+    manifests.sort(key=lambda one: one.slot)
+    return [one for one in manifests[: -max(1, keep)] if one.slot not in pinned]
+
+
+def unneeded_parts(
+    present: Iterable[str], *, kept: Iterable[Manifest], pins: Iterable[Pin], before: Slot
+) -> list[str]:
+    """Keys of parts that no kept manifest and no pin names.
+
+    Args:
+        before: Parts of this slot and later ones may still be written, and stay.
+    """
+    needed = {part.key for manifest in kept for part in manifest.parts}
+    needed.update(key for pin in pins for key in pin.keys)
+    return sorted(
+        key
+        for key in present
+        if key not in needed and (slot := slot_of_part(key)) is not None and slot < before
+    )
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The object of a manifest or a seal."""
+    if isinstance(entry, Seal):
+        return _encode({"writer": entry.writer, "sealed": True})
+    parts = [[part.key, part.num_bytes, part.crc32] for part in entry.parts]
+    return _encode({"writer": entry.writer, "parts": parts, "state": dict(entry.state)})
+
+
+def decode_entry(key: str, data: bytes) -> Entry:
+    """What `encode_entry` made.
+
+    Raises:
+        CheckpointError: It is damaged, or of another format.
+    """
+    slot = slot_of(key)
+    if slot is None:
+        raise ValueError(f"{key!r} is no manifest")
+    found = _decode(key, data)
+    try:
+        if found.get("sealed"):
+            return Seal(slot, found["writer"])
+        parts = tuple(Part(*part) for part in found["parts"])
+        return Manifest(slot, found["writer"], parts, found["state"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError("has another form than a manifest", place=key) from error
+
+
+def encode_pin(manifest: Manifest) -> bytes:
+    """The object of a pin on a commit."""
+    slot = manifest.slot
+    keys: Sequence[str] = [part.key for part in manifest.parts]
+    return _encode({"generation": slot.generation, "number": slot.number, "keys": keys})
+
+
+def decode_pin(key: str, data: bytes) -> Pin:
+    """What `encode_pin` made.
+
+    Raises:
+        CheckpointError: It is damaged, or of another format.
+    """
+    found = _decode(key, data)
+    try:
+        return Pin(Slot(found["generation"], found["number"]), tuple(found["keys"]))
+    except (KeyError, TypeError) as error:
+        raise CheckpointError("has another form than a pin", place=key) from error
+
+
+def _digits(slot: Slot) -> str:
+    return f"{slot.generation:06d}-{slot.number:012d}"
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    content = {"version": FORMAT_VERSION, **content}
+    return json.dumps({**content, "crc32": _crc32_of(content)}, indent=1).encode()
+
+
+def _decode(key: str, data: bytes) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(data)
+        crc32 = content.pop("crc32")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError("cannot be parsed", place=key) from error
+    if crc32 != _crc32_of(content):
+        raise CheckpointError("is damaged (CRC differs)", place=key)
+    if content["version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"has format {content['version']}, this program reads {FORMAT_VERSION}", place=key
+        )
+    return content
+
+
+def _crc32_of(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

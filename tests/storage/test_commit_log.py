@@ -1,0 +1,328 @@
+"""Commits: all or nothing, one writer, and nothing that is read is deleted."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from http_faults import Fault
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_pipeline.errors import CheckpointError, StorageError
+from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter, FencedError
+from ctr_pipeline.storage.commits import Slot
+from ctr_pipeline.storage.protocol import (
+    ObjectExistsError,
+    ObjectMissingError,
+    StorageAwayError,
+    StoredObject,
+)
+
+
+@dataclass
+class Memory:
+    """Objects in a dictionary; before each call, somebody else may act."""
+
+    address: str = "memory"
+    objects: dict = field(default_factory=dict)
+    meanwhile: list = field(default_factory=list)
+
+    def _pause(self):
+        if self.meanwhile:
+            act = self.meanwhile.pop(0)
+            held, self.meanwhile = self.meanwhile, []
+            act()
+            self.meanwhile = held
+
+    def read(self, key):
+        self._pause()
+        if key not in self.objects:
+            raise ObjectMissingError("is not there", place=key)
+        return self.objects[key]
+
+    def read_range(self, key, start, num_bytes):
+        return self.read(key)[start : start + num_bytes]
+
+    def write(self, key, data):
+        self._pause()
+        self.objects[key] = data
+
+    def write_parts(self, key, parts):
+        self.write(key, b"".join(parts))
+
+    def put_if_absent(self, key, data):
+        self._pause()
+        if key in self.objects:
+            raise ObjectExistsError("is there already", place=key)
+        self.objects[key] = data
+
+    def list(self, folder):
+        self._pause()
+        return [
+            StoredObject(key, len(data), "")
+            for key, data in sorted(self.objects.items())
+            if key.startswith(f"{folder}/")
+        ]
+
+    def delete(self, keys):
+        for key in keys:
+            self._pause()
+            self.objects.pop(key, None)
+
+    def stat(self, key):
+        return StoredObject(key, len(self.read(key)), "")
+
+
+def commit(writer, text, *, carried=()):
+    part = writer.write_part("rows.bin", iter([text.encode(), b"!"]))
+    return writer.commit([*carried, part], {"text": text})
+
+
+def texts_of(reader, manifest):
+    return [reader.read_part(part).decode() for part in manifest.parts]
+
+
+def test_a_commit_is_read_with_its_parts_and_state(storage):
+    writer = CommitWriter(storage)
+    reader = CommitReader(storage)
+    assert reader.newest() is None
+    first = commit(writer, "one")
+    assert reader.newest() == first
+    second = commit(writer, "two", carried=first.parts)
+    found = reader.newest()
+    assert (found, found.state) == (second, {"text": "two"})
+    assert texts_of(reader, found) == ["one!", "two!"]
+
+
+def test_parts_without_a_manifest_do_not_count_and_go(storage):
+    writer = CommitWriter(storage)
+    kept = commit(writer, "one")
+    writer.write_part("rows.bin", iter([b"lost"]))
+    assert CommitReader(storage).newest() == kept
+    successor = CommitWriter(storage)
+    assert successor.newest() == kept
+    successor.retain(1)
+    assert [one.key for one in storage.list("parts")] == [kept.parts[0].key]
+
+
+def test_the_writer_that_was_replaced_commits_and_deletes_nothing(storage):
+    zombie = CommitWriter(storage)
+    first = commit(zombie, "one")
+    master = CommitWriter(storage)
+    assert master.generation == zombie.generation + 1
+    with pytest.raises(FencedError, match="another process has taken over"):
+        commit(zombie, "late")
+    with pytest.raises(FencedError):
+        zombie.retain(1)
+    assert CommitReader(storage).newest() == first
+    second = commit(master, "two")
+    with pytest.raises(FencedError):
+        commit(zombie, "later")
+    assert CommitReader(storage).newest() == second
+
+
+def test_a_writer_that_never_committed_is_replaced_as_well(storage):
+    writers = [CommitWriter(storage) for _ in range(3)]
+    assert [one.generation for one in writers] == [1, 2, 3]
+    for old in writers[:2]:
+        with pytest.raises(FencedError):
+            commit(old, "late")
+    assert commit(writers[2], "one").slot == Slot(3, 0)
+
+
+def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
+    writer, reader = CommitWriter(storage), CommitReader(storage)
+    commit(writer, "zero")
+    assert reader.pin("scores").state == {"text": "zero"}
+    pinned = reader.newest()
+    later = [commit(writer, str(number)) for number in range(4)]
+    writer.retain(2)
+    assert texts_of(reader, pinned) == ["zero!"]
+    assert reader.slots()[:3] == [later[3].slot, later[2].slot, pinned.slot]
+    assert {one.key for one in storage.list("parts")} == {
+        part.key for one in (pinned, *later[2:]) for part in one.parts
+    }
+    reader.unpin("scores")
+    writer.retain(2)
+    with pytest.raises(CheckpointError, match="is missing"):
+        reader.read_part(pinned.parts[0])
+
+
+@pytest.mark.parametrize("calls", range(6))
+def test_what_is_pinned_while_a_commit_replaces_it_stays(calls):
+    storage = Memory()
+    writer, reader = CommitWriter(storage), CommitReader(storage)
+    commit(writer, "one")
+
+    def replace():
+        commit(writer, "two")
+        writer.retain(1)
+
+    storage.meanwhile = [*[lambda: None] * calls, replace]
+    pinned = reader.pin("scores")
+    assert texts_of(reader, pinned)[0] in {"one!", "two!"}
+    writer.retain(1)
+    assert texts_of(reader, pinned)[0] in {"one!", "two!"}
+
+
+@pytest.mark.parametrize("calls", range(14))
+def test_what_is_pinned_while_retention_is_under_way_stays(calls):
+    storage = Memory()
+    writer, reader = CommitWriter(storage), CommitReader(storage)
+    one = commit(writer, "one")
+    reader.newest()
+    commit(writer, "two")
+    lists = [[one.slot], *[None] * 9]
+    now = reader.slots
+    # The consumer listed the commits before there was a second one.
+    reader.slots = lambda: lists.pop(0) or now()
+    pinned = []
+    storage.meanwhile = [*[lambda: None] * calls, lambda: pinned.append(reader.pin("scores"))]
+    writer.retain(1)
+    storage.meanwhile = []
+    for manifest in pinned:
+        assert texts_of(reader, manifest)[0] in {"one!", "two!"}
+    writer.retain(1)
+    for manifest in pinned:
+        assert texts_of(reader, manifest)[0] in {"one!", "two!"}
+
+
+def test_parts_of_the_commit_that_is_being_written_stay(storage):
+    writer = CommitWriter(storage)
+    part = writer.write_part("rows.bin", iter([b"new"]))
+    writer.retain(1)
+    assert writer.read_part(writer.commit([part], {}).parts[0]) == b"new"
+
+
+def test_a_damaged_part_is_refused(storage):
+    writer = CommitWriter(storage)
+    part = commit(writer, "one").parts[0]
+    storage.write(part.key, b"onE!")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        writer.read_part(part)
+
+
+def test_a_store_that_ignores_conditions_is_refused():
+    class Careless(Memory):
+        def put_if_absent(self, key, data):
+            self.objects[key] = data
+
+    with pytest.raises(StorageError, match="ignores the condition of a write"):
+        CommitWriter(Careless())
+
+
+def test_a_commit_whose_answer_was_lost_is_followed_by_the_next():
+    class Lossy(Memory):
+        loses = False
+
+        def put_if_absent(self, key, data):
+            super().put_if_absent(key, data)
+            if self.loses:
+                self.loses = False
+                raise StorageAwayError("away", place=key)
+
+    storage = Lossy()
+    writer = CommitWriter(storage)
+    storage.loses = True
+    with pytest.raises(StorageAwayError):
+        commit(writer, "one")
+    assert commit(writer, "two").slot == Slot(1, 1)
+    assert CommitReader(storage).newest().state == {"text": "two"}
+
+
+def test_of_two_that_take_over_at_once_one_writes():
+    storage = Memory()
+    commit(CommitWriter(storage), "one")
+    others = []
+    storage.meanwhile = [lambda: None, lambda: None, lambda: others.append(CommitWriter(storage))]
+    with pytest.raises(FencedError):
+        CommitWriter(storage)
+    assert commit(others[0], "two").slot == Slot(2, 0)
+
+
+def test_who_takes_over_waits_for_a_commit_that_was_under_way():
+    storage = Memory()
+    zombie = CommitWriter(storage)
+    commit(zombie, "one")
+    storage.meanwhile = [lambda: None, lambda: None, lambda: commit(zombie, "two")]
+    master = CommitWriter(storage)
+    assert master.newest().state == {"text": "two"}
+    with pytest.raises(FencedError):
+        commit(zombie, "three")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+def test_commits_go_on_through_trouble(open_store, name):
+    server, storage = open_store(name)
+    server.faults.trouble(
+        *(Fault(method, 4, status=503) for method in ("PUT", "GET", "POST")),
+        *(Fault("PUT", 1, loses_answer=True) for _ in range(3)),
+        Fault("GET", 3, cuts_body=True),
+    )
+    writer, reader = CommitWriter(storage), CommitReader(storage)
+    for number in range(6):
+        commit(writer, str(number))
+        writer.retain(2)
+        assert texts_of(reader, reader.newest()) == [f"{number}!"]
+    assert len(storage.list("parts")) == 2
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["take over", "commit", "commit", "retain", "pin", "unpin"]),
+        st.integers(0, 2),
+    ),
+    max_size=24,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=ACTIONS, between=ACTIONS)
+def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole(steps, between):
+    """Three members act; `between` are acts of the others before each call of a storage."""
+    storage = Memory()
+    writers, pins, committed = {}, {}, []
+
+    def act(what, member):
+        reader = CommitReader(storage)
+        try:
+            if what == "take over":
+                writers.pop(member, None)
+                writers[member] = CommitWriter(storage)
+            elif what == "commit" and member in writers:
+                writer = writers[member]
+                base = writer.newest()
+                carried = base.parts[-2:] if base else ()
+                committed.append(commit(writer, f"{member}", carried=carried))
+            elif what == "retain" and member in writers:
+                writers[member].retain(1)
+            elif what == "pin":
+                pins.pop(member, None)
+                pins[member] = reader.pin(f"reader-{member}")
+            elif what == "unpin":
+                pins.pop(member, None)
+                reader.unpin(f"reader-{member}")
+        except FencedError:
+            writers.pop(member, None)
+
+    def check():
+        reader = CommitReader(storage)
+        newest = reader.newest()
+        assert newest == max(committed, key=lambda one: one.slot, default=None)
+        for manifest in (newest, *pins.values()):
+            if manifest is not None:
+                assert all(reader.read_part(part) for part in manifest.parts)
+        assert len({one.slot for one in committed}) == len(committed)
+
+    queue = list(between)
+    for what, member in steps:
+        # One member does one thing at a time; others act before each of its calls.
+        mine = []
+        while queue and queue[0][1] != member and len(mine) < 4:
+            mine.append(queue.pop(0))
+        if queue and queue[0][1] == member:
+            queue.pop(0)
+        storage.meanwhile = [lambda one=one: act(*one) for one in mine]
+        act(what, member)
+        storage.meanwhile = []
+        check()

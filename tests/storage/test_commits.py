@@ -1,0 +1,125 @@
+"""Names of commits, and what may be deleted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.storage.commits import (
+    Manifest,
+    Part,
+    Pin,
+    Seal,
+    Slot,
+    decode_entry,
+    decode_pin,
+    encode_entry,
+    encode_pin,
+    manifest_key,
+    part_key,
+    plan_seal,
+    slot_of,
+    slot_of_part,
+    slots_of,
+    superseded,
+    unneeded_parts,
+)
+from ctr_pipeline.storage.protocol import check_key
+
+slots = st.builds(Slot, st.integers(0, 10**9), st.integers(0, 10**11))
+small_slots = st.builds(Slot, st.integers(0, 4), st.integers(0, 4))
+names = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,12}", fullmatch=True)
+parts = st.builds(
+    Part,
+    st.builds(part_key, small_slots, st.from_regex("[0-9a-f]{4}", fullmatch=True), names),
+    st.integers(0, 10**12),
+    st.integers(0, 2**32 - 1),
+)
+states = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3)
+manifests = st.builds(Manifest, small_slots, names, st.lists(parts, max_size=4).map(tuple), states)
+entries = st.lists(manifests | st.builds(Seal, small_slots, names), unique_by=lambda one: one.slot)
+
+
+@given(slot=slots, name=names)
+def test_names_lead_back_to_their_slots(slot, name):
+    assert slot_of(check_key(manifest_key(slot))) == slot
+    key = check_key(part_key(slot, "0a1b", name))
+    assert slot_of_part(key) == slot
+    assert slot_of(key) is None
+
+
+@given(st.lists(slots, unique=True))
+def test_slots_are_found_newest_first_among_other_objects(found):
+    keys = [*map(manifest_key, found), "manifests/notes.txt", "parts/000001-000000000001-ab/x"]
+    assert slots_of(keys) == sorted(
+        found, key=lambda one: (one.generation, one.number), reverse=True
+    )
+
+
+@given(entry=manifests | st.builds(Seal, small_slots, names))
+def test_entries_are_read_as_they_were_written(entry):
+    assert decode_entry(manifest_key(entry.slot), encode_entry(entry)) == entry
+
+
+@given(manifest=manifests)
+def test_pins_are_read_as_they_were_written(manifest):
+    pin = decode_pin("pins/scores.json", encode_pin(manifest))
+    assert pin == Pin(manifest.slot, tuple(part.key for part in manifest.parts))
+
+
+@given(manifest=manifests, data=st.data())
+def test_a_byte_that_changed_is_noticed(manifest, data):
+    written = bytearray(encode_entry(manifest))
+    place = data.draw(st.integers(0, len(written) - 1))
+    written[place] ^= data.draw(st.integers(1, 255))
+    key = manifest_key(manifest.slot)
+    try:
+        found = decode_entry(key, bytes(written))
+    except CheckpointError:
+        return
+    # Only where a blank became another blank.
+    assert found == manifest
+
+
+def test_another_format_is_named():
+    data = encode_entry(Seal(Slot(1, 2), "w"))
+    with pytest.raises(CheckpointError, match="cannot be parsed"):
+        decode_entry(manifest_key(Slot(1, 2)), data[:-2])
+    with pytest.raises(CheckpointError, match=r"CRC differs"):
+        decode_entry(manifest_key(Slot(1, 2)), data.replace(b'"version": 1', b'"version": 2'))
+
+
+@pytest.mark.parametrize(
+    ("newest", "slot"),
+    [
+        (None, Slot(0, 0)),
+        (Seal(Slot(0, 0), "w"), Slot(1, 0)),
+        (Manifest(Slot(1, 4), "w", (), {}), Slot(1, 5)),
+        (Seal(Slot(1, 5), "w"), Slot(2, 0)),
+    ],
+)
+def test_the_seal_lies_where_the_writer_before_commits_next(newest, slot):
+    assert plan_seal(newest) == slot
+
+
+@given(entries=entries, keep=st.integers(0, 5), pinned=st.frozensets(small_slots))
+def test_what_is_superseded_is_neither_new_nor_pinned_nor_a_seal(entries, keep, pinned):
+    doomed = superseded(entries, keep=keep, pinned=pinned)
+    in_order = sorted((one for one in entries if isinstance(one, Manifest)), key=lambda m: m.slot)
+    newest = in_order[-max(keep, 1) :]
+    assert all(one not in newest and one.slot not in pinned for one in doomed)
+    assert {id(one) for one in doomed} == {
+        id(one) for one in in_order if one not in newest and one.slot not in pinned
+    }
+
+
+@given(kept=st.lists(manifests), others=st.lists(parts), pinned=st.lists(parts), before=small_slots)
+def test_parts_that_are_named_or_may_be_written_stay(kept, others, pinned, before):
+    named = {part.key for one in kept for part in one.parts} | {part.key for part in pinned}
+    present = [*sorted(named | {part.key for part in others}), "parts/notes.txt"]
+    pins = [Pin(Slot(0, 0), tuple(part.key for part in pinned))]
+    doomed = set(unneeded_parts(present, kept=kept, pins=pins, before=before))
+    for key in present:
+        slot = slot_of_part(key)
+        may_go = slot is not None and slot < before and key not in named
+        assert (key in doomed) == may_go
