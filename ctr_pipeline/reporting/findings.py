@@ -9,14 +9,15 @@ from typing import Literal
 
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.reporting.data import ReportData
-from ctr_pipeline.reporting.drift_view import drifted_columns
 from ctr_pipeline.reporting.formats import (
+    SPLIT_TITLES,
     count_text,
     duration_text,
     metric_text,
     percent_text,
     shorten,
 )
+from ctr_pipeline.reporting.sections.drift import drifted_columns
 from ctr_pipeline.statistics import DriftLevel, RowsDrift
 
 Tone = Literal["good", "note", "look"]
@@ -30,9 +31,6 @@ _BEFORE_THE_CLICK = ": check that it is known before the click"
 _DOMINANT_SHARE = 0.6
 _SUSPECT_DROP = 0.2
 """AUC that one feature alone gives to the model; few that are known before a click give as much."""
-
-SPLIT_TITLES = {"valid": "validation"}
-"""Names of splits where they are not the word that people read."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,10 @@ _KEPT = frozenset("\n\t\u200c\u200d")
 """Line breaks of the config, and the joiners that many scripts need."""
 
 
+SPLIT_TITLES = {"valid": "validation"}
+"""Names of splits where they are not the word that people read."""
+
+
 def visible_text(text: str) -> str:
     """`text` with control characters, direction overrides and lone surrogates as escapes.
 

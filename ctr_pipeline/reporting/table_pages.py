@@ -4,7 +4,6 @@ from datetime import datetime
 from typing import Any
 
 from ctr_pipeline.reporting.data import DriftData, ProfileData
-from ctr_pipeline.reporting.drift_view import drift_view
 from ctr_pipeline.reporting.findings import Finding, on_drift
 from ctr_pipeline.reporting.formats import (
     count_text,
@@ -15,10 +14,9 @@ from ctr_pipeline.reporting.formats import (
     value_text,
 )
 from ctr_pipeline.reporting.headline import Card
+from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.sections.drift import drift_section, drift_view
 from ctr_pipeline.statistics import DriftLevel
-
-DRIFT_SHOWN = 25
-"""Columns of a comparison that are shown before one asks for more."""
 
 
 def moment_text(moment: datetime) -> str:
@@ -40,7 +38,6 @@ def profile_page(data: ProfileData) -> dict[str, Any]:
         "page_kind": "profile",
         "kicker": f"{data.format} · {moment_text(data.created)}",
         "summary": f"{summary}.",
-        "rows_named": "All rows",
         "cards": _profile_cards(data),
         "findings": (),
     }
@@ -131,7 +128,10 @@ def drift_page(data: DriftData) -> dict[str, Any]:
             *on_drift({"new": data.drift}, "the new rows"),
             *(Finding("note", note) for note in data.notes),
         ),
-        "drift": view,
-        "drift_shown": DRIFT_SHOWN,
-        "old_rows_named": "the old ones",
     }
+
+
+def drift_sections(data: DriftData) -> tuple[Section | None, ...]:
+    """Sections of the page of a comparison."""
+    view = drift_view({data.new: data.drift}, data.sensitive)
+    return (drift_section(view, "the old ones"),)

@@ -23,7 +23,8 @@ from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictio
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.reporting.findings import SPLIT_TITLES, on_result
+from ctr_pipeline.reporting.findings import on_result
+from ctr_pipeline.reporting.formats import SPLIT_TITLES
 from ctr_pipeline.training.scoring import ScoredRows
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from ctr_pipeline.reporting.data import StageUse, ThreadUse, TrainingTime
+from ctr_pipeline.reporting.data import ReportData, StageUse, ThreadUse
 from ctr_pipeline.reporting.formats import duration_text, percent_text, shorten
+from ctr_pipeline.reporting.section import Section
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,17 @@ class ThreadBar:
     parts: tuple[StagePart, ...]
 
 
-def training_threads(training: TrainingTime | None) -> list[ThreadBar]:
-    """The bars; none where nothing was watched."""
+def section(data: ReportData) -> Section | None:
+    """None where nothing was watched."""
+    training = data.training_time
     if training is None:
-        return []
+        return None
     longest = max([training.seconds, *map(_seconds, training.threads)]) or 1.0
-    return [_bar(thread, longest) for thread in training.threads if thread.stages]
+    bars = [_bar(thread, longest) for thread in training.threads if thread.stages]
+    if not bars:
+        return None
+    values = {"training_threads": bars}
+    return Section("training-time", "Training time", "training_time.html.j2", values)
 
 
 def _bar(thread: ThreadUse, longest: float) -> ThreadBar:

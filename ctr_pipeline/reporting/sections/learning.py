@@ -4,12 +4,38 @@ from collections.abc import Callable
 
 from markupsafe import Markup
 
+from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import Mark, Series, line_chart
 from ctr_pipeline.reporting.data import HistoryRow, ReportData
 from ctr_pipeline.reporting.formats import count_text
+from ctr_pipeline.reporting.section import Section
+
+_HISTORY_SHOWN = 400
 
 
-def loss_chart(data: ReportData) -> Markup | None:
+def section(data: ReportData) -> Section | None:
+    """None if nothing was measured while training."""
+    loss, auc = _loss_chart(data), _auc_chart(data)
+    if loss is None and auc is None:
+        return None
+    values = {
+        "loss_chart": loss,
+        "auc_chart": auc,
+        "history": _history_shown(data.history),
+        "title_of": title_of,
+    }
+    return Section("learning", "Learning", "learning.html.j2", values)
+
+
+def _history_shown(history: tuple[HistoryRow, ...]) -> list[HistoryRow]:
+    """Rows with a validation, or all if there are few; never more than fit a page."""
+    rows = list(history)
+    if len(rows) > 60:
+        rows = [row for row in rows if row.valid_logloss is not None] or rows
+    return rows[-_HISTORY_SHOWN:]
+
+
+def _loss_chart(data: ReportData) -> Markup | None:
     """Training loss and validation logloss; None if neither was measured."""
     x_name, x_of = _x_axis(data)
     training = [
@@ -45,7 +71,7 @@ def loss_chart(data: ReportData) -> Markup | None:
     )
 
 
-def auc_chart(data: ReportData) -> Markup | None:
+def _auc_chart(data: ReportData) -> Markup | None:
     """Validation AUC; None if it was not measured."""
     x_name, x_of = _x_axis(data)
     points = [

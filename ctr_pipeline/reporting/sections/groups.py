@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.groups import ColumnGroups, GroupMetrics
-from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text, shorten
+from ctr_pipeline.reporting.headline import held_out
+from ctr_pipeline.reporting.section import Section
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,14 @@ class GroupTable:
     rows: tuple[GroupRow, ...]
 
 
-def group_tables(result: EvaluationResult | None) -> tuple[GroupTable, ...]:
-    """A table for each column that was asked for."""
-    return () if result is None else tuple(_table(one) for one in result.by_column)
+def section(data: ReportData) -> Section | None:
+    """None unless metrics by the values of a column were asked for."""
+    name, result = held_out(data)
+    tables = () if result is None else tuple(_table(one) for one in result.by_column)
+    if not tables:
+        return None
+    values = {"held_out_name": name, "group_tables": tables}
+    return Section("groups", "By group", "groups.html.j2", values)
 
 
 def _table(found: ColumnGroups) -> GroupTable:

@@ -3,7 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import shorten, visible_text
+from ctr_pipeline.reporting.section import Section
 
 _LINE = re.compile(r"^(?P<lead>\s*(?:- )*)(?P<key>[\w.\"'-]+)(?P<rest>:(?:\s.*|))$")
 _MAX_LINES = 4000
@@ -18,6 +20,12 @@ class ConfigLine:
     key: str
     rest: str
     comment: bool = False
+
+
+def section(data: ReportData) -> Section:
+    """The config of the run."""
+    values = {"config": config_lines(data.config_yaml)}
+    return Section("config", "Config", "config.html.j2", values)
 
 
 def config_lines(text: str) -> tuple[ConfigLine, ...]:

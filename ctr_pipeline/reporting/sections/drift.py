@@ -3,7 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ctr_pipeline.reporting.formats import percent_text, shorten, value_text
+from ctr_pipeline.reporting.data import ReportData
+from ctr_pipeline.reporting.formats import SPLIT_TITLES, percent_text, shorten, value_text
+from ctr_pipeline.reporting.section import Section
 from ctr_pipeline.statistics import (
     LARGE_PSI,
     MODERATE_PSI,
@@ -15,6 +17,9 @@ from ctr_pipeline.statistics import (
 
 MAX_DETAILED_COLUMNS = 100
 """Columns beyond this many do not show their cells, so that the page stays small."""
+
+_SHOWN = 25
+"""Columns that are shown before one asks for more."""
 
 _LONGEST_PSI = 1.0
 _SHORTEST_SCALE = 0.3
@@ -102,6 +107,21 @@ class DriftView:
     moderate_at: float = 0.0
     large_at: float = 0.0
     num_drifted: int = 0
+
+
+def section(data: ReportData) -> Section | None:
+    """Drift of validation and test rows from the training rows; None if it was not measured."""
+    drift = {} if data.statistics is None else data.statistics.drift
+    titles = {SPLIT_TITLES.get(name, name): rows for name, rows in drift.items()}
+    return drift_section(drift_view(titles, data.sensitive_columns), "the training rows")
+
+
+def drift_section(view: DriftView, old_rows_named: str) -> Section | None:
+    """The section that shows a view; None if it has no columns."""
+    if not view.rows:
+        return None
+    values = {"drift": view, "drift_shown": _SHOWN, "old_rows_named": old_rows_named}
+    return Section("drift", "Drift", "drift.html.j2", values)
 
 
 def drift_view(drift: Mapping[str, RowsDrift], sensitive: Collection[str]) -> DriftView:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ctr_pipeline.features import ColumnType
-from ctr_pipeline.reporting.data import PlanRow
+from ctr_pipeline.reporting.data import PlanRow, ProfileData, ReportData
 from ctr_pipeline.reporting.formats import (
     bytes_text,
     count_text,
@@ -21,6 +21,7 @@ from ctr_pipeline.reporting.profile_charts import (
     rate_range,
     share_strip,
 )
+from ctr_pipeline.reporting.section import Section
 from ctr_pipeline.statistics import (
     ColumnStatistics,
     LengthStatistics,
@@ -33,6 +34,10 @@ MAX_DETAILED_FEATURES = 400
 
 _TOP_VALUES = 10
 _VALUE_LENGTH = 60
+
+
+_LEFT_OUT_SHOWN = 200
+_NOTES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,29 @@ class FeatureView:
     chart: Markup | None = None
     top_values: tuple[TopValue, ...] = ()
     top_note: str = ""
+
+
+def section(data: ReportData | ProfileData) -> Section | None:
+    """Columns, those left out and notes of their statistics; None if there are no columns."""
+    has_label = isinstance(data, ReportData) or data.label is not None
+    views = feature_views(data.plan, data.statistics, has_label=has_label)
+    if not views:
+        return None
+    values = {
+        "rows_named": "The training rows" if isinstance(data, ReportData) else "All rows",
+        "has_label": has_label,
+        "feature_groups": [
+            (title, group)
+            for title, kind in (("Numbers", ColumnType.NUMBER), ("Texts", ColumnType.TEXT))
+            if (group := [view for view in views if view.kind == kind])
+        ],
+        "num_features": len(data.plan),
+        "max_detailed": MAX_DETAILED_FEATURES,
+        "feature_notes": () if data.statistics is None else data.statistics.notes[:_NOTES_SHOWN],
+        "left_out": data.left_out[:_LEFT_OUT_SHOWN],
+        "num_left_out": len(data.left_out),
+    }
+    return Section("features", "Features", "features.html.j2", values)
 
 
 def feature_views(

@@ -1,0 +1,10 @@
+"""The size of the model, its export and where it was made."""
+
+from ctr_pipeline.reporting.data import ReportData
+from ctr_pipeline.reporting.headline import model_title
+from ctr_pipeline.reporting.section import Section
+
+
+def section(data: ReportData) -> Section:
+    """The facts of every run."""
+    return Section("model", "Model", "model.html.j2", {"model_title": model_title(data)})

@@ -1,0 +1,26 @@
+"""Wall-clock time of the stages."""
+
+from ctr_pipeline.reporting.bars import Bar
+from ctr_pipeline.reporting.data import ReportData
+from ctr_pipeline.reporting.formats import duration_text, percent_text, shorten
+from ctr_pipeline.reporting.section import Section
+
+
+def section(data: ReportData) -> Section | None:
+    """None if no stage was timed."""
+    if not data.timings:
+        return None
+    return Section("time", "Time", "time.html.j2", {"timings": _timing_bars(data)})
+
+
+def _timing_bars(data: ReportData) -> list[Bar]:
+    total = sum(timing.seconds for timing in data.timings) or 1.0
+    return [
+        Bar(
+            name=shorten(timing.stage, 40),
+            value=duration_text(timing.seconds),
+            detail=percent_text(timing.seconds / total, 0),
+            width=round(100 * timing.seconds / total, 2),
+        )
+        for timing in data.timings
+    ]
