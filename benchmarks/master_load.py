@@ -64,7 +64,7 @@ from ctr_pipeline.distributed.rpc.client import PendingReply, RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
-from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
@@ -288,7 +288,7 @@ class Worker:
     """A session and the task that it pretends to train."""
 
     def __init__(self, index: int, connect_to: Callable[[], TimedLink]) -> None:
-        self.session = Session(
+        self.session = WorkerSession(
             member=Member("worker", index, f"worker{index:010d}", secrets.token_hex(16)),
             config_fingerprint="config",
             metrics_address="",

@@ -93,9 +93,9 @@ PROXIES = Proxies()
 class ProxiedCommandLines(CommandLines):
     """Command lines with the addresses of proxies."""
 
-    def from_nursery(self, start: "MemberStart") -> Sequence[str]:
+    def from_fork_server(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of the command line."""
-        command = list(super().from_nursery(start))
+        command = list(super().from_fork_server(start))
         if start.role == "master":
             return command
         command += ["--master", PROXIES.before("master").address]

@@ -34,11 +34,11 @@ _FOLDER = "CTRPIPE_TIMED_RUN"
 class TimedCommandLines(CommandLines):
     """Members are this program; none is forked, so that each is wrapped in time."""
 
-    with_nursery: bool = False
+    with_fork_server: bool = False
 
     def member(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of `python` for a member."""
-        return [__file__, "member", *self.from_nursery(start)]
+        return [__file__, "member", *self.from_fork_server(start)]
 
 
 def open_notes(role: str) -> Callable[[dict[str, Any]], None]:

@@ -249,7 +249,7 @@ class ColumnDrift(_Frozen):
         old_missing_rate: Share of the training rows.
         new_missing_rate: Share of the other rows.
         unseen_rate: Share of the other rows with a text that training never saw.
-        expected_unseen_rate: That share if nothing changed.
+        expected_unseen_rate: `unseen_rate` if nothing changed.
         cells: With rows on either side.
     """
 

@@ -1,7 +1,7 @@
-"""Looks known weaknesses of pinned packages up, and lists what is installed.
+"""Looks up known weaknesses of pinned packages, and lists the installed packages.
 
-The list is CycloneDX 1.6 JSON. Weaknesses are looked up by pip-audit, which is installed beside the
-project; where it cannot reach what it asks, that is said and is no failure.
+The list is CycloneDX 1.6 JSON. pip-audit, which is installed beside the project, looks up the
+weaknesses. If it cannot reach its service, the output says so, and this is no failure.
 """
 
 import argparse
@@ -84,21 +84,21 @@ def main() -> int:
     arguments = parser.parse_args()
     document = describe_installed(distributions())
     arguments.sbom.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    say = sys.stdout.write
-    say(f"{arguments.sbom}: {len(document['components'])} packages are installed\n")
+    write = sys.stdout.write
+    write(f"{arguments.sbom}: {len(document['components'])} packages are installed\n")
     failed = False
     for requirements in arguments.requirements:
         answer = look_up(arguments.pip_audit, requirements)
         if answer is None:
-            say(f"{requirements}: NOT AUDITED, the advisory service cannot be reached\n")
+            write(f"{requirements}: NOT AUDITED, the advisory service cannot be reached\n")
             continue
         found, unanswered = weaknesses_of(answer), unanswered_in(answer)
         if unanswered:
             total = len(answer["dependencies"])
-            say(f"{requirements}: NOT AUDITED, no answer for {len(unanswered)} of {total}\n")
-        say("".join(f"{requirements}: {line}\n" for line in found))
+            write(f"{requirements}: NOT AUDITED, no answer for {len(unanswered)} of {total}\n")
+        write("".join(f"{requirements}: {line}\n" for line in found))
         num_looked_up = len(answer["dependencies"]) - len(unanswered)
-        say(f"{requirements}: {len(found)} known weaknesses of {num_looked_up} packages\n")
+        write(f"{requirements}: {len(found)} known weaknesses of {num_looked_up} packages\n")
         failed = failed or bool(found)
     return int(failed)
 

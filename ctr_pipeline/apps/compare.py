@@ -192,7 +192,6 @@ def compare_runs(
         repeats: Times that rows are drawn for an interval.
         output: The page to write.
         overwrite: Replace a file that stands there.
-        progress: Who is told.
 
     Raises:
         RunFolderError: Fewer than two runs, one named twice, one that is no finished run or is

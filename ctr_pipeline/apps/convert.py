@@ -131,7 +131,7 @@ def convert_rows(
         columns: Names of files without a header, separated by commas; ranges such as I1..I13.
         delimiter: Delimiter of text that is read; None to find it.
         overwrite: Replace a file that stands there.
-        progress: Is told the bytes read.
+        progress: Counts the bytes read.
 
     Raises:
         DataError: The rows cannot be read, or do not fit the target.

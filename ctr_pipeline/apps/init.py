@@ -82,7 +82,6 @@ def init_config(
         output: The config to write.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
         overwrite: Replace a file that stands at `output`.
-        progress: Who is told.
 
     Raises:
         RunFolderError: There is a file at `output` already, or it cannot be written.

@@ -141,7 +141,6 @@ def profile_table(
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
         output: The page to write.
         overwrite: Replace a file that stands there.
-        progress: Who is told.
 
     Raises:
         DataError: The data cannot be read, the label is not 0 or 1, or there is no column.
@@ -259,7 +258,6 @@ def measure_drift(
         columns: Names of files without a header; ranges such as I1..I13 are fine.
         output: The page to write.
         overwrite: Replace a file that stands there.
-        progress: Who is told.
 
     Raises:
         DataError: The data cannot be read, or the two have no column in common.

@@ -133,7 +133,7 @@ def _format_figures(member: "MemberView") -> tuple[str, str, str]:
     """Memory, speed and rows held; a dash where unknown, nothing where it does not apply."""
     stats, is_worker, is_server = member.stats, member.role == "worker", member.role == "ps"
     if stats is None or not stats.rss_bytes:
-        # It has not said anything of itself yet: every process holds some memory.
+        # No figures yet: every process holds some memory.
         return _UNKNOWN, _UNKNOWN if is_worker else "", _UNKNOWN if is_server else ""
     return (
         format_amount(stats.rss_bytes, "bytes"),

@@ -208,8 +208,8 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
         size = format_amount(result.max_checkpoint_bytes, "bytes")
         console.print(f"checkpoints on disk: at most {size}")
     for row in result.rows if reasons else ():
-        said = ", ".join(filter(None, (row.reason, row.place)))
-        console.print(f"[cyan]{escape(row.feature)}[/]: {escape(said)}", soft_wrap=True)
+        decision = ", ".join(filter(None, (row.reason, row.place)))
+        console.print(f"[cyan]{escape(row.feature)}[/]: {escape(decision)}", soft_wrap=True)
     for column, reason in result.left_out:
         console.print(f"left out: [cyan]{escape(column)}[/] ({escape(reason)})", soft_wrap=True)
     for warning in result.warnings:

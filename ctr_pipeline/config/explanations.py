@@ -10,14 +10,14 @@ from pydantic_core import ErrorDetails
 
 from ctr_pipeline.config.key_facts import models_in
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
-from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedger, WorkersConfig
+from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedgerConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS, Transform
 
 Loc = tuple[str | int, ...]
 
 _SHOWN_CHARACTERS = 60
-_UNION_MODELS = {WorkersConfig.__name__, EtcdLedger.__name__, EarlierRun.__name__}
+_UNION_MODELS = {WorkersConfig.__name__, EtcdLedgerConfig.__name__, EarlierRun.__name__}
 """Models that stand beside a text in a union; pydantic names them in its locations."""
 _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 

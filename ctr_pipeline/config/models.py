@@ -960,7 +960,7 @@ class WorkersConfig(Section):
     max: int = Field(default=1, ge=1, le=1000, description="Largest number of workers.")
 
 
-class EtcdLedger(Section):
+class EtcdLedgerConfig(Section):
     """Progress of a job kept in etcd, so that another machine can take over as its master."""
 
     etcd: str = Field(
@@ -986,7 +986,7 @@ class EtcdLedger(Section):
     )
 
     @model_validator(mode="after")
-    def _has_both_or_none(self) -> "EtcdLedger":
+    def _has_both_or_none(self) -> "EtcdLedgerConfig":
         if (self.certificate is None) != (self.key is None):
             raise ValueError("a client certificate and its key belong together: give both")
         return self
@@ -1065,7 +1065,7 @@ class RuntimeConfig(Section):
         "mutual TLS, and those that ctrpipe run starts on this machine without; always: all do; "
         "off: none does, and addresses beyond this machine are refused.",
     )
-    ledger: Literal["sqlite"] | EtcdLedger = Field(
+    ledger: Literal["sqlite"] | EtcdLedgerConfig = Field(
         default="sqlite",
         description="Where the master keeps what is done: sqlite in the run folder, or etcd.",
     )
@@ -1100,7 +1100,7 @@ class RuntimeConfig(Section):
         description="Tasks that a worker holds at a time last so long, so that it can go on while "
         "the master is away.",
     )
-    storage_patience_seconds: float = Field(
+    storage_timeout_seconds: float = Field(
         default=600.0,
         ge=0,
         description="Seconds for which a job tries again while its checkpoints cannot be read or "

@@ -7,10 +7,18 @@
 - `master`: the ledger of tasks, members, cuts, validation, status. Never on the gradient path.
 - `local`: the launcher that makes members processes of this machine.
 
-A *task* is 64 batches of an epoch's permutation. A *lease* gives it to one worker under an
-*attempt* number; reports of older attempts are refused. A *generation* counts rollbacks; parameter
-servers refuse everything of an older one. A *cut* is a consistent checkpoint: the ledger is frozen
-first, then every parameter server snapshots itself together with the *marks* of the batches that it
-applied. So the snapshots hold whatever the frozen ledger counts, and a batch that they hold beyond
-it is not applied again when it is trained again.
+A *task* is 64 batches of an epoch's permutation. A *lease* gives it to one worker. A *cut* is a
+consistent checkpoint: the ledger is frozen first, then every parameter server snapshots itself
+together with the bitmaps of the batches that it applied. So the snapshots hold whatever the frozen
+ledger counts, and a batch that they hold beyond it is not applied again when it is trained again.
+
+Five counters tell what is out of date, from the longest-lived to the shortest:
+
+| counter | counts | goes up | what it voids |
+|---|---|---|---|
+| generation | rollbacks of the job | when the job goes back to a cut | older calls to servers |
+| era | base records of the ledger | at an epoch, a cut, a rollback | older task records |
+| incarnation | processes of a member (random) | when one starts | messages of the one before |
+| round | synchronous updates of a server | when enough pushes came | nothing: see `rounds` |
+| attempt | leases of a task | when it is leased again | reports and pushes of older leases |
 """

@@ -15,7 +15,7 @@ class LoggedProgress:
     """A `Progress` that passes everything on and logs what is said, and each task with its time.
 
     Args:
-        inner: Who is told.
+        inner: The display.
     """
 
     def __init__(self, inner: Progress) -> None:

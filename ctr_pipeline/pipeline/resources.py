@@ -63,8 +63,8 @@ def find_huge_layers(
 
     Args:
         model: The section of the config.
-        num_inputs: Of the first layer, at least; 0 leaves that layer out.
-        available_bytes: Of memory; None: what this process may use of the machine.
+        num_inputs: Inputs of the first layer, at least; 0 leaves that layer out.
+        available_bytes: Bytes of memory; None: what this process may use of the machine.
 
     Returns:
         None if training may fit; the rest of a model and its rows are not looked at.

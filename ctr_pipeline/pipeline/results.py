@@ -98,7 +98,7 @@ class PlanRow:
         dimension: Length of the embedding, and 1 for the linear weight; 0 without a field.
         max_bytes: Memory of its rows with optimizer state if every id occurs; None if unknown, 0 if
             an earlier feature shares the rows.
-        reason: Who decided.
+        reason: Who decided the chains, as text.
         place: Where the config says so, by key where several entries do, and what that wins over.
     """
 

@@ -94,7 +94,6 @@ def decide_alive(
     """Whether the process of a session works on; None: it is on another host, and silent.
 
     Args:
-        session: Which.
         lock_holder: The process that holds the lock of the run folder; 0: one that is not known.
         host: This one.
         now: The time of day.
@@ -121,7 +120,7 @@ class SessionLog:
     """Keeps `sessions.json` while a command works; a context manager around the work.
 
     Args:
-        times: Of the stages; is told what earlier sessions took.
+        times: Times of the stages; those of earlier sessions are added.
         command: As in `Session`.
         resumes: Whether the command goes on from what was there; else earlier sessions are those
             of a run that this one replaces.

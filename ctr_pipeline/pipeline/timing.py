@@ -18,7 +18,7 @@ class StageTimes:
         clock: Seconds, monotonic.
 
     Attributes:
-        earlier: Of each stage in earlier sessions of the same run.
+        earlier: Seconds of each stage in earlier sessions of the same run.
         stage_now: The stage that goes on, or the last one; empty before the first.
         on_stage: Called when a stage has begun.
         start_up: What the time up to the first training step was spent on, in that order; it ends

@@ -164,7 +164,7 @@ KEYS = {
     "runtime.heartbeat_seconds": (0.5, 0),
     "runtime.silence_seconds": (10.0, 0),
     "runtime.work_ahead_seconds": (10.0, 0),
-    "runtime.storage_patience_seconds": (60.0, -1),
+    "runtime.storage_timeout_seconds": (60.0, -1),
     "analysis.engine": ("spark", "dask"),
     "analysis.master": ("local[8]", "mesos://host"),
     "analysis.conf": ({"spark.executor.cores": 2}, {"spark.executor.cores": [2]}),

@@ -26,7 +26,7 @@ class HotCommandLines(CommandLines):
     def member(self, start):
         if start.role != "ps":
             return super().member(start)
-        return [__file__, _AS_MEMBER, *self.from_nursery(start)]
+        return [__file__, _AS_MEMBER, *self.from_fork_server(start)]
 
 
 def measure_by_keys():

@@ -129,7 +129,7 @@ def test_watched_scaled_hurt_and_stopped(job):
     assert running(view, "master")[0]["restarts"] == 1
     assert {member["pid"] for member in view["members"] if member["role"] != "master"} == others
 
-    # A worker that is killed is born again by the nursery.
+    # A worker that is killed is forked again by the fork server.
     victim = running(view, "worker")[0]
     os.kill(victim["pid"], signal.SIGKILL)
     job.wait_for(
@@ -156,7 +156,7 @@ def test_watched_scaled_hurt_and_stopped(job):
 def test_nothing_survives_the_process_that_the_user_started(job):
     view = job.wait_for(lambda view: view["answering"] and view["records"]["trained"] > 0)
     pids = [member["pid"] for member in view["members"]]
-    # Of every thread: the launcher's own thread has the members, and the nursery.
+    # Of every thread: the launcher's own thread has the members, and the fork server.
     for children in Path(f"/proc/{job.process.pid}/task").glob("*/children"):
         pids += [int(pid) for pid in children.read_text().split()]
     assert len(set(pids)) > len(view["members"])

@@ -11,8 +11,8 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, cut_file_name
-from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.merging import RowGradients
+from ctr_pipeline.distributed.ps.server_state import BatchGradients, ServerState
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -110,16 +110,16 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
     occurrences = np.ones(len(keys), np.int32)
     found, dense_values = {}, np.empty(NUM_DENSE, np.float32)
     for server in range(num_servers):
-        holdings = Holdings(spec, server, threads=1)
-        holdings.restore(request)
+        state = ServerState(spec, server, threads=1)
+        state.restore(request)
         own = partitions % num_servers == server
-        low, high = holdings.range
+        low, high = state.range
         rows = RowGradients(keys[own], occurrences[own], sums[own])
         batch = BatchId(0, 0, 1, 0)
-        holdings.apply([BatchGradients(batch, 1, 1.0, 30, rows, gradient[low:high])])
-        values = holdings.read_rows(keys[own], create=False)
+        state.apply([BatchGradients(batch, 1, 1.0, 30, rows, gradient[low:high])])
+        values = state.read_rows(keys[own], create=False)
         found |= {int(key): row.tobytes() for key, row in zip(keys[own], values, strict=True)}
-        dense_values[low:high] = holdings.dense_values()
+        dense_values[low:high] = state.dense_values()
     store.apply_gradients(
         keys, sums, occurrences, step=7, learning_rate_factor=1.0, num_examples=30
     )

@@ -66,7 +66,7 @@ class Proposal:
         """Whether the trial need not go on.
 
         Args:
-            epoch: That has ended, from 0.
+            epoch: The epoch that has ended, from 0.
             value: The metric after it.
         """
         self._trial.report(value, epoch)
@@ -98,7 +98,7 @@ def propose(
 
     Args:
         tune: The `tune:` section.
-        records: Of all trials before, in their order.
+        records: Records of all earlier trials, in order.
         start: What the config itself gives for the keys that are searched.
     """
     import optuna

@@ -1,13 +1,13 @@
 """Whether parameter servers hold what workers say they have trained.
 
-A worker reports a batch once every server has applied it. So a cut, which holds the marks of all
+A worker reports a batch once every server has applied it. So a cut, which holds the bitmaps of all
 servers, is where reports are compared with what the model holds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.distributed.coordination.messages import TaskMarks
+from ctr_pipeline.distributed.coordination.messages import TaskBitmap
 from ctr_pipeline.distributed.coordination.tasks import TaskSet
 
 
@@ -65,19 +65,19 @@ class Claims:
 
 
 def unproven(
-    claims: Iterable[tuple[int, int]], marks: Sequence[Sequence[TaskMarks]], epoch: int
+    claims: Iterable[tuple[int, int]], bitmaps: Sequence[Sequence[TaskBitmap]], epoch: int
 ) -> tuple[tuple[int, int], ...]:
     """Batches that were reported and that some server has not applied.
 
     Args:
         claims: Tasks of the epoch, and masks of their batches.
-        marks: Marks of every server. Where a task has several, of parts of the server, all must
+        bitmaps: Bitmaps of every server. Where a task has several, of parts of the server, all must
             agree.
 
     Returns:
         Tasks and masks, those that are not proven alone.
     """
-    applied = [_masks_of(server, epoch) for server in marks]
+    applied = [_masks_of(server, epoch) for server in bitmaps]
     missing = (
         (task, mask & ~_intersection(server.get(task, 0) for server in applied))
         for task, mask in claims
@@ -94,21 +94,23 @@ def tasks_over(frozen: Json) -> tuple[int, TaskRanges]:
     return len(frozen["closed"]), tuple((first, end) for first, end in frozen["over"])
 
 
-def marks_beyond(marks: Iterable[TaskMarks], epoch: int, over: TaskRanges) -> tuple[TaskMarks, ...]:
-    """Marks without those of earlier epochs, and of tasks of this one that are over."""
+def bitmaps_beyond(
+    bitmaps: Iterable[TaskBitmap], epoch: int, over: TaskRanges
+) -> tuple[TaskBitmap, ...]:
+    """Bitmaps without those of earlier epochs, and of tasks of this one that are over."""
     tasks = TaskSet(over)
     return tuple(
-        mark
-        for mark in marks
-        if mark.epoch > epoch or (mark.epoch == epoch and mark.task not in tasks)
+        bitmap
+        for bitmap in bitmaps
+        if bitmap.epoch > epoch or (bitmap.epoch == epoch and bitmap.task not in tasks)
     )
 
 
-def _masks_of(marks: Iterable[TaskMarks], epoch: int) -> Mapping[int, int]:
+def _masks_of(bitmaps: Iterable[TaskBitmap], epoch: int) -> Mapping[int, int]:
     found: dict[int, int] = {}
-    for mark in marks:
-        if mark.epoch == epoch:
-            found[mark.task] = found.get(mark.task, mark.mask) & mark.mask
+    for bitmap in bitmaps:
+        if bitmap.epoch == epoch:
+            found[bitmap.task] = found.get(bitmap.task, bitmap.mask) & bitmap.mask
     return found
 
 

@@ -45,7 +45,7 @@ class MemberState(Recorded):
         start_asked_at: When its start was asked for last; None: not since its end.
         refusals_in_row: Starts that the launcher refused since it started one.
         stop_asked_at: When its end was asked for last; None: not yet.
-        told_to_leave: A heartbeat reply said so.
+        must_leave: A heartbeat reply said so.
         process: As the launcher saw it last.
         coming_since: When a process was seen first that runs and has not registered, on the job's
             clock; None: there is none.
@@ -91,7 +91,7 @@ class MemberState(Recorded):
     start_asked_at: float | None = None
     refusals_in_row: int = 0
     stop_asked_at: float | None = None
-    told_to_leave: bool = False
+    must_leave: bool = False
     process: ProcessState | None = None
     coming_since: float | None = None
     stats: MemberStats = field(default_factory=MemberStats)
@@ -128,7 +128,7 @@ class MemberState(Recorded):
         elif self.coming_since is None or not is_same:
             self.coming_since = now
 
-    def hear(self, now: float) -> None:
+    def note_heard(self, now: float) -> None:
         """A sign of life."""
         self.heard_at, self.is_heard = now, True
 
@@ -161,10 +161,10 @@ class MemberState(Recorded):
         self.secret_hash = _hash_of(request.member.secret)
         self.address, self.metrics_address = request.address, request.metrics_address
         self.host, self.pid = request.host, request.pid
-        self.hear(now)
+        self.note_heard(now)
         self.idle_since = now
         self.stop_asked_at = self.coming_since = self.behind_since = None
-        self.told_to_leave = self.is_slow = False
+        self.must_leave = self.is_slow = False
         self.stats, self.speeds = MemberStats(), {}
 
     def take_in_stats(self, stats: MemberStats) -> None:

@@ -325,7 +325,7 @@ class LeaseReply:
 
 
 @dataclass(frozen=True)
-class MarkScope:
+class BitmapScope:
     """A part of what a parameter server holds.
 
     Attributes:
@@ -337,7 +337,7 @@ class MarkScope:
 
 
 @dataclass(frozen=True)
-class TaskMarks:
+class TaskBitmap:
     """Batches of a training task that a parameter server has applied.
 
     Attributes:
@@ -351,7 +351,7 @@ class TaskMarks:
     epoch: int
     task: int
     mask: int
-    scope: MarkScope | None = None
+    scope: BitmapScope | None = None
 
 
 @dataclass(frozen=True)
@@ -428,14 +428,14 @@ class HoldReply:
     Attributes:
         refused: Why it does not hold; empty if it does.
         epoch: Newest one.
-        marks: Batches that it has applied.
+        bitmaps: Batches that it has applied.
         attempts: The newest attempt at each task: epoch, task, attempt.
         pieces: Pieces of its dense range, in case that moves.
     """
 
     refused: str
     epoch: int
-    marks: tuple[TaskMarks, ...]
+    bitmaps: tuple[TaskBitmap, ...]
     attempts: tuple[tuple[int, int, int], ...]
     pieces: tuple[tuple[int, int], ...]
 
@@ -480,7 +480,7 @@ class SnapshotRequest:
             on its way then.
         epoch: The epoch of the previous cut.
         over: Tasks of that epoch that it has shown to be done or given up, as the first of each
-            run and the one after it: their marks, and those of earlier epochs, are left out.
+            run and the one after it: their bitmaps, and those of earlier epochs, are left out.
         placement: Version of the placement that says what each server writes.
     """
 
@@ -501,7 +501,7 @@ class SnapshotReply:
     Attributes:
         refused: Why there is none; empty if there is.
         files: The files that were written.
-        marks: Batches that the snapshot holds, less what the request leaves out.
+        bitmaps: Batches that the snapshot holds, less what the request leaves out.
         version: Updates applied when it was taken.
         pause_seconds: For how long updates waited, at most.
         of_storage: Refused because files could not be written at the moment.
@@ -509,7 +509,7 @@ class SnapshotReply:
 
     refused: str
     files: tuple[LoggedFile, ...]
-    marks: tuple[TaskMarks, ...]
+    bitmaps: tuple[TaskBitmap, ...]
     version: int
     pause_seconds: float
     of_storage: bool = False
@@ -517,11 +517,11 @@ class SnapshotReply:
 
 @dataclass(frozen=True)
 class PartitionFiles:
-    """Files that make up one partition at a cut, base first; and its owner's marks."""
+    """Files that make up one partition at a cut, base first; and its owner's bitmaps."""
 
     partition: int
     files: tuple[LoggedFile, ...]
-    marks_of: int
+    bitmaps_of: int
 
 
 @dataclass(frozen=True)
@@ -533,7 +533,7 @@ class RestoreRequest:
         cut: The cut to restore; 0: nothing was trained yet.
         partitions: Files of all partitions; a server reads those that it owns.
         dense: Files of the dense parameters; a server reads its range.
-        marks: By number of the server that took the snapshot; `PartitionFiles.marks_of` names it.
+        bitmaps: By number of the server that took the snapshot, `PartitionFiles.bitmaps_of`.
         ranges: Ranges of dense parameters by number of the server that took the snapshot; empty: as
             a job of so many servers begins.
         placement: Which server holds what from now on; None: as the job began.
@@ -543,7 +543,7 @@ class RestoreRequest:
     cut: int
     partitions: tuple[PartitionFiles, ...]
     dense: tuple[LoggedFile, ...]
-    marks: tuple[tuple[TaskMarks, ...], ...]
+    bitmaps: tuple[tuple[TaskBitmap, ...], ...]
     ranges: tuple[tuple[int, int], ...] = ()
     placement: Placement | None = None
 

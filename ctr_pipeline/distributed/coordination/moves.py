@@ -245,7 +245,7 @@ class HeatWatch:
             **dict.fromkeys(partitions, rest_until),
         }
 
-    def look(self, now: float, servers: Sequence[MemberStats]) -> PlannedMove | HotServer | None:
+    def poll(self, now: float, servers: Sequence[MemberStats]) -> PlannedMove | HotServer | None:
         """Takes in what servers say of themselves; None: there is nothing to do, or to tell.
 
         Args:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ctr_pipeline.distributed.coordination.endings import format_exit, signal_of
+from ctr_pipeline.distributed.coordination.exit_codes import format_exit, signal_of
 from ctr_pipeline.distributed.coordination.launching import ExitReason
 from ctr_pipeline.machine import EXIT_NO_THREAD
 

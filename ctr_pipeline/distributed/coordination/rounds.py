@@ -15,7 +15,7 @@ from typing import Literal
 
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 
-ROUND_PATIENCE_SECONDS = 15.0
+ROUND_TIMEOUT_SECONDS = 15.0
 """A push waits so long for its round, longer than a lost worker's leases live; then it is stale.
 A worker that is not heard of for so long holds nobody back."""
 
@@ -135,19 +135,19 @@ class Pace:
     parallel parameter server" (NIPS 2013), section 2, with batches as clocks. What differs: workers
     come and go. Who comes, or comes back, begins where the slowest other one is. Nobody waits for a
     worker that the master does not name among those that hold training leases, nor for one that
-    was not heard of for `patience_seconds`.
+    was not heard of for `timeout_seconds`.
 
     Args:
         max_staleness: Batches that a worker may be ahead of the slowest.
-        patience_seconds: See above; so no pull waits for longer.
+        timeout_seconds: See above; so no pull waits for longer.
     """
 
-    def __init__(self, max_staleness: int, patience_seconds: float) -> None:
+    def __init__(self, max_staleness: int, timeout_seconds: float) -> None:
         self._max_staleness = max_staleness
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._workers: dict[int, _Progress] = {}
 
-    def hear(self, worker: int, active: frozenset[int] | None, now: float) -> None:
+    def note_heard(self, worker: int, active: frozenset[int] | None, now: float) -> None:
         """Notes that a worker called.
 
         Args:
@@ -191,7 +191,7 @@ class Pace:
         return self._workers[worker].batches - slowest > self._max_staleness
 
     def _is_silent(self, worker: int, now: float) -> bool:
-        return now - self._workers[worker].heard >= self._patience_seconds
+        return now - self._workers[worker].heard >= self._timeout_seconds
 
 
 def worker_number(incarnation: str) -> int:

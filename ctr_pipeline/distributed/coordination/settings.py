@@ -40,7 +40,7 @@ class JobSettings:
         max_start_failures: A job fails after so many errors in a row without progress, so many
             of them of one member.
         max_workers_starting: Workers that are being started at a time.
-        storage_patience_seconds: A job that cannot read or write checkpoints fails after so long.
+        storage_timeout_seconds: A job that cannot read or write checkpoints fails after so long.
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
         placement: Which server holds what when the job begins; None: one partition per server.
@@ -72,7 +72,7 @@ class JobSettings:
     max_dropped_tasks: int = 0
     max_start_failures: int = 3
     max_workers_starting: int = 4
-    storage_patience_seconds: float = 600.0
+    storage_timeout_seconds: float = 600.0
     leave_seconds: float = 10.0
     most_clock_step_seconds: float = 2.0
     placement: Placement | None = None

@@ -8,14 +8,14 @@ class StorageWait:
     """Whether checkpoints cannot be read or written at the moment, and since when.
 
     Args:
-        patience_seconds: After so long the job fails.
+        timeout_seconds: After so long the job fails.
 
     Attributes:
         reason: Why not, for a person; empty while they can.
     """
 
-    def __init__(self, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
         self._since = 0.0
         self._failures = 0
         self.reason = ""
@@ -39,7 +39,7 @@ class StorageWait:
 
     def is_over(self, now: float) -> bool:
         """Whether the job has waited as long as it may."""
-        return bool(self.reason) and now - self._since >= self._patience_seconds
+        return bool(self.reason) and now - self._since >= self._timeout_seconds
 
     @property
     def is_new(self) -> bool:

@@ -50,7 +50,7 @@ class MovingAverage:
             self.value += self.weight * (value - self.value)
 
 
-def patience_seconds(usual_seconds: float | None, *, floor_seconds: float, factor: float) -> float:
+def timeout_seconds(usual_seconds: float | None, *, floor_seconds: float, factor: float) -> float:
     """How long a task may take, or may stand still, before it is taken back.
 
     Args:

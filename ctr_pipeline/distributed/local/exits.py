@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from ctr_pipeline.distributed.coordination.endings import (
+from ctr_pipeline.distributed.coordination.exit_codes import (
     BY_SOMEBODY,
     EXIT_OUT_OF_MEMORY,
     signal_of,

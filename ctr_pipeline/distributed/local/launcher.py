@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from ctr_pipeline.distributed.coordination.endings import format_exit
+from ctr_pipeline.distributed.coordination.exit_codes import format_exit
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     ExitReason,
@@ -31,16 +31,16 @@ from ctr_pipeline.distributed.coordination.launching import (
     ProcessState,
 )
 from ctr_pipeline.distributed.coordination.messages import Role
-from ctr_pipeline.distributed.local import lifeline
+from ctr_pipeline.distributed.local import parent_death as lifeline
 from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills
-from ctr_pipeline.distributed.local.log_file import LogFile
-from ctr_pipeline.distributed.local.nursery import (
+from ctr_pipeline.distributed.local.fork_server import (
     SINGLE_THREADED,
-    Born,
     Failed,
-    Nursery,
+    ForkServer,
     Ready,
+    Spawned,
 )
+from ctr_pipeline.distributed.local.log_file import LogFile
 from ctr_pipeline.distributed.local.processes import ProcessHandle, spawn
 from ctr_pipeline.distributed.local.restarts import Ends, decide_restart
 from ctr_pipeline.distributed.local.service import serve_launcher
@@ -48,10 +48,10 @@ from ctr_pipeline.distributed.rpc.access import Access
 
 _LOGGER = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
-_NURSERY_SECONDS = 60.0
-"""A start waits for the nursery to be ready no longer."""
+_FORK_SERVER_SECONDS = 60.0
+"""A start waits for the fork server to be ready no longer."""
 _FORK_SECONDS = 5.0
-"""A nursery that has not forked by then hangs."""
+"""A fork server that has not forked by then hangs."""
 _ROOM_SECONDS = 1.0
 """Between attempts to restart a process while the system allows no more of them."""
 _EXIT_NOT_STARTED = 70
@@ -83,16 +83,16 @@ class MemberCommands(Protocol):
     def member(self, start: MemberStart) -> Sequence[str]:
         """Arguments of `python` for a member."""
 
-    def nursery(self) -> Sequence[str] | None:
-        """Arguments of `python` for a nursery of workers; None: each worker starts on its own."""
+    def fork_server(self) -> Sequence[str] | None:
+        """Arguments of `python` for the workers' fork server; None: each worker starts alone."""
 
-    def from_nursery(self, start: MemberStart) -> Sequence[str]:
-        """Arguments of a nursery's child."""
+    def from_fork_server(self, start: MemberStart) -> Sequence[str]:
+        """Arguments of a fork server's child."""
 
 
 @dataclass
 class _Process:
-    """The newest process of one member, or of the nursery."""
+    """The newest process of one member, or of the fork server."""
 
     name: str
     start: MemberStart
@@ -105,7 +105,7 @@ class _Process:
     asked: bool = False
     kill_at: float | None = None
     request: int | None = None
-    permit: int | None = None
+    start_gate: int | None = None
     wait_until: float = 0.0
     exit_code: int | None = None
     reason: ExitReason | None = None
@@ -127,7 +127,7 @@ class _Kept:
 
 
 _MASTER = ("master", 0)
-_NURSERY = ("nursery", 0)
+_FORK_SERVER = ("fork-server", 0)
 _Key = tuple[str, int]
 
 
@@ -163,8 +163,8 @@ class LocalLauncher:
         self._processes: dict[_Key, _Process] = {}
         self._logs: dict[_Key, LogFile] = {}
         self._kept: dict[_Key, _Kept] = {}
-        self._nursery: Nursery | None = None
-        self._nursery_ready = False
+        self._fork_server: ForkServer | None = None
+        self._fork_server_ready = False
         self._num_requests = 0
         self._selector = selectors.DefaultSelector()
         self._questions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -256,10 +256,10 @@ class LocalLauncher:
 
     def _run(self) -> None:
         self._selector.register(self._wake_reading, selectors.EVENT_READ, self._answer_questions)
-        if self._commands.nursery() is not None:
+        if self._commands.fork_server() is not None:
             lifeline.adopt_orphans(wanted=True)
-            self._kept[_NURSERY] = _Kept()
-            self._start_nursery()
+            self._kept[_FORK_SERVER] = _Kept()
+            self._start_fork_server()
         while not (self._ending and not any(one.running for one in self._processes.values())):
             for key, _ in self._selector.select(self._seconds_to_next_timer()):
                 self._guarded(key.data)
@@ -279,9 +279,9 @@ class LocalLauncher:
             self._close_output(process)
         for log in self._logs.values():
             log.close()
-        if self._nursery is not None:
-            self._nursery.close()
-        if _NURSERY in self._kept:
+        if self._fork_server is not None:
+            self._fork_server.close()
+        if _FORK_SERVER in self._kept:
             lifeline.adopt_orphans(wanted=False)
         self._selector.close()
         self._wake_reading.close()
@@ -311,7 +311,7 @@ class LocalLauncher:
                 restarts=process.restarts,
             )
             for key, process in self._processes.items()
-            if key != _NURSERY
+            if key != _FORK_SERVER
         )
 
     def _start(self, key: _Key) -> None:
@@ -319,11 +319,11 @@ class LocalLauncher:
         if self._ending or (earlier is not None and earlier.running):
             return
         process = self._new_process(key)
-        if key[0] == "worker" and self._nursery is not None:
+        if key[0] == "worker" and self._fork_server is not None:
             # It is asked for a worker once it is ready; until then the worker waits.
-            process.wait_until = self._clock() + _NURSERY_SECONDS
-            if self._nursery_ready:
-                self._ask_nursery(process)
+            process.wait_until = self._clock() + _FORK_SERVER_SECONDS
+            if self._fork_server_ready:
+                self._ask_fork_server(process)
         else:
             self._spawn(process, self._commands.member(process.start))
         self._processes[key] = process
@@ -334,7 +334,7 @@ class LocalLauncher:
     def _new_process(self, key: _Key) -> _Process:
         role, index = key
         earlier = self._processes.get(key)
-        name = role if key == _NURSERY else f"{role}-{index}"
+        name = role if key == _FORK_SERVER else f"{role}-{index}"
         if key not in self._logs:
             self._logs[key] = LogFile(self._logs_folder / f"{name}.log")
         if earlier is not None:
@@ -385,7 +385,7 @@ class LocalLauncher:
             raise
 
     def _spawn_instead(self, process: _Process) -> None:
-        """Starts from nothing what the nursery did not bear."""
+        """Starts from nothing what the fork server did not fork."""
         self._forget_request(process)
         try:
             self._spawn(process, self._commands.member(process.start))
@@ -460,8 +460,8 @@ class LocalLauncher:
         level = logging.INFO if process.asked or exit_code == 0 else logging.WARNING
         _LOGGER.log(level, "%s has ended: %s", process.name, _format_end(process.reason, exit_code))
         key = (process.start.role, process.start.index)
-        if key == _NURSERY:
-            self._lose_nursery()
+        if key == _FORK_SERVER:
+            self._lose_fork_server()
         kept = self._kept.get(key)
         if kept is None or not kept.wanted or self._ending:
             return
@@ -488,7 +488,7 @@ class LocalLauncher:
             return
         process.asked = True
         if process.handle is None:
-            # It waits for the nursery; a process that comes late is not let live.
+            # It waits for the fork server; a process that comes late is not let live.
             self._forget_request(process)
             self._close_output(process)
             self._ended(process, -signal.SIGTERM)
@@ -502,7 +502,7 @@ class LocalLauncher:
     def _stop_all(self, grace_seconds: float) -> None:
         self._ending = True
         for key in list(self._processes):
-            self._stop(key, 0.0 if key == _NURSERY else grace_seconds)
+            self._stop(key, 0.0 if key == _FORK_SERVER else grace_seconds)
 
     def _seconds_to_next_timer(self) -> float:
         now = self._clock()
@@ -519,13 +519,13 @@ class LocalLauncher:
                 process.handle.send(signal.SIGKILL)
         for process in self._waiting():
             if process.wait_until <= now:
-                self._give_up_on_nursery(process)
+                self._give_up_on_fork_server(process)
         for key, kept in list(self._kept.items()):
             if kept.restart_at is not None and kept.restart_at <= now:
                 kept.restart_at = None
                 try:
-                    if key == _NURSERY:
-                        self._start_nursery()
+                    if key == _FORK_SERVER:
+                        self._start_fork_server()
                     else:
                         self._start(key)
                 except OSError as error:
@@ -533,56 +533,58 @@ class LocalLauncher:
                     kept.restart_at = now + _ROOM_SECONDS
 
     def _waiting(self) -> list[_Process]:
-        """Members that the nursery is to bear."""
+        """Members that the fork server is to fork."""
         return [one for one in self._processes.values() if one.running and one.handle is None]
 
-    def _start_nursery(self) -> None:
-        arguments = self._commands.nursery()
+    def _start_fork_server(self) -> None:
+        arguments = self._commands.fork_server()
         if self._ending or arguments is None:
             return
-        process = self._new_process(_NURSERY)
-        nursery = Nursery()
+        process = self._new_process(_FORK_SERVER)
+        fork_server = ForkServer()
         environment = {**self._environment, **SINGLE_THREADED}
         try:
-            self._spawn(process, arguments, environment, nursery.standard_input)
+            self._spawn(process, arguments, environment, fork_server.standard_input)
         except OSError:
-            nursery.close()
+            fork_server.close()
             raise
         finally:
-            nursery.started()
-        self._processes[_NURSERY] = process
-        self._nursery = nursery
-        self._nursery_ready = False
-        self._selector.register(nursery, selectors.EVENT_READ, lambda: self._hear(nursery))
+            fork_server.started()
+        self._processes[_FORK_SERVER] = process
+        self._fork_server = fork_server
+        self._fork_server_ready = False
+        self._selector.register(
+            fork_server, selectors.EVENT_READ, lambda: self._receive_from(fork_server)
+        )
 
-    def _hear(self, nursery: Nursery) -> None:
-        if nursery is not self._nursery:
+    def _receive_from(self, fork_server: ForkServer) -> None:
+        if fork_server is not self._fork_server:
             return
-        said = nursery.read()
+        said = fork_server.read()
         if said is None:
-            self._lose_nursery()
+            self._lose_fork_server()
         else:
             self._receive(said)
 
-    def _receive(self, said: Ready | Born | Failed) -> None:
+    def _receive(self, said: Ready | Spawned | Failed) -> None:
         if isinstance(said, Ready):
-            self._nursery_ready = True
+            self._fork_server_ready = True
             for process in self._waiting():
-                self._ask_nursery(process)
+                self._ask_fork_server(process)
             return
         asker = next((one for one in self._waiting() if one.request == said.request), None)
-        if isinstance(said, Born):
-            if asker is not None and asker.permit is not None:
+        if isinstance(said, Spawned):
+            if asker is not None and asker.start_gate is not None:
                 self._watch(asker, said.pid)
-                os.write(asker.permit, b"\0")
+                os.write(asker.start_gate, b"\0")
                 self._forget_request(asker)
             else:
-                self._bury(said.pid)
+                self._reap_unwanted(said.pid)
         elif asker is not None:
             _LOGGER.warning("%s could not be forked: %s", asker.name, said.why)
             self._spawn_instead(asker)
 
-    def _bury(self, pid: int) -> None:
+    def _reap_unwanted(self, pid: int) -> None:
         """Reaps a child that nobody wants any more; without permission it ends by itself."""
         handle = ProcessHandle(pid)
 
@@ -593,53 +595,53 @@ class LocalLauncher:
 
         self._selector.register(handle, selectors.EVENT_READ, reap)
 
-    def _ask_nursery(self, process: _Process) -> None:
+    def _ask_fork_server(self, process: _Process) -> None:
         self._num_requests += 1
         process.request = self._num_requests
         process.wait_until = self._clock() + _FORK_SECONDS
         writing = self._open_output(process)
         try:
-            permit, process.permit = os.pipe()
+            start_gate, process.start_gate = os.pipe()
         except OSError:
             os.close(writing)
             self._close_output(process)
             raise
-        arguments = self._commands.from_nursery(process.start)
+        arguments = self._commands.from_fork_server(process.start)
         try:
-            asked = self._nursery is not None and self._nursery.ask(
-                process.request, arguments, writing, permit
+            asked = self._fork_server is not None and self._fork_server.ask(
+                process.request, arguments, writing, start_gate
             )
         finally:
             os.close(writing)
-            os.close(permit)
+            os.close(start_gate)
         if not asked:
             self._spawn_instead(process)
 
     def _forget_request(self, process: _Process) -> None:
-        """From now on a child that the nursery bears for it, without permission yet, ends."""
+        """From now on a child that the fork server forks for it, without permission yet, ends."""
         process.request = None
-        if process.permit is not None:
-            os.close(process.permit)
-            process.permit = None
+        if process.start_gate is not None:
+            os.close(process.start_gate)
+            process.start_gate = None
 
-    def _give_up_on_nursery(self, process: _Process) -> None:
-        """A nursery that does not answer is replaced; who waited for it starts from nothing."""
-        _LOGGER.warning("the nursery does not answer; %s starts without it", process.name)
-        hung = self._processes.get(_NURSERY)
+    def _give_up_on_fork_server(self, process: _Process) -> None:
+        """A fork server that does not answer is replaced; who waited for it starts from nothing."""
+        _LOGGER.warning("the fork server does not answer; %s starts without it", process.name)
+        hung = self._processes.get(_FORK_SERVER)
         if hung is not None and hung.handle is not None and hung.running:
             hung.handle.send(signal.SIGKILL)
         self._spawn_instead(process)
 
-    def _lose_nursery(self) -> None:
-        nursery = self._nursery
-        if nursery is None:
+    def _lose_fork_server(self) -> None:
+        fork_server = self._fork_server
+        if fork_server is None:
             return
-        while (said := nursery.read()) is not None:
+        while (said := fork_server.read()) is not None:
             self._receive(said)
-        self._selector.unregister(nursery)
-        nursery.close()
-        self._nursery = None
-        self._nursery_ready = False
+        self._selector.unregister(fork_server)
+        fork_server.close()
+        self._fork_server = None
+        self._fork_server_ready = False
         for process in self._waiting():
             self._spawn_instead(process)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ctr_pipeline.distributed.local import lifeline
+from ctr_pipeline.distributed.local import parent_death as lifeline
 
 _EXIT_UNKNOWN = 255
 _LIFELINE = str(Path(lifeline.__file__).resolve())

@@ -52,7 +52,7 @@ class Autoscaler:
         self._generation = -1
         self._replaced_at: dict[int, float] = {}
 
-    def look(self, status: JobStatus) -> ScalingStep | None:
+    def poll(self, status: JobStatus) -> ScalingStep | None:
         """Takes in how the job is; None: nothing is to be changed."""
         now = self._clock()
         if self._asked not in {None, status.target_workers}:

@@ -137,7 +137,7 @@ class CutKeeper:
                 if reply.refused:
                     reason = f"parameter server {number}: {reply.refused}"
                     raise (StorageError if reply.of_storage else ServerRefusedError)(reason)
-            missing = unproven(action.claims, [reply.marks for reply in replies], action.epoch)
+            missing = unproven(action.claims, [reply.bitmaps for reply in replies], action.epoch)
             if missing:
                 return CutContradicted(action.cut, missing)
             facts = self._facts(action, placement)

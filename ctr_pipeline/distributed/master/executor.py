@@ -60,9 +60,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.status import JobStatus
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
-from ctr_pipeline.distributed.master.beginning import EVENTS_RECORD, FENCE_RECORD
 from ctr_pipeline.distributed.master.cuts import CutKeeper
-from ctr_pipeline.distributed.master.lanes import Lane
 from ctr_pipeline.distributed.master.ledger.store import (
     LedgerLostError,
     LedgerStore,
@@ -70,6 +68,8 @@ from ctr_pipeline.distributed.master.ledger.store import (
 )
 from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.master.recording import Recorder
+from ctr_pipeline.distributed.master.recovery import EVENTS_RECORD, FENCE_RECORD
+from ctr_pipeline.distributed.master.serial_executor import SerialExecutor
 from ctr_pipeline.distributed.master.speed import SpeedMeter
 from ctr_pipeline.distributed.master.status import (
     NO_CUT,
@@ -168,8 +168,10 @@ class JobExecutor:
         self._errors = NO_ERRORS
         self._told_errors: set[str] = set()
         self._progress_due = self._scaling_due = clock()
-        self._member_lane = Lane("members", partial(self._stumble, "starting or stopping members"))
-        self._cut_lane = Lane("cuts", partial(self._stumble, "its checkpoints"))
+        self._member_executor = SerialExecutor(
+            "members", partial(self._stumble, "starting or stopping members")
+        )
+        self._cut_executor = SerialExecutor("cuts", partial(self._stumble, "its checkpoints"))
         self._observer: threading.Thread | None = None
         if launcher is not None:
             self._observer = threading.Thread(
@@ -217,7 +219,7 @@ class JobExecutor:
             )
 
     def _scale(self, autoscaler: Autoscaler) -> None:
-        step = autoscaler.look(self.status())
+        step = autoscaler.poll(self.status())
         if step is None:
             return
         if step.scale is not None:
@@ -227,7 +229,7 @@ class JobExecutor:
             self.submit(step.scale)
         for worker in step.stragglers:
             self.announce(f"worker {worker} stays far behind the others", "it is replaced")
-            self._member_lane.put(partial(self._replace, worker))
+            self._member_executor.put(partial(self._replace, worker))
 
     def _replace(self, worker: int) -> None:
         members = self.status().members
@@ -277,7 +279,7 @@ class JobExecutor:
     def ps_addresses(self) -> tuple[str, ...]:
         """Of the parameter servers that members are told of."""
         with self._lock:
-            return self._job.told_ps_addresses
+            return self._job.announced_ps_addresses
 
     def _holders(self) -> tuple[tuple[str, ...], Placement]:
         """Addresses of the servers that hold something, and which holds what."""
@@ -316,8 +318,8 @@ class JobExecutor:
     def close(self) -> None:
         """Ends its threads; waits for what they are doing, but not for ever."""
         self.release()
-        self._member_lane.close(_CLOSE_SECONDS)
-        self._cut_lane.close(_CLOSE_SECONDS)
+        self._member_executor.close(_CLOSE_SECONDS)
+        self._cut_executor.close(_CLOSE_SECONDS)
         if self._observer is not None:
             self._observer.join(_CLOSE_SECONDS)
 
@@ -425,20 +427,20 @@ class JobExecutor:
     def _perform_one(self, action: Action) -> None:
         match action:
             case StartMember() | StopMember():
-                self._member_lane.put(lambda: self._change_member(action))
+                self._member_executor.put(lambda: self._change_member(action))
             case TakeCut():
                 history = self.status().history
-                self._cut_lane.put(lambda: self._take_cut(action, history))
+                self._cut_executor.put(lambda: self._take_cut(action, history))
             case RestoreCut():
-                self._cut_lane.put(lambda: self._restore_cut(action))
+                self._cut_executor.put(lambda: self._restore_cut(action))
             case MovePartitions():
-                self._cut_lane.put(lambda: self._move_partitions(action))
+                self._cut_executor.put(lambda: self._move_partitions(action))
             case PlacePartitions():
-                self._cut_lane.put(lambda: self._place_partitions(action))
+                self._cut_executor.put(lambda: self._place_partitions(action))
             case DropCuts(keep):
-                self._cut_lane.put(lambda: self._drop_cuts(keep))
+                self._cut_executor.put(lambda: self._drop_cuts(keep))
             case DecideEpoch():
-                self._cut_lane.put(lambda: self._end_epoch(action))
+                self._cut_executor.put(lambda: self._end_epoch(action))
             case AnswerLease(call, reply):
                 call.give(reply)
             case Announce(what, done, recovery_seconds):
@@ -485,12 +487,12 @@ class JobExecutor:
             kept = {"events": [asdict(entry) for entry in self._events]}
         self._commit({EVENTS_RECORD: kept}, durable=False)
 
-    # Actions in their lanes; the lock is not held.
+    # Actions in their executors; the lock is not held.
 
     def _change_member(self, action: StartMember | StopMember) -> None:
         launcher = self._launcher
         if launcher is None:
-            self._tell_people(action)
+            self._log_action(action)
             return
         pauses = delays(0.1, 2.0, 2.0, seed=action.index)
         while not self._closing.is_set():
@@ -559,7 +561,7 @@ class JobExecutor:
         with self._lock:
             return self._job.ps_addresses_with(server)
 
-    def _tell_people(self, action: StartMember | StopMember) -> None:
+    def _log_action(self, action: StartMember | StopMember) -> None:
         verb = "start" if isinstance(action, StartMember) else "stop"
         _LOGGER.warning("there is no launcher: please %s %s %d", verb, action.role, action.index)
 

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline import durable
-from ctr_pipeline.distributed.coordination.claims import marks_beyond, tasks_over
+from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond, tasks_over
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
     PartitionFiles,
     RestoreRequest,
     SnapshotReply,
-    TaskMarks,
+    TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
 from ctr_pipeline.distributed.rpc.control import decode, encode
@@ -86,13 +86,13 @@ class CutFiles:
     Attributes:
         partitions: Files of each partition, ascending; a partition without rows has none.
         dense: Files of the dense parameters, by range.
-        marks: Marks of each server, by its number.
+        bitmaps: Bitmaps of each server, by its number.
         versions: Updates that each server had applied.
     """
 
     partitions: tuple[PartitionFiles, ...]
     dense: tuple[LoggedFile, ...]
-    marks: tuple[tuple[TaskMarks, ...], ...]
+    bitmaps: tuple[tuple[TaskBitmap, ...], ...]
     versions: tuple[int, ...]
 
     def all_files(self) -> tuple[LoggedFile, ...]:
@@ -130,7 +130,7 @@ class CutManifest:
             cut=self.facts.cut,
             partitions=files.partitions,
             dense=files.dense,
-            marks=files.marks,
+            bitmaps=files.bitmaps,
             ranges=() if before is None else before.dense,
             placement=placement,
         )
@@ -188,7 +188,7 @@ def chain_files(
         tuple(partitions),
         tuple(dense),
         # Those of tasks that may be given out again: few, however long the epoch is.
-        tuple(marks_beyond(reply.marks, *tasks_over(frozen)) for reply in replies),
+        tuple(bitmaps_beyond(reply.bitmaps, *tasks_over(frozen)) for reply in replies),
         tuple(reply.version for reply in replies),
     )
 

@@ -17,7 +17,13 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import Launcher
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
-from ctr_pipeline.distributed.master.beginning import (
+from ctr_pipeline.distributed.master.cuts import CutKeeper
+from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.metrics import JobCollector
+from ctr_pipeline.distributed.master.moves import Mover
+from ctr_pipeline.distributed.master.recording import Recorder
+from ctr_pipeline.distributed.master.recovery import (
     START_RECORD,
     MasterStart,
     await_storage,
@@ -27,12 +33,6 @@ from ctr_pipeline.distributed.master.beginning import (
     read_events,
     read_start,
 )
-from ctr_pipeline.distributed.master.cuts import CutKeeper
-from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
-from ctr_pipeline.distributed.master.metrics import JobCollector
-from ctr_pipeline.distributed.master.moves import Mover
-from ctr_pipeline.distributed.master.recording import Recorder
 from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
 from ctr_pipeline.distributed.master.settings import bound_workers, plan_job, steps_through
@@ -124,7 +124,7 @@ class Master:
                 time.monotonic(),
                 resume=self._before is not None and not self._is_restart,
             ),
-            self._settings.storage_patience_seconds,
+            self._settings.storage_timeout_seconds,
             wait=time.sleep,
         )
         calls = ServerCalls(self._access)
@@ -197,7 +197,7 @@ class Master:
                     Endpoint(address, metrics_address, socket.gethostname(), os.getpid()),
                 )
                 _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
-                _live(executor, start)
+                _run_child(executor, start)
         if executor.death is not None:
             raise executor.death
         return 1 if executor.ended == "failed" else 0
@@ -235,7 +235,7 @@ class Master:
                 return server, _reachable(bound)
 
 
-def _live(executor: JobExecutor, start: MasterStart) -> None:
+def _run_child(executor: JobExecutor, start: MasterStart) -> None:
     """Lets time pass until the job ends, or this master does."""
     noted_at = time.monotonic()
     with interruption.deferred():

@@ -7,14 +7,14 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.coordination.events import Phase
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.job.head import JobHead
-from ctr_pipeline.distributed.master.beginning import (
+from ctr_pipeline.distributed.master.ledger.store import LedgerError
+from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.recovery import (
     find_newest_cut,
     read_events,
     read_records,
     records_of_job,
 )
-from ctr_pipeline.distributed.master.ledger.store import LedgerError
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.settings import plan_job
 from ctr_pipeline.distributed.master.status import JobView, view_job
 from ctr_pipeline.distributed.rpc.spec_file import load_spec

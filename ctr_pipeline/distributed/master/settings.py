@@ -94,7 +94,7 @@ def plan_job(
         worker_silence_seconds=runtime.silence_seconds,
         server_silence_seconds=runtime.silence_seconds,
         most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, runtime.silence_seconds / 3),
-        storage_patience_seconds=runtime.storage_patience_seconds,
+        storage_timeout_seconds=runtime.storage_timeout_seconds,
         max_task_failures=runtime.max_task_failures,
         max_dropped_tasks=runtime.max_dropped_tasks,
         placement=balanced_placement(spec),

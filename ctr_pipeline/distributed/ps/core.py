@@ -21,7 +21,7 @@ from functools import partial
 
 import numpy as np
 
-from ctr_pipeline.distributed.coordination.claims import marks_beyond
+from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond
 from ctr_pipeline.distributed.coordination.messages import (
     HoldReply,
     MovedRowsRequest,
@@ -36,7 +36,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.rounds import (
-    ROUND_PATIENCE_SECONDS,
+    ROUND_TIMEOUT_SECONDS,
     BatchId,
     Pace,
     Round,
@@ -45,11 +45,11 @@ from ctr_pipeline.distributed.coordination.rounds import (
 )
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.fail_stop import end_process
-from ctr_pipeline.distributed.ps.holdings import BatchGradients, Holdings
 from ctr_pipeline.distributed.ps.limits import RequestLimits
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 from ctr_pipeline.distributed.ps.merging import RowGradients, without_repeats
 from ctr_pipeline.distributed.ps.moving import Arrived, MoveSource, Outgoing
+from ctr_pipeline.distributed.ps.server_state import BatchGradients, ServerState
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.packed import (
@@ -136,7 +136,7 @@ class PsCore:
     Args:
         index: Which server this is.
         threads: Threads that work on rows.
-        round_patience_seconds: A push of synchronous mode is answered `stale` after so long.
+        round_timeout_seconds: A push of synchronous mode is answered `stale` after so long.
         fail_stop: Ends the process for an exception while rows or dense values were made or moved:
             they are half of one state and half of another then, and nobody may see them.
         clock: Seconds, monotonic.
@@ -153,7 +153,7 @@ class PsCore:
         index: int,
         *,
         threads: int = 1,
-        round_patience_seconds: float = ROUND_PATIENCE_SECONDS,
+        round_timeout_seconds: float = ROUND_TIMEOUT_SECONDS,
         fail_stop: Callable[[BaseException], None] = end_process,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -164,8 +164,8 @@ class PsCore:
         self._limits = RequestLimits(spec)
         # Epochs follow each other; after a restore the first batch tells which one it is.
         self._epoch: int | None = None
-        self._holdings = Holdings(spec, index, threads=threads)
-        self._patience_seconds = round_patience_seconds
+        self._state = ServerState(spec, index, threads=threads)
+        self._timeout_seconds = round_timeout_seconds
         self._fail_stop = fail_stop
         self._clock = clock
         self._lock = MeasuredLock()
@@ -176,7 +176,7 @@ class PsCore:
         self._version = self._restored_version = 0
         self._round = Round()
         self._waiting: dict[BatchId, _WaitingPush] = {}
-        self._pace = Pace(spec.update.max_staleness, round_patience_seconds)
+        self._pace = Pace(spec.update.max_staleness, round_timeout_seconds)
         self._held: list[_HeldPull] = []
         self._active_workers: frozenset[int] | None = None
         self._news = threading.Event()
@@ -206,32 +206,32 @@ class PsCore:
     @property
     def num_rows(self) -> int:
         """Rows held."""
-        return self._holdings.num_rows
+        return self._state.num_rows
 
     @property
     def memory_bytes(self) -> int:
         """Bytes in memory of the rows and of what finds them."""
-        return self._holdings.memory_bytes
+        return self._state.memory_bytes
 
     @property
     def spilled_bytes(self) -> int:
         """Bytes of rows that lie in a file, beyond the memory limit."""
-        return self._holdings.spilled_bytes
+        return self._state.spilled_bytes
 
     @property
     def num_evicted(self) -> int:
         """Rows removed by this process because nothing had updated them for long."""
-        return self._holdings.num_evicted
+        return self._state.num_evicted
 
     @property
     def placement(self) -> Placement:
         """Who holds what, as far as this server knows."""
-        return self._holdings.placement
+        return self._state.placement
 
     @property
     def takes_part_in_move(self) -> bool:
         """Whether partitions move to or from here; needs no lock."""
-        return self._incoming is not None or self._holdings.outgoing is not None
+        return self._incoming is not None or self._state.outgoing is not None
 
     @property
     def moves_begun(self) -> int:
@@ -240,7 +240,7 @@ class PsCore:
 
     def partition_loads(self) -> PartitionLoads:
         """What each partition holds and serves; needs no lock."""
-        return self._holdings.partition_loads()
+        return self._state.partition_loads()
 
     @property
     def longest_lock_seconds(self) -> float:
@@ -310,7 +310,7 @@ class PsCore:
 
     def _must_wait(self, worker: int) -> bool:
         now = self._clock()
-        self._pace.hear(worker, self._active_workers, now)
+        self._pace.note_heard(worker, self._active_workers, now)
         return self._pace.must_wait(worker, self._pace.slowest(self._active_workers, now))
 
     def _let_pull(self) -> None:
@@ -327,11 +327,11 @@ class PsCore:
             status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
                 self._require_owned(keys, partitions_U)
-                self._holdings.counts.count_pull(partitions_U)
+                self._state.counts.count_pull(partitions_U)
             if status is None and request.batch is not None:
                 status = self._fence(request.batch)
             known = request.dense_version
-            if status is None and known is not None and not self._holdings.has_dense:
+            if status is None and known is not None and not self._state.has_dense:
                 status = Status.NOT_READY
             if status is not None:
                 return PullReply(status, self._shown_generation(), 0, self._no_values(), None)
@@ -353,10 +353,10 @@ class PsCore:
 
     def _read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
         if not create:
-            return self._holdings.read_rows(keys, create=False)
+            return self._state.read_rows(keys, create=False)
         # That there is no room is found out before a row is made.
         with self._all_or_end(TrainingError, RunFolderError):
-            return self._holdings.read_rows(keys, create=True)
+            return self._state.read_rows(keys, create=True)
 
     def push(self, request: PushRequest) -> PushReply | LaterReply:
         """Applies the gradients of a batch, once.
@@ -368,7 +368,7 @@ class PsCore:
         """
         self._limits.check_push(request)
         keys, partitions_U = self._divided(request.keys)
-        if len(keys) and request.sums.shape[1] != self._holdings.width:
+        if len(keys) and request.sums.shape[1] != self._state.width:
             raise Refusal("mismatch", f"rows of {request.sums.shape[1]} values, not of this job")
         rows = without_repeats(RowGradients(keys, request.num_occurrences.copy(), request.sums))
         fresh_keys, fresh_partitions = self._divided(request.fresh_keys)
@@ -376,14 +376,14 @@ class PsCore:
             status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
                 self._require_owned(keys, partitions_U)
-                first, last = self._holdings.range
+                first, last = self._state.range
                 if len(request.dense) != last - first:
                     what = f"{len(request.dense)} dense gradients for {last - first}"
                     raise Refusal("mismatch", what)
                 self._require_owned(fresh_keys, fresh_partitions)
-                self._holdings.counts.count_push(partitions_U)
+                self._state.counts.count_push(partitions_U)
                 self.counts.dense_bytes += request.dense.nbytes
-            if status is None and not self._holdings.has_dense:
+            if status is None and not self._state.has_dense:
                 status = Status.NOT_READY
             if status is None:
                 # Versions are of one generation: a server that was started again begins anew.
@@ -395,7 +395,7 @@ class PsCore:
             if isinstance(outcome, LaterReply):
                 return outcome
             if self.spec.update.mode == "bounded":
-                self._pace.hear(request.worker, self._active_workers, self._clock())
+                self._pace.note_heard(request.worker, self._active_workers, self._clock())
                 self._pace.count(request.worker, request.batch)
                 self._let_pull()
             return self._push_reply(request, outcome)
@@ -415,7 +415,7 @@ class PsCore:
                 generation=self._shown_generation(),
                 version=self._version,
                 dense=self._dense_values(),
-                fresh=self._holdings.read_rows(request.fresh_keys.copy(), create=False),
+                fresh=self._state.read_rows(request.fresh_keys.copy(), create=False),
             )
         if status is Status.STALE:
             self.counts.stale += 1
@@ -440,12 +440,12 @@ class PsCore:
         with self._lock:
             status = self._gate(request.generation) or self._gate_move(request.placement)
             if status is None:
-                first, last = self._holdings.range
+                first, last = self._state.range
                 if (request.first, len(request.values)) != (first, last - first):
                     raise Refusal("mismatch", f"dense values {first} … {last - 1} are expected")
                 if not np.isfinite(request.values).all():
                     raise Refusal("not_finite", "an initial dense value is not finite")
-                outcome = self._holdings.initialise_dense(request.values)
+                outcome = self._state.initialise_dense(request.values)
                 if outcome == "other":
                     raise Refusal(
                         "dense_differs",
@@ -499,18 +499,18 @@ class PsCore:
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.ROLLED_BACK)
             self._let_pull()
-            self._pace = Pace(self.spec.update.max_staleness, self._patience_seconds)
+            self._pace = Pace(self.spec.update.max_staleness, self._timeout_seconds)
             if self._snapshot is not None:
                 self._snapshot.abandon("the job was rolled back meanwhile")
             self._incoming = self._arrived = None
         with self._cutting:
-            # Nobody else looks at the holdings while no generation is served.
+            # Nobody else looks at the state while no generation is served.
             if self._is_outrun_by(request):
                 return _too_old(self._announced)
             if request.generation == self._served:
                 return RestoreReply("", self.num_rows)
             try:
-                self._holdings.restore(request)
+                self._state.restore(request)
             except CtrPipelineError as error:
                 _LOGGER.warning("checkpoint %d cannot be restored: %s", request.cut, error)
                 return RestoreReply(str(error), 0, damaged=isinstance(error, CheckpointError))
@@ -556,7 +556,7 @@ class PsCore:
                 self._moves_begun += 1
                 self._incoming, self._arrived = request, None
             self._drop_foreign_rows()
-            if self._holdings.has_foreign_rows:
+            if self._state.has_foreign_rows:
                 return MoveReply("rows of an earlier move are left", 0, 0)
             num_rows = num_changed = rounds = next_row = 0
             while next_row >= 0:
@@ -593,14 +593,14 @@ class PsCore:
         with self._lock:
             if request.first_row == 0:
                 refused = self._refuse_move(request.move)
-                before = self._holdings.outgoing
+                before = self._state.outgoing
                 if before is not None and before.is_held and before.move == request.move:
                     refused = "it holds for this move already"
                 if refused:
                     raise Refusal("move", refused)
                 self._moves_begun += 1
-                self._holdings.begin_outgoing(request.move)
-            return self._holdings.show_rows(self._outgoing(request.move), request.first_row)
+                self._state.begin_outgoing(request.move)
+            return self._state.show_rows(self._outgoing(request.move), request.first_row)
 
     def hold(self, request: MoveRequest) -> HoldReply:
         """Answers nobody from now on, until `place` says what became of the move.
@@ -610,14 +610,14 @@ class PsCore:
         """
         with self._lock:
             outgoing = self._outgoing(request)
-            if not self._holdings.has_dense:
+            if not self._state.has_dense:
                 return HoldReply("nobody gave the dense values yet", 0, (), (), ())
             if not outgoing.is_held:
                 outgoing.is_held = True
                 self._held_since = self._clock()
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.MOVED)
-            applied = self._holdings.applied
+            applied = self._state.applied
             return HoldReply(
                 "", applied.epoch, applied.to_messages(), applied.attempts, applied.units.pieces
             )
@@ -631,7 +631,7 @@ class PsCore:
         with self._lock:
             if not self._outgoing(request).is_held:
                 raise Refusal("move", "nothing is held")
-            records = self._holdings.dense_records()
+            records = self._state.dense_records()
         return MovedRows(-1, 0, np.zeros(1, np.int64), records[None])
 
     def place(self, request: PlaceRequest, moves_begun: int | None = None) -> None:
@@ -647,7 +647,7 @@ class PsCore:
                 return
             if self._begins_empty(request):
                 self._announced, self._epoch = request.generation, None
-                self._holdings.begin_empty(request.placement)
+                self._state.begin_empty(request.placement)
                 self._served, self._moved_at = request.generation, request.placement.version
             elif request.generation == self._served:
                 self._settle_move(request)
@@ -664,18 +664,18 @@ class PsCore:
         """
         end: int | None = None
         placement = self.placement
-        while self._holdings.has_foreign_rows:
+        while self._state.has_foreign_rows:
             # Rows are only added meanwhile, and those are this server's own.
-            first, rows_U = self._holdings.find_foreign_rows(end)
+            first, rows_U = self._state.find_foreign_rows(end)
             with self._lock:
-                if self._holdings.outgoing is not None or self.placement is not placement:
+                if self._state.outgoing is not None or self.placement is not placement:
                     return
                 with self._all_or_end():
-                    if len(rows_U) and not self._holdings.take_rows_out(rows_U):
+                    if len(rows_U) and not self._state.take_rows_out(rows_U):
                         continue
                     end = first
                     if not first:
-                        self._holdings.forget_foreign_rows()
+                        self._state.forget_foreign_rows()
 
     def _begins_empty(self, request: PlaceRequest) -> bool:
         low, high = request.placement.range_of(self.index)
@@ -683,7 +683,7 @@ class PsCore:
         return has_nothing and request.generation > self._announced
 
     def _settle_move(self, request: PlaceRequest) -> None:
-        placement, outgoing = request.placement, self._holdings.outgoing
+        placement, outgoing = request.placement, self._state.outgoing
         if placement.version > self.placement.version:
             gained = set(placement.partitions_of(self.index)) - set(
                 self.placement.partitions_of(self.index)
@@ -698,7 +698,7 @@ class PsCore:
             if outgoing is not None and outgoing.is_held:
                 self._end_hold()
             self._incoming = self._arrived = None
-            if self._holdings.adopt(placement, arrived):
+            if self._state.adopt(placement, arrived):
                 self._moved_at = placement.version
                 for batch in list(self._waiting):
                     self._withdraw(batch, Status.MOVED)
@@ -706,7 +706,7 @@ class PsCore:
         if outgoing is not None and outgoing.move.version != request.move:
             if outgoing.is_held:
                 self._end_hold()
-            self._holdings.outgoing = None
+            self._state.outgoing = None
         if self._incoming is not None and self._incoming.version != request.move:
             self._incoming = self._arrived = None
 
@@ -722,7 +722,7 @@ class PsCore:
         return ""
 
     def _outgoing(self, move: MoveRequest) -> Outgoing:
-        outgoing = self._holdings.outgoing
+        outgoing = self._state.outgoing
         if outgoing is None or outgoing.move != move or self._gate(move.generation) is not None:
             raise Refusal("move", f"there is no move to version {move.version}")
         return outgoing
@@ -731,12 +731,12 @@ class PsCore:
         with self._lock:
             if self._incoming != request:
                 raise Refusal("move", "the move is void")
-            self._holdings.put_rows(moved)
+            self._state.put_rows(moved)
         return len(moved.keys)
 
     def _take_cut(self, request: SnapshotRequest) -> SnapshotReply:
         self._drop_foreign_rows()
-        snapshot = self._holdings.prepare_cut(request.cut)
+        snapshot = self._state.prepare_cut(request.cut)
         if request.oldest_step > 0:
             refused = self._evict(request)
             if refused:
@@ -749,15 +749,15 @@ class PsCore:
             started = self._clock()
             self._snapshot = snapshot
             with self._all_or_end():
-                cut = self._holdings.begin_cut(request, snapshot)
+                cut = self._state.begin_cut(request, snapshot)
             version = self._version
             pause_seconds = self._clock() - started
-        files = self._holdings.write_cut(request, cut)
+        files = self._state.write_cut(request, cut)
         if snapshot is not None:
             pause_seconds = max(pause_seconds, snapshot.longest_pause_seconds)
         self.last_pause_seconds = pause_seconds
-        marks = marks_beyond(cut.marks, request.epoch, request.over)
-        return SnapshotReply("", files, marks, version, pause_seconds)
+        bitmaps = bitmaps_beyond(cut.bitmaps, request.epoch, request.over)
+        return SnapshotReply("", files, bitmaps, version, pause_seconds)
 
     def _evict(self, request: SnapshotRequest) -> str:
         """Removes rows for a cut, or says why not.
@@ -773,7 +773,7 @@ class PsCore:
             for batch in list(self._waiting):
                 self._withdraw(batch, Status.NOT_READY)
         with self._all_or_end():
-            self._holdings.evict(request.oldest_step)
+            self._state.evict(request.oldest_step)
         return ""
 
     def _refuse_cut(self, request: SnapshotRequest) -> str:
@@ -781,28 +781,28 @@ class PsCore:
             return f"generation {request.generation} is not the one that is served"
         if self._gate_move(request.placement) or request.placement != self.placement.version:
             return f"the placement has version {self.placement.version}"
-        if self._holdings.has_foreign_rows:
+        if self._state.has_foreign_rows:
             return "rows of a move are left"
-        if not self._holdings.has_dense:
+        if not self._state.has_dense:
             return "nobody gave the dense parameters their values yet"
         return ""
 
     def _divided(self, keys: Int64Array) -> tuple[Int64Array, Int32Array]:
         # A copy, because the kernels are compiled for arrays that may be written.
         keys = keys.copy()
-        return keys, self._holdings.partitions_of(keys)
+        return keys, self._state.partitions_of(keys)
 
     def _require_owned(self, keys: Int64Array, partitions_U: Int32Array) -> None:
-        if not self._holdings.owns(keys, partitions_U):
+        if not self._state.owns(keys, partitions_U):
             raise Refusal("mismatch", f"a key is not one of server {self.index}")
 
     def _dense_values(self) -> Float32Array:
-        values = self._holdings.dense_values()
+        values = self._state.dense_values()
         self.counts.dense_bytes += values.nbytes
         return values
 
     def _no_values(self) -> Float32Array:
-        return np.empty((0, self._holdings.width), np.float32)
+        return np.empty((0, self._state.width), np.float32)
 
     def _shown_generation(self) -> int:
         return max(self._announced, 0)
@@ -816,7 +816,7 @@ class PsCore:
 
     def _gate_move(self, placement: int) -> Status | None:
         """Why a caller that knows that version of the placement is not served; None if it is."""
-        outgoing = self._holdings.outgoing
+        outgoing = self._state.outgoing
         if (outgoing is not None and outgoing.is_held) or placement > self.placement.version:
             return Status.NOT_READY
         return Status.MOVED if placement < self._moved_at else None
@@ -826,7 +826,7 @@ class PsCore:
         if self._epoch is not None:
             self._limits.check_next_epoch(batch, self._epoch)
         self._epoch = max(batch.epoch, self._epoch or 0)
-        if not self._holdings.applied.begin(batch):
+        if not self._state.applied.begin(batch):
             return Status.SUPERSEDED
         for other in list(self._waiting):
             same_task = (other.epoch, other.task) == (batch.epoch, batch.task)
@@ -836,7 +836,7 @@ class PsCore:
 
     def _admit(self, request: PushRequest, rows: RowGradients) -> Status | LaterReply:
         """Applies a push, or lets it wait for its round; the lock is held."""
-        if not self._holdings.applied.missing_units(request.batch).any():
+        if not self._state.applied.missing_units(request.batch).any():
             self.counts.repeated += 1
             self._round = self._round.excusing(request.worker)
             self._close_complete_round()
@@ -860,7 +860,7 @@ class PsCore:
             if admission.action == "apply":
                 self._apply([gradients])
                 return Status.DONE
-            until = self._clock() + self._patience_seconds
+            until = self._clock() + self._timeout_seconds
             waiting = self._waiting[request.batch] = _WaitingPush(
                 gradients, admission.weight, until
             )
@@ -924,7 +924,7 @@ class PsCore:
 
     def _apply(self, batches: list[BatchGradients]) -> None:
         with self._all_or_end():
-            self.counts.vanished_keys += self._holdings.apply(batches)
+            self.counts.vanished_keys += self._state.apply(batches)
         self.counts.applied += len(batches)
         self._version += 1
 

@@ -1,8 +1,8 @@
 """A parameter server's range of the dense parameters.
 
-The range may consist of pieces that came from different servers, see `marks`; each is updated by
-itself. Optimizers work value by value (those that do not are never divided), so pieces change no
-result.
+The range may consist of pieces that came from different servers, see `applied_batches`; each is
+updated by itself. Optimizers work value by value (those that do not are never divided), so pieces
+change no result.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 import logging
 import os
 
-from ctr_pipeline.distributed.coordination.endings import EXIT_HALF_UPDATED, EXIT_OUT_OF_MEMORY
+from ctr_pipeline.distributed.coordination.exit_codes import EXIT_HALF_UPDATED, EXIT_OUT_OF_MEMORY
 from ctr_pipeline.machine import EXIT_NO_THREAD, is_refused_thread
 
 _LOGGER = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
     RestoreRequest,
     SnapshotRequest,
-    TaskMarks,
+    TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec
@@ -129,22 +129,24 @@ class RequestLimits:
         for chain in request.partitions:
             if not 0 <= chain.partition < self._spec.num_partitions:
                 raise Refusal("mismatch", f"there is no partition {chain.partition}")
-            if not 0 <= chain.marks_of < max(len(request.marks), 1):
-                raise Refusal("mismatch", f"there are no marks of server {chain.marks_of}")
+            if not 0 <= chain.bitmaps_of < max(len(request.bitmaps), 1):
+                raise Refusal("mismatch", f"there are no bitmaps of server {chain.bitmaps_of}")
             _check_names(chain.files)
         _check_names(request.dense)
-        for marks in request.marks:
-            for mark in marks:
-                self._check_mark(mark)
+        for bitmaps in request.bitmaps:
+            for bitmap in bitmaps:
+                self._check_bitmap(bitmap)
 
-    def _check_mark(self, mark: TaskMarks) -> None:
-        is_known = 0 <= mark.epoch <= _MOST and 0 <= mark.task <= _MOST and 0 <= mark.mask < 1 << 64
-        if is_known and mark.scope is not None:
+    def _check_bitmap(self, bitmap: TaskBitmap) -> None:
+        is_known = (
+            0 <= bitmap.epoch <= _MOST and 0 <= bitmap.task <= _MOST and 0 <= bitmap.mask < 1 << 64
+        )
+        if is_known and bitmap.scope is not None:
             is_known = all(
-                0 <= partition < self._spec.num_partitions for partition in mark.scope.partitions
-            ) and all(0 <= low <= high <= self._spec.num_dense for low, high in mark.scope.dense)
+                0 <= partition < self._spec.num_partitions for partition in bitmap.scope.partitions
+            ) and all(0 <= low <= high <= self._spec.num_dense for low, high in bitmap.scope.dense)
         if not is_known:
-            raise Refusal("mismatch", f"there are no such marks: {mark}"[:300])
+            raise Refusal("mismatch", f"there are no such bitmaps: {bitmap}"[:300])
 
 
 def _check_names(files: Iterable[LoggedFile]) -> None:

@@ -176,9 +176,9 @@ def warm_up(spec: JobSpec) -> None:
 
 def _talk(session: PsSession, over: threading.Event, terminated: threading.Event) -> None:
     """Takes turns until told to leave."""
-    while not session.told_to_leave:
+    while not session.must_leave:
         remaining = session.turn()
-        while remaining > 0 and not session.told_to_leave:
+        while remaining > 0 and not session.must_leave:
             pause = min(remaining, _LONGEST_SLEEP_SECONDS)
             if terminated.is_set() or over.wait(pause):
                 return

@@ -36,7 +36,7 @@ _ROUND_SECONDS = 0.25
 T = TypeVar("T")
 
 
-class MasterLink(Protocol):
+class MasterConnection(Protocol):
     """One connection to the master."""
 
     def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
@@ -64,7 +64,7 @@ class PsSession:
         member: Member,
         address: str,
         metrics_address: str,
-        connect: Callable[[], MasterLink],
+        connect: Callable[[], MasterConnection],
         stats: Callable[[], MemberStats],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,7 +76,7 @@ class PsSession:
         self._stats = stats
         self._clock = clock
         self._active_workers: tuple[str, ...] | None = None
-        self._link: MasterLink | None = None
+        self._link: MasterConnection | None = None
         self._registered = False
         self._told_to_leave = self._was_answered = False
         self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
@@ -88,7 +88,7 @@ class PsSession:
         )
 
     @property
-    def told_to_leave(self) -> bool:
+    def must_leave(self) -> bool:
         """Whether the master has said so."""
         return self._told_to_leave
 

@@ -30,9 +30,9 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.distributed.worker.places import StepNumbers
 from ctr_pipeline.distributed.worker.ps_client import Moved, PushOutcome, RolledBack, Superseded
-from ctr_pipeline.distributed.worker.session import Route, Session
+from ctr_pipeline.distributed.worker.session import Route, WorkerSession
+from ctr_pipeline.distributed.worker.step_numbers import StepNumbers
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.machine import is_refused_thread
@@ -197,7 +197,7 @@ class WorkerLoop:
         self,
         *,
         spec: JobSpec,
-        session: Session,
+        session: WorkerSession,
         client: ParameterClient,
         compiled: CompiledModel,
         step: TrainingStep,

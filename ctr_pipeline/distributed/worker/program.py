@@ -24,7 +24,7 @@ from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
 from ctr_pipeline.distributed.worker.metrics import WorkerMetrics
 from ctr_pipeline.distributed.worker.ps_client import PsClient
-from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.machine import available_cores
 from ctr_pipeline.training.compiled import CompiledModel
@@ -114,7 +114,7 @@ def run_worker(
         return RpcClient(_MASTER, master_address or _announced(job_folder), access)
 
     with serve_metrics(WorkerMetrics(figures), host) as metrics_address:
-        session = Session(
+        session = WorkerSession(
             member=Member(
                 "worker", index, incarnation or secrets.token_hex(8), secrets.token_hex(16)
             ),
@@ -173,7 +173,7 @@ def _require_same_model(spec: JobSpec, model: WorkerModel) -> None:
 
 
 @contextmanager
-def _leaving_on_sigterm(session: Session) -> Iterator[threading.Event]:
+def _leaving_on_sigterm(session: WorkerSession) -> Iterator[threading.Event]:
     """SIGTERM ends the session after the batch in progress; gives whether it came."""
     terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():

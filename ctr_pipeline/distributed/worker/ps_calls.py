@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Patience:
+class CallTimeouts:
     """How long calls may take.
 
     Attributes:
@@ -97,7 +97,7 @@ class PsCalls:
     Args:
         num_servers: There are.
         connect: Makes the connection to an address.
-        patience: Unless a call says otherwise.
+        timeouts: Unless a call says otherwise.
         clock: Seconds, monotonic.
         seed: Seed of the pauses between tries.
     """
@@ -107,13 +107,13 @@ class PsCalls:
         num_servers: int,
         *,
         connect: Callable[[str], PsTransport],
-        patience: Patience,
+        timeouts: CallTimeouts,
         clock: Callable[[], float],
         seed: int,
     ) -> None:
         self._num_servers = num_servers
         self._connect = connect
-        self._patience = patience
+        self._timeouts = timeouts
         self._clock = clock
         self._seed = seed
         # Waiting for the network takes no processor: two pulls and a push of each at once, and
@@ -194,7 +194,7 @@ class PsCalls:
         if transport is None:
             raise PeerUnavailable("has not started yet", place=f"ps-{server}")
         answer = transport.call_bytes(
-            "Placement", encode(Empty()), deadline_seconds=self._patience.call_seconds
+            "Placement", encode(Empty()), deadline_seconds=self._timeouts.call_seconds
         )
         return _decoded(server, partial(decode, Placement), answer)
 
@@ -207,7 +207,7 @@ class PsCalls:
         *,
         generation: int,
         placement: int,
-        patience: Patience | None = None,
+        timeouts: CallTimeouts | None = None,
     ) -> tuple[R, int]:
         """Calls until there is an answer that says something; and how many tries it took.
 
@@ -218,8 +218,8 @@ class PsCalls:
             PeerUnavailable: There was no answer until the deadline.
             CallRefused: The server says no to what was sent, or what cannot be read.
         """
-        patience = patience or self._patience
-        deadline = self._clock() + patience.deadline_seconds
+        timeouts = timeouts or self._timeouts
+        deadline = self._clock() + timeouts.deadline_seconds
         pauses = self._pauses(server)
         num_tries = 0
         while True:
@@ -229,7 +229,7 @@ class PsCalls:
             if transport is not None:
                 try:
                     answer = transport.call_bytes(
-                        method, data, deadline_seconds=patience.call_seconds
+                        method, data, deadline_seconds=timeouts.call_seconds
                     )
                 except PeerUnavailable as error:
                     problem = error
@@ -240,12 +240,12 @@ class PsCalls:
                 else:
                     self._count(len(data), len(answer))
                     reply = _decoded(server, decode, answer)
-                    if self._says_something(reply, generation):
+                    if self._is_answer(reply, generation):
                         return reply, num_tries
                     problem = PeerUnavailable("is not restored yet", place=f"ps-{server}")
             self._pause(next(pauses), deadline, generation, problem)
 
-    def _says_something(self, reply: PsReply, generation: int) -> bool:
+    def _is_answer(self, reply: PsReply, generation: int) -> bool:
         if reply.status is Status.ROLLED_BACK:
             with self._routed:
                 # Calls to other servers need not wait until these are back to know it too.

@@ -20,7 +20,7 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (
-    ROUND_PATIENCE_SECONDS,
+    ROUND_TIMEOUT_SECONDS,
     BatchId,
     worker_number,
 )
@@ -38,8 +38,8 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.ps_calls import (
+    CallTimeouts,
     Moved,
-    Patience,
     PsCalls,
     PsTransport,
     RolledBack,
@@ -283,17 +283,17 @@ class PsClient:
         self._calls = PsCalls(
             spec.num_parameter_servers,
             connect=connect or (lambda address: RpcClient(_SERVICE, address, access)),
-            patience=Patience(deadline_seconds, call_seconds),
+            timeouts=CallTimeouts(deadline_seconds, call_seconds),
             clock=clock,
             seed=self._worker,
         )
-        patience = Patience(deadline_seconds, call_seconds)
+        timeouts = CallTimeouts(deadline_seconds, call_seconds)
         # For what waits for other workers first.
-        long_patience = Patience(
-            deadline_seconds + ROUND_PATIENCE_SECONDS, call_seconds + ROUND_PATIENCE_SECONDS
+        long_timeouts = CallTimeouts(
+            deadline_seconds + ROUND_TIMEOUT_SECONDS, call_seconds + ROUND_TIMEOUT_SECONDS
         )
-        self._push_patience = long_patience if spec.update.mode == "sync" else patience
-        self._pull_patience = long_patience if spec.update.mode == "bounded" else patience
+        self._push_timeouts = long_timeouts if spec.update.mode == "sync" else timeouts
+        self._pull_timeouts = long_timeouts if spec.update.mode == "bounded" else timeouts
         self._dense_lock = threading.Lock()
         self._dense_generation = -1
         self._dense_parts: list[_DensePart | None] = [None] * spec.num_parameter_servers
@@ -433,7 +433,7 @@ class PsClient:
                 PullReply.decode,
                 generation=generation,
                 placement=placement.version,
-                patience=self._pull_patience,
+                timeouts=self._pull_timeouts,
             )
             if reply.status is Status.MOVED:
                 self._learn_placement(server, generation)
@@ -560,7 +560,7 @@ class PsClient:
                     PushReply.decode,
                     generation=pull.generation,
                     placement=placement.version,
-                    patience=self._push_patience,
+                    timeouts=self._push_timeouts,
                 )
             except Moved:
                 return _MOVED_BEFORE, 1

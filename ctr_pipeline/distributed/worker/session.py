@@ -102,7 +102,7 @@ class Route:
         return bool(self.addresses) and all(self.addresses)
 
 
-class Session:
+class WorkerSession:
     """A worker's side of the talk; `turn` does one thing of it, the thread turns for ever.
 
     Args:

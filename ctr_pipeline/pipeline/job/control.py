@@ -33,7 +33,7 @@ _DEADLINE_SECONDS = 3.0
 _POLL_SECONDS = 0.2
 _LOG_POLL_SECONDS = 1.0
 _SCALE_SECONDS = 2.0
-_MEMBER = re.compile(r"(master|ps|worker)-[0-9]+|nursery")
+_MEMBER = re.compile(r"(master|ps|worker)-[0-9]+|fork-server")
 _BLOCK_BYTES = 1 << 16
 
 

@@ -47,7 +47,6 @@ def restore_cut(
     Args:
         rows: With the tables, segments and seed of the job; None without tables.
         dense: All dense parameters.
-        manifest: Which.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
@@ -72,7 +71,6 @@ def open_cut(
     Args:
         store: Empty, with the tables, segments and seed of the job; None without tables.
         dense: All dense parameters; replaced.
-        manifest: Which.
         workspace: Folder on whose disk rows are sorted.
 
     Returns:
@@ -162,7 +160,7 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
             for partition, owner in enumerate(facts.owners)
         ),
         dense=tuple(LoggedFile(**vars(file)) for file in dense_files),
-        marks=((),) * servers,
+        bitmaps=((),) * servers,
         versions=(0,) * servers,
     )
     folder.save(CutManifest(facts, files, frozen_beginning(FIRST_CUT), ()))

@@ -37,21 +37,21 @@ class CommandLines:
 
     Attributes:
         config: That they read.
-        with_nursery: Workers are forked from a process that has TensorFlow loaded.
+        with_fork_server: Workers are forked from a process that has TensorFlow loaded.
     """
 
     config: Path
-    with_nursery: bool = True
+    with_fork_server: bool = True
 
     def member(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of `python` for a member."""
-        return ["-m", "ctr_pipeline", *self.from_nursery(start)]
+        return ["-m", "ctr_pipeline", *self.from_fork_server(start)]
 
-    def nursery(self) -> Sequence[str] | None:
-        """Arguments of `python` for a nursery of workers."""
-        return ["-m", "ctr_pipeline.cli.nursery"] if self.with_nursery else None
+    def fork_server(self) -> Sequence[str] | None:
+        """Arguments of `python` for a fork server of workers."""
+        return ["-m", "ctr_pipeline.cli.fork_server"] if self.with_fork_server else None
 
-    def from_nursery(self, start: "MemberStart") -> Sequence[str]:
+    def from_fork_server(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of the command line."""
         command = [start.role, "--config", str(self.config)]
         if start.role == "master":

@@ -15,11 +15,7 @@ _STATE_MESSAGES = {
 
 
 class JobProgress:
-    """Tells of a job what has changed since it was last shown; a context manager.
-
-    Args:
-        progress: Who is told.
-    """
+    """Shows what has changed in a job since it was last shown; a context manager."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -132,7 +132,6 @@ def stream_job_model(
     Args:
         loaded: The config.
         run: The run folder.
-        progress: Who is told.
         stack: Gives their room back.
         compiled: The dense part, where it is there already.
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.master.beginning import etcd_access
 from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
+from ctr_pipeline.distributed.master.recovery import etcd_access
 from ctr_pipeline.distributed.master.status import JobView, MemberView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
@@ -173,7 +173,7 @@ def _prepare(
     The parameters of an earlier run become the first cut of the job, before there is a spec: a job
     that has one can be resumed.
     """
-    # The nursery of workers imports TensorFlow at the same time.
+    # The fork server of workers imports TensorFlow at the same time.
     from ctr_pipeline.pipeline.model.dense_model import compile_model
 
     compiled = compile_model(

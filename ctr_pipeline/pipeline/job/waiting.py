@@ -43,7 +43,6 @@ class JobSight:
     """Looks at a job; its ledger is read now and then only.
 
     Args:
-        job: Which.
         master_address: `host:port`; None: as announced in the run folder.
         clock: Seconds, monotonic.
 
@@ -103,7 +102,7 @@ def await_job(
     started again.
 
     Args:
-        job: Which, for messages.
+        job: Named in messages.
         look: Says how the job is.
         wait_seconds: For the first master to announce itself.
         clock: Seconds, monotonic.

@@ -50,7 +50,7 @@ class OwnEmbedding:
         """The training of the linear weight, with what is common where nothing is said.
 
         Args:
-            prior_precision: Of the table's weights, by its columns; None: not known.
+            prior_precision: That of the table's weights, from its columns; None: not known.
         """
         linear = common.linear
         is_comparable = linear.l2.strength > 0 and linear.l2.count_power == 1

@@ -26,7 +26,7 @@ def find_refit(
     """The newest checkpoint of the training that the best epoch asks for.
 
     Args:
-        folder: Of the training before: the run folder, or a member's.
+        folder: The folder of the training before: the run folder, or a member's.
         chosen: The state of that training, in a checkpoint that knows of a best epoch.
         progress: Told of damaged checkpoints, which are passed over.
         is_whole: Whether it must have come to its end.

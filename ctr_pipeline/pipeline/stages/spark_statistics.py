@@ -52,12 +52,12 @@ def collect_spark_statistics(
     Args:
         plan: What to compute.
         config: How rows are read and divided.
-        analysis: Which Spark.
+        analysis: How to reach Spark.
         source: The files.
         ingested: The same rows, read; both must have as many, with as many clicks.
         folder: The run folder.
         compare: Whether the other splits are compared with the training rows.
-        progress: Is told of each column.
+        progress: Advances by each column.
 
     Raises:
         DataError: Rows were left out as bad, or files changed since they were read.

@@ -35,7 +35,7 @@ def collect_table_statistics(
         ingested: The same rows, read; both must have as many, with as many clicks.
         folder: The run folder.
         memory_limit_gb: Memory of what is computed here, in 10^9 bytes.
-        progress: Is told of each column, and why MaxCompute is not asked.
+        progress: Advances by each column; shows why MaxCompute is not asked.
 
     Returns:
         None if the rows are in files, or a column's type in the table is not the one it is read as,
@@ -102,7 +102,7 @@ def add_drift(
         ingested: All rows, read.
         folder: The run folder, where the statistics are kept.
         runtime: Threads and memory.
-        progress: Is told of each column.
+        progress: Advances by each column.
 
     Raises:
         StatisticsError: Memory and disk do not suffice.

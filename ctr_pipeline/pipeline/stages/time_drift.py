@@ -33,7 +33,7 @@ class TimeRead:
 
     Attributes:
         format: One of `datetime_formats`.
-        parts: Those that a model reads, or would by `features: auto`.
+        parts: Parts of a time that a model reads, or would by `features: auto`.
         utc_offset_minutes: By which clock.
     """
 

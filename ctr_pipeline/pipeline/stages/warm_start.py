@@ -60,7 +60,7 @@ class BeginningRecord(BaseModel):
 
     Attributes:
         run: The folder of the earlier run, as the config names it.
-        checkpoint: Which of its checkpoints.
+        checkpoint: The checkpoint that the run begins from.
         epoch: The epoch that it is of, from 1; 0 before the end of the first one.
         step: Its steps.
         earlier_steps: Steps of the runs that the earlier one went on from.
@@ -92,7 +92,7 @@ class EarlierCheckpoint:
         step: Its steps.
         epoch: Epochs that it has finished.
         earlier_steps: Steps of the runs that it went on from.
-        content: Of one process a checkpoint, of several a cut.
+        content: A checkpoint of one process, or a cut of several.
     """
 
     config: Config
@@ -109,7 +109,6 @@ class Beginning:
     """What a run takes over from an earlier one.
 
     Attributes:
-        record: Which.
         features: Its features, in their order.
         plan: Its fitted transforms, whose files lie below the new run.
     """
@@ -128,7 +127,6 @@ def find_beginning(
         loaded: The config.
         run: Its folder.
         keep: What was taken over when the run began is kept, if anything was.
-        progress: Who is told.
 
     Raises:
         ConfigError: The earlier run has another model, or is none to go on from.

@@ -53,8 +53,8 @@ def load_earlier(
     Args:
         beginning: What the run takes over.
         num_dense: Dense parameters that the model has.
-        memory_limit: Of the store; that of the run that begins.
-        progress: Who is told of damages.
+        memory_limit: The store's limit, from the run that begins.
+        progress: Shows damages.
 
     Raises:
         CheckpointError: The earlier run has changed, or its dense parameters do not fit.

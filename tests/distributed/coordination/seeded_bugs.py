@@ -18,7 +18,7 @@ from ctr_pipeline.distributed.coordination.job import (
     members,
     reports,
     restores,
-    standstill,
+    stalls,
 )
 from ctr_pipeline.distributed.coordination.job.head import JobHead
 from ctr_pipeline.distributed.coordination.ledger import Ledger
@@ -129,11 +129,11 @@ def done_tasks_leased_again(patch: Patch) -> None:
 
 def lost_leases_forgotten(patch: Patch) -> None:
     patch(leases, "lost_leases", lambda queue, known: [])
-    patch(standstill, "check_tasks", lambda state: None)
+    patch(stalls, "check_tasks", lambda state: None)
 
 
 def standstill_never_seen(patch: Patch) -> None:
-    patch(standstill, "check_tasks", lambda state: None)
+    patch(stalls, "check_tasks", lambda state: None)
 
 
 def silence_never_heard(patch: Patch) -> None:
@@ -142,7 +142,7 @@ def silence_never_heard(patch: Patch) -> None:
 
 def leases_of_the_dead_kept(patch: Patch) -> None:
     original = TaskBoard.held_by
-    patch(standstill, "check_tasks", lambda state: None)
+    patch(stalls, "check_tasks", lambda state: None)
 
     def lose(state, member, why):
         held_by = TaskBoard.held_by

@@ -2,25 +2,25 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.claims import (
     Claims,
-    marks_beyond,
+    bitmaps_beyond,
     tasks_over,
     unproven,
 )
-from ctr_pipeline.distributed.coordination.messages import MarkScope, TaskMarks
+from ctr_pipeline.distributed.coordination.messages import BitmapScope, TaskBitmap
 
 
-def marks(**masks):
-    return tuple(TaskMarks(2, int(name[1:]), mask) for name, mask in masks.items())
+def bitmaps(**masks):
+    return tuple(TaskBitmap(2, int(name[1:]), mask) for name, mask in masks.items())
 
 
 @pytest.mark.parametrize(
     ("servers", "missing"),
     [
-        ([marks(t3=0b1111), marks(t3=0b1111)], ()),
+        ([bitmaps(t3=0b1111), bitmaps(t3=0b1111)], ()),
         # More than was reported: the report is on its way.
-        ([marks(t3=0b11111, t4=1), marks(t3=0b1111)], ()),
-        ([marks(t3=0b1111), marks(t3=0b1011)], ((3, 0b0100),)),
-        ([marks(t3=0b1111), ()], ((3, 0b1111),)),
+        ([bitmaps(t3=0b11111, t4=1), bitmaps(t3=0b1111)], ()),
+        ([bitmaps(t3=0b1111), bitmaps(t3=0b1011)], ((3, 0b0100),)),
+        ([bitmaps(t3=0b1111), ()], ((3, 0b1111),)),
         ([(), ()], ((3, 0b1111),)),
     ],
 )
@@ -29,13 +29,13 @@ def test_a_batch_is_proven_by_every_server(servers, missing):
 
 
 def test_marks_of_another_epoch_prove_nothing():
-    assert unproven([(3, 1)], [(TaskMarks(1, 3, 1),)], 2) == ((3, 1),)
+    assert unproven([(3, 1)], [(TaskBitmap(1, 3, 1),)], 2) == ((3, 1),)
 
 
 def test_all_parts_of_a_server_must_have_a_batch():
     parts = (
-        TaskMarks(2, 3, 0b11, MarkScope((0, 1), ())),
-        TaskMarks(2, 3, 0b01, MarkScope((2,), ((0, 5),))),
+        TaskBitmap(2, 3, 0b11, BitmapScope((0, 1), ())),
+        TaskBitmap(2, 3, 0b01, BitmapScope((2,), ((0, 5),))),
     )
     assert unproven([(3, 0b11)], [parts], 2) == ((3, 0b10),)
 
@@ -68,6 +68,6 @@ def test_who_reported_what_is_missing_is_named_and_nobody_else():
 def test_marks_of_tasks_that_are_over_are_left_out():
     frozen = {"closed": ["of epoch 0", "of epoch 1"], "over": [[0, 3], [5, 6]]}
     assert tasks_over(frozen) == (2, ((0, 3), (5, 6)))
-    held = (TaskMarks(1, 4, 1), *marks(t0=1, t2=1, t3=1, t4=1, t5=1, t6=1), TaskMarks(3, 0, 1))
-    left = marks_beyond(held, *tasks_over(frozen))
-    assert left == (*marks(t3=1, t4=1, t6=1), TaskMarks(3, 0, 1))
+    held = (TaskBitmap(1, 4, 1), *bitmaps(t0=1, t2=1, t3=1, t4=1, t5=1, t6=1), TaskBitmap(3, 0, 1))
+    left = bitmaps_beyond(held, *tasks_over(frozen))
+    assert left == (*bitmaps(t3=1, t4=1, t6=1), TaskBitmap(3, 0, 1))

@@ -568,7 +568,7 @@ def test_a_task_that_is_said_to_be_finished_and_is_not_goes_out_again():
     assert again.attempt > task.attempt
 
 
-# Silence, standstill, slowness.
+# Silence, stalls, slowness.
 
 
 def keep_alive(bench, seconds, *names):
@@ -1328,7 +1328,7 @@ def fail_restore(bench, cause, *, after=0.0, announced=0):
 
 
 def test_a_cut_that_cannot_be_read_for_now_is_waited_for():
-    bench = with_cuts(2, storage_patience_seconds=60.0)
+    bench = with_cuts(2, storage_timeout_seconds=60.0)
     for _ in range(9):
         fail_restore(bench, "storage")
         assert bench.job.cuts == (1, 2)
@@ -1347,7 +1347,7 @@ def test_a_cut_that_cannot_be_read_for_now_is_waited_for():
 
 
 def test_a_job_that_has_waited_for_storage_long_enough_fails_and_goes_on_from_its_cut():
-    bench = with_cuts(2, storage_patience_seconds=60.0)
+    bench = with_cuts(2, storage_timeout_seconds=60.0)
     fail_restore(bench, "storage")
     bench.tell(Tick(), after=2.0)
     fail_restore(bench, "storage", after=60.0)
@@ -1383,7 +1383,7 @@ def test_a_master_whose_ledger_is_older_than_its_servers_goes_beyond_their_gener
 
 def test_a_cut_at_the_end_of_an_epoch_waits_for_storage():
     bench = Bench(
-        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_patience_seconds=400.0
+        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_timeout_seconds=400.0
     )
     bench.begin_training("a")
     bench.holds.add(TakeCut)
@@ -1400,7 +1400,7 @@ def test_a_cut_at_the_end_of_an_epoch_waits_for_storage():
 
 def test_a_cut_at_the_end_of_an_epoch_waits_no_longer_than_it_may():
     bench = Bench(
-        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_patience_seconds=60.0
+        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_timeout_seconds=60.0
     )
     bench.begin_training("a")
     bench.holds.add(TakeCut)

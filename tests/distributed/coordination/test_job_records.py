@@ -70,7 +70,7 @@ def taken(records, state):
 
 
 def test_nothing_is_written_while_nothing_changes(records, state):
-    state.member("worker", 0).hear(3.0)
+    state.member("worker", 0).note_heard(3.0)
     state.head.seconds[0] = 2.0
     assert taken(records, state) is None
 

@@ -152,7 +152,7 @@ class Cluster:
                 self.moves.append((self.now, self.under_way))
                 self.under_way = None
                 continue
-            found = self.watch.look(self.now, [self.stats(s) for s in range(self.num_servers)])
+            found = self.watch.poll(self.now, [self.stats(s) for s in range(self.num_servers)])
             if isinstance(found, HotServer):
                 self.told.append(found)
             else:

@@ -21,7 +21,7 @@ def batch(number, worker=0):
 def pace():
     found = Pace(2, 15.0)
     for worker in ALL:
-        found.hear(worker, ALL, 0.0)
+        found.note_heard(worker, ALL, 0.0)
     return found
 
 
@@ -60,7 +60,7 @@ def test_nobody_waits_for_a_worker_without_leases(pace):
 def test_nobody_waits_for_a_worker_that_hangs(pace):
     push(pace, 1, 0, 1, 2)
     for worker in (1, 2):
-        pace.hear(worker, ALL, 14.0)
+        pace.note_heard(worker, ALL, 14.0)
     push(pace, 2, 0)
     assert waits(pace, 1, ALL, 14.9)
     assert not waits(pace, 1, ALL, 15.0)
@@ -69,7 +69,7 @@ def test_nobody_waits_for_a_worker_that_hangs(pace):
 def test_who_comes_begins_where_the_slowest_is(pace):
     for worker in ALL:
         push(pace, worker, *range(worker, 100))
-    pace.hear(4, ALL | {4}, 1.0)
+    pace.note_heard(4, ALL | {4}, 1.0)
     assert not waits(pace, 1, ALL | {4}, 1.0)
     assert not waits(pace, 4, ALL | {4}, 1.0)
     push(pace, 4, 0, 1)
@@ -81,10 +81,10 @@ def test_who_comes_begins_where_the_slowest_is(pace):
 @pytest.mark.parametrize(("active", "now"), [(ALL - {1}, 1.0), (ALL, 20.0)])
 def test_who_was_away_holds_nobody_back(pace, active, now):
     for worker in (2, 3):
-        pace.hear(worker, active, now - 1.0)
+        pace.note_heard(worker, active, now - 1.0)
     for worker in (2, 3):
         push(pace, worker, *range(50))
-    pace.hear(1, active, now)
+    pace.note_heard(1, active, now)
     for worker in ALL:
         assert not waits(pace, worker, ALL, now)
 
@@ -129,7 +129,7 @@ class Simulation:
         )
 
     def pull(self, worker, now):
-        self.pace.hear(worker, self.active(now), now)
+        self.pace.note_heard(worker, self.active(now), now)
         if self.rule.mode == "bounded" and waits(self.pace, worker, self.active(now), now):
             self.held.append(worker)
             return
@@ -144,7 +144,7 @@ class Simulation:
             self.in_round.append(worker)
         else:
             self.update([worker])
-            self.pace.hear(worker, self.active(now), now)
+            self.pace.note_heard(worker, self.active(now), now)
             self.pace.count(worker, found)
             self.pull(worker, now)
             here = [self.applied[number] for number in self.active(now)]

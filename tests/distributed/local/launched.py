@@ -7,19 +7,19 @@ from pathlib import Path
 class Scripts:
     """`MemberCommands` whose members run given Python text; `{role}`, `{index}` are filled in."""
 
-    def __init__(self, *, nursery=None, **texts):
+    def __init__(self, *, fork_server=None, **texts):
         self.texts = texts
-        self.nursery_script = nursery
+        self.fork_server_script = fork_server
         self.starts = []
 
     def member(self, start):
         self.starts.append(start)
         return ["-c", self.texts[start.role], start.role, str(start.index), start.incarnation]
 
-    def nursery(self):
-        return None if self.nursery_script is None else ["-c", self.nursery_script]
+    def fork_server(self):
+        return None if self.fork_server_script is None else ["-c", self.fork_server_script]
 
-    def from_nursery(self, start):
+    def from_fork_server(self, start):
         self.starts.append(start)
         return [start.role, str(start.index), start.incarnation]
 

@@ -419,17 +419,18 @@ LAUNCHER_PROCESS = textwrap.dedent(
     from ctr_pipeline.distributed.local.launcher import LocalLauncher
     from ctr_pipeline.distributed.rpc.access import Access
 
-    nursery = '''
+    fork_server = '''
     import sys
-    from ctr_pipeline.distributed.local.nursery import serve_nursery
+    from ctr_pipeline.distributed.local.fork_server import serve_forks
     def run(arguments):
         import time
         time.sleep(600)
         return 0
-    serve_nursery(lambda: None, run)
+    serve_forks(lambda: None, run)
     '''
     import textwrap
-    scripts = Scripts(master=SLEEP, ps=SLEEP, worker=SLEEP, nursery=textwrap.dedent(nursery))
+    forks = textwrap.dedent(fork_server)
+    scripts = Scripts(master=SLEEP, ps=SLEEP, worker=SLEEP, fork_server=forks)
     launcher = LocalLauncher(
         scripts, logs_folder=Path({logs!r}), access=Access(token="open-x", tls=None)
     )
@@ -438,8 +439,8 @@ LAUNCHER_PROCESS = textwrap.dedent(
         launcher.start("ps", index)
         launcher.start("worker", index)
     wait_until(lambda: all(one.pid for one in launcher.observe()))
-    nursery_pid = launcher._ask(lambda: launcher._processes[("nursery", 0)].handle.pid)
-    print(nursery_pid, *(one.pid for one in launcher.observe()), flush=True)
+    fork_server_pid = launcher._ask(lambda: launcher._processes[("fork-server", 0)].handle.pid)
+    print(fork_server_pid, *(one.pid for one in launcher.observe()), flush=True)
     time.sleep(600)
     """
 )

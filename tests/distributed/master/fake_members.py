@@ -22,6 +22,7 @@ from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.messages import (
     BatchLoss,
+    BitmapScope,
     Empty,
     HeartbeatReply,
     HeartbeatRequest,
@@ -30,7 +31,6 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeaseReply,
     LeaseRequest,
     LoggedFile,
-    MarkScope,
     Member,
     MemberStats,
     RegisterReply,
@@ -41,7 +41,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     ScoreSummary,
     SnapshotReply,
     SnapshotRequest,
-    TaskMarks,
+    TaskBitmap,
     TaskReport,
 )
 from ctr_pipeline.distributed.coordination.spec import (
@@ -216,7 +216,7 @@ class FakeServer:
                 for partition, counts in self.counts.items()
             }
             marks = tuple(
-                TaskMarks(epoch, task, mask, MarkScope((partition,), ()))
+                TaskBitmap(epoch, task, mask, BitmapScope((partition,), ()))
                 for partition, of_partition in self.marks.items()
                 for (epoch, task), mask in of_partition.items()
             )
@@ -255,9 +255,9 @@ class FakeServer:
                         return RestoreReply(f"{file.name} is damaged", 0, damaged=True)
                     for epoch, task, batch, count in json.loads(content):
                         counts[entry.partition][(epoch, task, batch)] = count
-                for mark in request.marks[entry.marks_of]:
-                    if entry.partition in mark.scope.partitions:
-                        marks[entry.partition][(mark.epoch, mark.task)] = mark.mask
+                for bitmap in request.bitmaps[entry.bitmaps_of]:
+                    if entry.partition in bitmap.scope.partitions:
+                        marks[entry.partition][(bitmap.epoch, bitmap.task)] = bitmap.mask
             self.counts, self.marks, self.attempts = counts, marks, {}
             self.changed = {partition: set() for partition in counts}
             self.delta_after = request.cut

@@ -79,7 +79,7 @@ class Simulated:
         """Lets time pass; everything that was asked for."""
         steps = []
         for _ in range(int(seconds)):
-            step = scaler.look(self.status())
+            step = scaler.poll(self.status())
             if step is not None:
                 steps.append(step)
                 if step.scale is not None:

@@ -19,14 +19,14 @@ from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
     RestoreReply,
     SnapshotReply,
-    TaskMarks,
+    TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.master.beginning import await_storage
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
-from ctr_pipeline.distributed.ps.marks import AppliedBatches
+from ctr_pipeline.distributed.master.recovery import await_storage
+from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
 from ctr_pipeline.distributed.rpc.control import encode
 from ctr_pipeline.embeddings.log_chain import rows_name
 from ctr_pipeline.embeddings.log_folder import create_folder
@@ -43,7 +43,7 @@ class Servers:
         self._folder = folder
         self.answer = RestoreReply("", 0)
         self.snapshot_refused = None
-        self.marks = ()
+        self.bitmaps = ()
         self.asked = None
 
     def call_all(self, method, addresses, request, reply, *, deadline_seconds, abandoned):
@@ -56,7 +56,7 @@ class Servers:
         content = name.encode()
         (self._folder / name).write_bytes(content)
         file = LoggedFile(name, len(content), zlib.crc32(content), 1, 0, "base", 0)
-        return [SnapshotReply("", (file,), self.marks, 1, 0.0)]
+        return [SnapshotReply("", (file,), self.bitmaps, 1, 0.0)]
 
 
 class Keeping:
@@ -181,16 +181,16 @@ def test_a_cut_that_holds_less_than_was_reported_is_no_cut(keeping):
 def test_a_cut_in_a_vast_epoch_is_as_small_as_what_is_under_way(keeping):
     done, under_way = 2_000_000, 300
     frozen = {**frozen_beginning(3), "over": [[0, done]]}
-    marks = tuple(TaskMarks(0, done + task, 0b101) for task in range(under_way))
-    fresh = tuple(TaskMarks(0, done - 1 - task, 2**64 - 1) for task in range(1000))
+    bitmaps = tuple(TaskBitmap(0, done + task, 0b101) for task in range(under_way))
+    fresh = tuple(TaskBitmap(0, done - 1 - task, 2**64 - 1) for task in range(1000))
     action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen)
-    keeping.servers.marks = (*fresh, *marks)
+    keeping.servers.bitmaps = (*fresh, *bitmaps)
     assert keeping.keeper.take(
         action, ["s"], PLACEMENT, (), abandoned=lambda: False, fence=lambda: None
     ) == CutTaken(3)
-    assert keeping.folder.load(3).files.marks == (marks,)
+    assert keeping.folder.load(3).files.bitmaps == (bitmaps,)
     assert (keeping.path / "cut-000003.json").stat().st_size < 100 * under_way
-    # The next one asks for no marks of what this one has shown.
+    # The next one asks for no bitmaps of what this one has shown.
     keeping.take(4)
     assert (keeping.servers.asked.epoch, keeping.servers.asked.over) == (0, ((0, done),))
     request = keeping.folder.load(3).restore_request(7, PLACEMENT)

@@ -344,7 +344,9 @@ def test_a_master_whose_lock_may_be_anothers_answers_nobody_and_starts_nobody(st
         target=lambda: answers.append(stage.executor.heartbeat(HEARTBEAT)), daemon=True
     )
     asker.start()
-    stage.executor._member_lane.put(lambda: stage.executor._change_member(StartMember("worker", 1)))
+    stage.executor._member_executor.put(
+        lambda: stage.executor._change_member(StartMember("worker", 1))
+    )
     # Both have asked for the lock by then, and again.
     stage.wait_for(lambda: len(stage.store.lock_failures) < 9_990)
     assert not answers

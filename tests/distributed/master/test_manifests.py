@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply, TaskMarks
+from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply, TaskBitmap
 from ctr_pipeline.distributed.master.manifests import (
     CheckpointsFolder,
     CutFacts,
@@ -18,7 +18,7 @@ from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 
 FROZEN = {"closed": [0], "over": [], "tasks": [[0, 3]]}
-MARKS = (TaskMarks(epoch=1, task=3, mask=2**64 - 1),)
+BITMAPS = (TaskBitmap(epoch=1, task=3, mask=2**64 - 1),)
 
 
 def write(folder, name, content=b"rows of it"):
@@ -50,7 +50,7 @@ def take(folder, cut, parent=None, kind="base", partitions=range(4)):
                 *(rows_file(folder, p, kind, cut) for p in partitions if p % 2 == server),
                 dense_file(folder, 5 * server, cut),
             ),
-            MARKS,
+            BITMAPS,
             7,
             0.0,
         )
@@ -92,9 +92,9 @@ def test_a_delta_extends_the_chain_of_its_partition_only(tmp_path):
         2: [rows_name(2, "base", 1), rows_name(2, "delta", 2), rows_name(2, "delta", 3)],
         3: [rows_name(3, "base", 1)],
     }
-    assert [entry.marks_of for entry in third.files.partitions] == [0, 1, 0, 1]
+    assert [entry.bitmaps_of for entry in third.files.partitions] == [0, 1, 0, 1]
     assert [file.name for file in third.files.dense] == [dense_name(0, 3), dense_name(5, 3)]
-    assert third.files.marks == (MARKS, MARKS)
+    assert third.files.bitmaps == (BITMAPS, BITMAPS)
 
 
 def test_a_base_begins_a_chain_anew(tmp_path):
@@ -121,7 +121,7 @@ def test_a_restore_names_all_files_and_marks(tmp_path):
     request = first.restore_request(generation=9, placement=None)
     assert (request.generation, request.cut) == (9, 1)
     assert (request.partitions, request.dense) == (first.files.partitions, first.files.dense)
-    assert request.marks == (MARKS, MARKS)
+    assert request.bitmaps == (BITMAPS, BITMAPS)
 
 
 @pytest.mark.parametrize("part", ["facts", "files", "frozen", "history"])

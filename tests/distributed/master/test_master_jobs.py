@@ -474,7 +474,7 @@ def test_strangers_are_refused(start):
 def test_a_second_master_is_refused_by_the_ledger(start, monkeypatch):
     world = start()
     world.wait_for(lambda view: view.state == "training")
-    monkeypatch.setattr("ctr_pipeline.distributed.master.beginning._SQLITE_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("ctr_pipeline.distributed.master.recovery._SQLITE_WAIT_SECONDS", 0.2)
     with pytest.raises(LedgerError, match="another master works on this run"):
         Master(world.run_folder, "127.0.0.1:0", world.launcher)
     finish(world)

@@ -1,6 +1,6 @@
 """The rounds of one real parameter server in synchronous mode, and what becomes of each push.
 
-Time is the test's: patience ends when the test says so.
+Time is the test's: timeout ends when the test says so.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from ctr_pipeline.distributed.rpc.packed import Status
 
 NUM_TASKS, TASK_BATCHES = 3, 2
 WORKERS = ("a", "b", "c")
-PATIENCE_SECONDS = 15.0
+TIMEOUT_SECONDS = 15.0
 
 
 class Call:
@@ -53,7 +53,7 @@ class Rounds:
         self.core = PsCore(
             replace(spec, update=UpdateRule("sync", grads_to_wait, 0, False)),
             0,
-            round_patience_seconds=PATIENCE_SECONDS,
+            round_timeout_seconds=TIMEOUT_SECONDS,
             clock=lambda: self.now,
         )
         self.rows = [key(0, row) for row in range(NUM_TASKS * TASK_BATCHES)]
@@ -118,8 +118,8 @@ class Rounds:
         self.active = set(workers)
         self.close_if_complete()
 
-    def lose_patience(self):
-        self.now += PATIENCE_SECONDS + 1
+    def time_out(self):
+        self.now += TIMEOUT_SECONDS + 1
         self.core.keep_time()
         self.answer_all(Status.STALE)
 
@@ -224,8 +224,8 @@ class RoundsMachine(RuleBasedStateMachine):
         self.rounds.name_active(workers)
 
     @rule()
-    def lose_patience(self):
-        self.rounds.lose_patience()
+    def time_out(self):
+        self.rounds.time_out()
 
     @rule()
     def roll_back(self):

@@ -10,11 +10,11 @@ import numpy as np
 
 from ctr_pipeline.distributed.coordination.rounds import Admission, Round
 from ctr_pipeline.distributed.ps import core as core_module
-from ctr_pipeline.distributed.ps import holdings as holdings_module
+from ctr_pipeline.distributed.ps import server_state as server_state_module
+from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.dense import DenseRange
-from ctr_pipeline.distributed.ps.holdings import Cut, Holdings
-from ctr_pipeline.distributed.ps.marks import AppliedBatches
+from ctr_pipeline.distributed.ps.server_state import Cut, ServerState
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.rows import RowStorage
@@ -24,7 +24,7 @@ Patch = Callable[..., None]
 """`monkeypatch.setattr`."""
 
 
-# Marks of batches.
+# Bitmaps of batches.
 
 
 def batches_applied_again(patch: Patch) -> None:
@@ -32,7 +32,7 @@ def batches_applied_again(patch: Patch) -> None:
 
 
 def marks_not_in_cuts(patch: Patch) -> None:
-    patch(Cut, "marks", ())
+    patch(Cut, "bitmaps", ())
 
 
 def marks_not_restored(patch: Patch) -> None:
@@ -40,14 +40,14 @@ def marks_not_restored(patch: Patch) -> None:
 
     def restored(spec, placement, server, request):
         return original(
-            spec, placement, server, replace(request, marks=tuple(() for _ in request.marks))
+            spec, placement, server, replace(request, bitmaps=tuple(() for _ in request.bitmaps))
         )
 
     patch(AppliedBatches, "restored", restored)
 
 
 def marks_survive_a_rollback(patch: Patch) -> None:
-    original = Holdings.restore
+    original = ServerState.restore
 
     def restore(self, request):
         before = self.applied
@@ -55,7 +55,7 @@ def marks_survive_a_rollback(patch: Patch) -> None:
         for task, mask in before._masks.items():
             self.applied._masks[task] = self.applied._masks.get(task, 0) | mask
 
-    patch(Holdings, "restore", restore)
+    patch(ServerState, "restore", restore)
 
 
 def marks_of_the_first_server_taken_for_all(patch: Patch) -> None:
@@ -158,18 +158,18 @@ def rows_left_behind(patch: Patch) -> None:
 
 
 def dense_values_left_behind(patch: Patch) -> None:
-    original = Holdings.restore
+    original = ServerState.restore
 
     def restore(self, request):
         before = self._dense
         original(self, request)
         self._dense = self._dense or before
 
-    patch(Holdings, "restore", restore)
+    patch(ServerState, "restore", restore)
 
 
 def rows_of_other_servers_restored(patch: Patch) -> None:
-    original = Holdings.restore
+    original = ServerState.restore
 
     def restore(self, request):
         take_place = self._take_place
@@ -183,13 +183,13 @@ def rows_of_other_servers_restored(patch: Patch) -> None:
         self._take_place = take_place
         self._partitions = self.placement.partitions_of(self._index)
 
-    patch(Holdings, "restore", restore)
+    patch(ServerState, "restore", restore)
 
 
 def deltas_not_restored(patch: Patch) -> None:
-    original = holdings_module.restore_rows
+    original = server_state_module.restore_rows
     patch(
-        holdings_module,
+        server_state_module,
         "restore_rows",
         lambda store, folder, chains, **facts: original(
             store, folder, [chain[:1] for chain in chains], **facts
@@ -205,13 +205,13 @@ def marks_of_a_later_moment(patch: Patch) -> None:
 
 
 def dense_values_of_a_later_moment(patch: Patch) -> None:
-    original = Holdings.write_cut
+    original = ServerState.write_cut
 
     def write_cut(self, request, cut):
         cut.dense = self._given_dense().copy()
         return original(self, request, cut)
 
-    patch(Holdings, "write_cut", write_cut)
+    patch(ServerState, "write_cut", write_cut)
 
 
 def dense_values_not_copied(patch: Patch) -> None:
@@ -256,7 +256,7 @@ def deltas_to_a_cut_that_was_given_up(patch: Patch) -> None:
         snapshot.begin(full=request.full)
         return Cut(snapshot, self._given_dense().copy(), self.applied.copy())
 
-    patch(Holdings, "begin_cut", begin_cut)
+    patch(ServerState, "begin_cut", begin_cut)
 
 
 def deltas_after_a_cut_that_failed(patch: Patch) -> None:
@@ -352,16 +352,16 @@ def members_of_a_round_applied_one_by_one(patch: Patch) -> None:
 
 
 def members_of_a_round_not_marked(patch: Patch) -> None:
-    original = Holdings.apply
+    original = ServerState.apply
 
     def apply(self, batches):
-        marks = dict(self.applied._masks)
+        bitmaps = dict(self.applied._masks)
         found = original(self, batches)
         if len(batches) > 1:
-            self.applied._masks = marks
+            self.applied._masks = bitmaps
         return found
 
-    patch(Holdings, "apply", apply)
+    patch(ServerState, "apply", apply)
 
 
 def rounds_close_too_early(patch: Patch) -> None:
@@ -399,11 +399,11 @@ def late_pushes_weigh_as_much(patch: Patch) -> None:
     patch(core_module, "admit_push", lambda rule, **versions: Admission("join", 1.0))
 
 
-def patience_never_ends(patch: Patch) -> None:
+def timeout_never_ends(patch: Patch) -> None:
     original = PsCore.__init__
 
     def begin(self, *arguments, **options):
-        original(self, *arguments, **{**options, "round_patience_seconds": float("1e6")})
+        original(self, *arguments, **{**options, "round_timeout_seconds": float("1e6")})
 
     patch(PsCore, "__init__", begin)
 
@@ -454,5 +454,5 @@ BUGS_OF_ROUNDS: tuple[Callable[[Patch], None], ...] = (
     rounds_wait_for_who_waits_elsewhere,
     excuses_outlive_their_round,
     late_pushes_weigh_as_much,
-    patience_never_ends,
+    timeout_never_ends,
 )

@@ -207,7 +207,7 @@ class Servers:
                 if server == failing:
                     raise RunFolderError("the disk is full")
 
-            with before(core._holdings, "write_cut", go_on):
+            with before(core._state, "write_cut", go_on):
                 reply = core.snapshot(request)
             assert bool(reply.refused) == (server == failing)
             # The answer was lost, and the master asks again.
@@ -264,7 +264,7 @@ class Servers:
                 reply = self.push(early, early.attempt(99), server, self.generation)
                 assert reply.status is Status.NOT_READY
 
-            with before(core._holdings, "restore", knock):
+            with before(core._state, "restore", knock):
                 assert core.restore(self.request).refused == ""
             if cut == 0:
                 assert Caller(core).init(generation=self.generation).status is Status.DONE

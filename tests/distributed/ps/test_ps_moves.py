@@ -19,9 +19,9 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.moves import PlannedMove, plan_balance
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, chain_files
-from ctr_pipeline.distributed.ps import holdings
+from ctr_pipeline.distributed.ps import server_state as server_state_module
 from ctr_pipeline.distributed.ps.core import PsCore
-from ctr_pipeline.distributed.ps.holdings import Holdings
+from ctr_pipeline.distributed.ps.server_state import ServerState
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest, Status
 from ctr_pipeline.embeddings.log_folder import create_folder
@@ -262,23 +262,23 @@ def test_a_source_that_holds_serves_nobody_until_it_hears_the_outcome(spec):
 
 
 def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monkeypatch):
-    monkeypatch.setattr(holdings, "_ROWS_CLEANED", 3)
+    monkeypatch.setattr(server_state_module, "_ROWS_CLEANED", 3)
     world = World(spec, num_cores=2, seed=4)
     for _ in range(20):
         world.some_pushes()
     world.finish()
     planned = PlannedMove(0, 1, world.placement.partitions_of(0)[::2], takes_dense=False)
     source, parts = world.cores[0], []
-    find = Holdings.find_foreign_rows
+    find = ServerState.find_foreign_rows
 
     def find_while_pushes_come(self, end):
-        if self is source._holdings:
+        if self is source._state:
             parts.append(end)
             world.begin_batch()
             world.finish()
         return find(self, end)
 
-    monkeypatch.setattr(Holdings, "find_foreign_rows", find_while_pushes_come)
+    monkeypatch.setattr(ServerState, "find_foreign_rows", find_while_pushes_come)
     before = source.num_rows
     world.move(planned)
     assert len(parts) > 2
@@ -287,7 +287,7 @@ def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monk
 
 
 def test_a_move_away_ends_the_dropping_of_rows_of_an_earlier_one(spec, monkeypatch, tmp_path):
-    monkeypatch.setattr(holdings, "_ROWS_CLEANED", 3)
+    monkeypatch.setattr(server_state_module, "_ROWS_CLEANED", 3)
     create_folder(tmp_path, spec.job)
     world = World(replace(spec, checkpoints_folder=str(tmp_path)), num_cores=2, seed=4)
     for _ in range(20):
@@ -295,15 +295,15 @@ def test_a_move_away_ends_the_dropping_of_rows_of_an_earlier_one(spec, monkeypat
     world.finish()
     first, second = world.placement.partitions_of(0)[:2]
     source = world.cores[0]
-    find = Holdings.find_foreign_rows
+    find = ServerState.find_foreign_rows
     request = MoveRequest(0, 2, "0", (second,), takes_dense=False)
 
     def find_until_another_begins(self, end):
-        if self is source._holdings and end is not None and self.outgoing is None:
+        if self is source._state and end is not None and self.outgoing is None:
             source.show_rows(MovedRowsRequest(request, 0))
         return find(self, end)
 
-    monkeypatch.setattr(Holdings, "find_foreign_rows", find_until_another_begins)
+    monkeypatch.setattr(ServerState, "find_foreign_rows", find_until_another_begins)
     world.move(PlannedMove(0, 1, (first,), takes_dense=False))
     assert source.snapshot(SnapshotRequest(0, 1, 0, True, placement=1)).refused
     source.place(PlaceRequest(0, world.placement, 0))

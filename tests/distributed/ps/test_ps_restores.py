@@ -15,9 +15,9 @@ from ctr_pipeline.distributed.coordination.messages import (
     PartitionFiles,
     RestoreRequest,
     SnapshotRequest,
-    TaskMarks,
+    TaskBitmap,
 )
-from ctr_pipeline.distributed.ps import holdings as holdings_module
+from ctr_pipeline.distributed.ps import server_state as server_state_module
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
@@ -49,7 +49,7 @@ def restore_request(replies, generation, cut):
             for partition, (files, server) in sorted(chains.items())
         ),
         dense=tuple(file for reply in replies for file in reply.files if file.kind == "dense"),
-        marks=tuple(reply.marks for reply in replies),
+        bitmaps=tuple(reply.bitmaps for reply in replies),
     )
     return decode(RestoreRequest, encode(request))
 
@@ -230,7 +230,7 @@ def test_marks_of_equal_parts_are_one(make_spec, make_core, make_optimizer):
     Caller(core).init()
     Job([core], 0).train([0, 1, 5])
     (reply,) = take_cut([core], 0, 1)
-    assert reply.marks == (TaskMarks(0, 0, 0b100011, None),)
+    assert reply.bitmaps == (TaskBitmap(0, 0, 0b100011, None),)
     assert reply.version == 3
 
 
@@ -428,9 +428,9 @@ def test_a_cut_with_a_value_that_is_not_finite_is_given_up(
     caller.init()
     Job([core], 0).train([0])
     if kind == "rows":
-        core._holdings._store.rows.records_NR[0, HEADER_WORDS] = np.nan
+        core._state._store.rows.records_NR[0, HEADER_WORDS] = np.nan
     else:
-        core._holdings._dense._pieces[0].values[0] = np.inf
+        core._state._dense._pieces[0].values[0] = np.inf
     (reply,) = take_cut([core], 0, 1)
     assert ("not finite" in reply.refused, reply.of_storage) == (True, False)
 
@@ -467,8 +467,8 @@ def test_updates_go_on_while_a_cut_is_written_and_are_not_in_it(
     assert 3 <= applied < core.version
     assert set(values) == {float(applied)}
     assert set(dense) == {float(applied)}
-    # Its marks say exactly what it holds.
-    assert reply.marks == (TaskMarks(0, 0, (1 << applied) - 1, None),)
+    # Its bitmaps say exactly what it holds.
+    assert reply.bitmaps == (TaskBitmap(0, 0, (1 << applied) - 1, None),)
 
 
 def test_a_rollback_ends_a_cut_that_is_being_written(make_spec, make_core, make_optimizer):
@@ -479,7 +479,7 @@ def test_a_rollback_ends_a_cut_that_is_being_written(make_spec, make_core, make_
     caller.pull(owned_keys(spec, 0))
     replies = []
     # The writer of rows cannot go on while somebody holds the rows' own lock.
-    with core._holdings._store.rows.lock:
+    with core._state._store.rows.lock:
         thread = threading.Thread(target=lambda: replies.extend(take_cut([core], 0, 1)))
         thread.start()
         pause = threading.Event()
@@ -513,7 +513,7 @@ def test_rows_go_to_the_servers_of_their_partitions(make_spec, make_core, make_o
 def stall_disk(monkeypatch, *, patience_seconds):
     """Cuts have room for a row and stop at the disk: told when one does, and until it may go on."""
     monkeypatch.setattr(
-        holdings_module,
+        server_state_module,
         "RowSnapshot",
         partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=patience_seconds),
     )
@@ -555,7 +555,7 @@ def test_an_update_does_not_wait_for_a_stalled_disk(
     monkeypatch.undo()
     reply = take_cut([core], 0, 2)[0]
     assert not reply.refused
-    assert reply.marks == (TaskMarks(0, 0, 1, None),)
+    assert reply.bitmaps == (TaskBitmap(0, 0, 1, None),)
 
 
 def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
@@ -598,7 +598,7 @@ def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
     assert pushed[0].status is Status.DONE
     # The cut is of the instant before both.
     assert not cuts[0].refused
-    assert cuts[0].marks == ()
+    assert cuts[0].bitmaps == ()
 
 
 def test_nobody_is_served_while_rows_are_removed_and_nobody_waits(

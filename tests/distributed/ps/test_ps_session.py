@@ -119,10 +119,10 @@ def test_a_master_that_does_not_know_us_is_told_at_once(session, master):
 
 def test_it_leaves_when_told(session, master):
     session.turn()
-    assert not session.told_to_leave
+    assert not session.must_leave
     master.answers[HeartbeatRequest] = HeartbeatReply("leave", 3, (), (), ())
     session.turn()
-    assert session.told_to_leave
+    assert session.must_leave
 
 
 def test_heartbeats_say_which_workers_a_round_waits_for(session, core, master):
@@ -163,7 +163,7 @@ def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
 
     beating = threading.Thread(target=beat, daemon=True)
     # A disk may stall an update for long, the lock held.
-    with core._lock, core._holdings._store.rows.lock:
+    with core._lock, core._state._store.rows.lock:
         beating.start()
         beating.join(20)
         assert not beating.is_alive()

@@ -1,6 +1,6 @@
 """Whatever several threads ask of a server at once, it is as if they had asked in turns.
 
-The values count: each batch adds 1 to the rows it names, so a cut holds what its marks say, or a
+The values count: each batch adds 1 to the rows it names, so a cut holds what its bitmaps say, or a
 batch was applied in part, twice, or seen half done.
 """
 
@@ -135,7 +135,7 @@ def test_cuts_hold_whole_batches_whatever_goes_on(make_spec, make_core, make_opt
 
     pushed = {place: found for worker in workers for place, found in worker.pushed.items()}
     for cut, reply in enumerate(replies, 1):
-        masks = {mark.task: mark.mask for mark in reply.marks}
+        masks = {bitmap.task: bitmap.mask for bitmap in reply.bitmaps}
         expected = dict.fromkeys(trained.tolist(), 0.0)
         for (task, number), found in pushed.items():
             for one in found.tolist() if masks.get(task, 0) >> number & 1 else ():
@@ -148,7 +148,7 @@ def test_cuts_hold_whole_batches_whatever_goes_on(make_spec, make_core, make_opt
         kept = Caller(copy).values(forgotten, generation=1)[0]
         assert kept == [1.0 if cut == 1 else 0.0] * len(forgotten)
     # All of it, once.
-    assert {mark.task: mark.mask.bit_count() for mark in replies[-1].marks} == {
+    assert {bitmap.task: bitmap.mask.bit_count() for bitmap in replies[-1].bitmaps} == {
         **dict.fromkeys(range(NUM_THREADS), NUM_BATCHES),
         NUM_THREADS: 1,
     }

@@ -190,7 +190,7 @@ def test_a_round_that_does_not_fill_lets_its_pushes_go(start):
     core = start(
         UpdateRule("sync", 2, 0, False),
         active=["a", "b"],
-        round_patience_seconds=15.0,
+        round_timeout_seconds=15.0,
         clock=lambda: now[0],
     )
     call = pushing(core, "a", 0)

@@ -7,11 +7,11 @@ import pytest
 from ps_requests import Caller, batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.messages import (
+    BitmapScope,
     LoggedFile,
-    MarkScope,
     PartitionFiles,
     SnapshotRequest,
-    TaskMarks,
+    TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.failures import Refusal
@@ -146,7 +146,7 @@ def file(name):
 
 
 def marked(mark):
-    return {"marks": ((mark,),)}
+    return {"bitmaps": ((mark,),)}
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def marked(mark):
         {"partitions": (PartitionFiles(0, (), -1),)},
         *({"partitions": (PartitionFiles(0, (file(name),), 0),)} for name in ("", "..", "a/b")),
         *({"dense": (file(name),)} for name in ("/etc/passwd", "..\\x", "a\0b")),
-        marked(TaskMarks(0, 0, -1)),
-        marked(TaskMarks(0, 0, 1 << 64)),
-        marked(TaskMarks(-1, 0, 1)),
-        marked(TaskMarks(0, 0, 1, MarkScope((10**6,), ()))),
-        marked(TaskMarks(0, 0, 1, MarkScope((), ((5, 2),)))),
-        marked(TaskMarks(0, 0, 1, MarkScope((), ((0, 10**9),)))),
+        marked(TaskBitmap(0, 0, -1)),
+        marked(TaskBitmap(0, 0, 1 << 64)),
+        marked(TaskBitmap(-1, 0, 1)),
+        marked(TaskBitmap(0, 0, 1, BitmapScope((10**6,), ()))),
+        marked(TaskBitmap(0, 0, 1, BitmapScope((), ((5, 2),)))),
+        marked(TaskBitmap(0, 0, 1, BitmapScope((), ((0, 10**9),)))),
     ],
     ids=str,
 )

@@ -70,9 +70,9 @@ class TestRoundTrip:
         assert decode(Tree, encode(tree)) == tree
 
     def test_masks_beyond_what_a_float_holds(self):
-        marks = messages.BatchLoss(2**64 - 1, 0.0)
-        assert decode(messages.BatchLoss, encode(marks)) == marks
-        assert b"18446744073709551615" in encode(marks)
+        bitmaps = messages.BatchLoss(2**64 - 1, 0.0)
+        assert decode(messages.BatchLoss, encode(bitmaps)) == bitmaps
+        assert b"18446744073709551615" in encode(bitmaps)
 
     @pytest.mark.parametrize("value", [math.inf, -math.inf, 5e-324, 0.1, 1e308])
     def test_floats(self, value):

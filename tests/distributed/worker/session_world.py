@@ -14,7 +14,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKey,
 )
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
-from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.distributed.worker.session import WorkerSession
 
 TRAIN = EncodedSplit("train", "nowhere", 100)
 
@@ -123,7 +123,7 @@ class Clock:
 
 
 def make_session(master, clock):
-    return Session(
+    return WorkerSession(
         member=Member("worker", 3, "abc"),
         config_fingerprint="config",
         metrics_address="",

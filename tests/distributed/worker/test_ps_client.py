@@ -136,7 +136,7 @@ def occurrences(prepared):
 def start(make_spec, make_core, make_optimizer, access):
     worlds = []
 
-    def make(num_servers=2, *, rule=ASYNC, patience=15.0, **options):
+    def make(num_servers=2, *, rule=ASYNC, timeout=15.0, **options):
         sgd = make_optimizer("sgd", 1.0)
         spec = make_spec(num_parameter_servers=num_servers, update=rule, dense_optimizer=sgd)
         segments = tuple(
@@ -145,7 +145,7 @@ def start(make_spec, make_core, make_optimizer, access):
         )
         spec = replace(spec, segments=segments)
         cores = [
-            make_core(spec, index, round_patience_seconds=patience) for index in range(num_servers)
+            make_core(spec, index, round_timeout_seconds=timeout) for index in range(num_servers)
         ]
         world = World(spec, cores, access, **options)
         world.client.init_dense(np.zeros(NUM_DENSE, np.float32))
@@ -485,7 +485,7 @@ def test_gradients_are_as_old_as_the_dense_values_they_were_computed_with(start,
 
 
 def test_a_push_whose_round_fills_on_one_server_alone_counts_once_on_all(start):
-    world = start(2, rule=UpdateRule("sync", 2, 0, False), patience=0.0)
+    world = start(2, rule=UpdateRule("sync", 2, 0, False), timeout=0.0)
     prepared = world.prepare()
     world.cores[0].set_active_workers([""])
     world.cores[1].set_active_workers(["", "other"])

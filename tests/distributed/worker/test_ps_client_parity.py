@@ -144,7 +144,7 @@ def test_servers_train_the_bits_of_one_process(
 
     np.testing.assert_array_equal(found_dense, dense)
     expected = next(store.iterate_rows(10**6))
-    blocks = [next(core._holdings._store.iterate_rows(10**6)) for core in cores]
+    blocks = [next(core._state._store.iterate_rows(10**6)) for core in cores]
     keys = np.concatenate([block.keys for block in blocks])
     order = np.argsort(keys)
     np.testing.assert_array_equal(keys[order], expected.keys)

@@ -9,7 +9,7 @@ from answered import Answered
 
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (
-    ROUND_PATIENCE_SECONDS,
+    ROUND_TIMEOUT_SECONDS,
     BatchId,
     worker_number,
 )
@@ -117,5 +117,5 @@ def test_workers_whose_batches_one_server_has_do_not_wait_for_each_other(world):
     for thread, _ in pushes:
         thread.join(30)
     assert [answers for _, answers in pushes] == [["applied"], ["applied"]]
-    assert time.monotonic() - started < ROUND_PATIENCE_SECONDS / 2
+    assert time.monotonic() - started < ROUND_TIMEOUT_SECONDS / 2
     assert [core.counts.applied for core in cores] == [2, 2]

@@ -1,7 +1,7 @@
 import pytest
 
 from ctr_pipeline.dataset.order import EpochOrder
-from ctr_pipeline.distributed.worker.places import StepNumbers
+from ctr_pipeline.distributed.worker.step_numbers import StepNumbers
 from ctr_pipeline.training.batches import Position
 
 

@@ -28,7 +28,7 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.messages import LeasedTask, Member, MemberStats, TaskKey
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
-from ctr_pipeline.distributed.worker.session import Session
+from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
@@ -115,7 +115,7 @@ class World:
         self.client = StoreClient(new_store(0.02), new_dense(compiled))
         self.folder, self.compiled, self.config = folder, compiled, config
         self.pauses = []
-        self.session = Session(
+        self.session = WorkerSession(
             member=Member("worker", 0, "abc"),
             config_fingerprint="",
             metrics_address="",

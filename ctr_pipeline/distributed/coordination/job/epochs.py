@@ -130,7 +130,7 @@ def _advance_end(state: JobState) -> None:
     still_there = any(
         member.process.running
         if member.process is not None
-        else bool(member.incarnation) and not member.told_to_leave
+        else bool(member.incarnation) and not member.must_leave
         for member in state.members.values()
     )
     if (state.seen_since_over and not still_there) or waited > 2 * patience:

@@ -1,7 +1,7 @@
 """The life of a job as a pure machine: (state, event, now) → (state, actions).
 
 `Job` hands what happens to the part that decides on it: `members` who joins and who is lost,
-`leases` and `reports` who works on what and what counts, `standstill` what takes too long, `cuts`
+`leases` and `reports` who works on what and what counts, `stalls` what takes too long, `cuts`
 and `restores` what is saved and gone back to, `moves` who holds which partition. None of them reads
 a clock, opens a file or calls anybody. The executor in `distributed.master` feeds the job and
 performs its actions.
@@ -52,7 +52,7 @@ from ctr_pipeline.distributed.coordination.job import (
     moves,
     reports,
     restores,
-    standstill,
+    stalls,
     view,
 )
 from ctr_pipeline.distributed.coordination.job.head import Servers
@@ -188,7 +188,7 @@ class Job:
         return self._state.ps_addresses_with(server)
 
     @property
-    def told_ps_addresses(self) -> tuple[str, ...]:
+    def announced_ps_addresses(self) -> tuple[str, ...]:
         """What members are told: servers that hold nothing yet only once they are there."""
         known = list(self._state.all_ps_addresses)
         while len(known) > self._state.servers.placement.num_servers and not known[-1]:
@@ -222,8 +222,8 @@ class Job:
         match event:
             case Tick():
                 members.check(state)
-                standstill.check_tasks(state)
-                standstill.check_job(state)
+                stalls.check_tasks(state)
+                stalls.check_job(state)
                 moves.cool_servers(state)
             case ProcessesSeen():
                 members.see_processes(state, event.processes)
@@ -286,7 +286,7 @@ class Job:
             # It is told nothing of others.
             reply = HeartbeatReply(directive, state.head.generation, (), request.held, None)
             return reply, self._flush()
-        member.hear(state.now)
+        member.note_heard(state.now)
         member.take_in_stats(request.stats)
         for report in request.reports:
             reports.take_in(state, member, report, request.generation)
@@ -296,7 +296,7 @@ class Job:
         # The report itself may have ended the job.
         if not state.is_wanted(member):
             directive = "leave"
-            member.told_to_leave = True
+            member.must_leave = True
         is_current = request.generation == state.head.generation
         # Of a task that it has just said to be done nothing is revoked.
         ended = [
@@ -321,7 +321,7 @@ class Job:
         reply = HeartbeatReply(
             directive,
             state.head.generation,
-            self.told_ps_addresses,
+            self.announced_ps_addresses,
             revoked,
             active,
             placement=None if knows_it else placement,
@@ -347,7 +347,7 @@ class Job:
         member = state.registered(request.member)
         is_current = request.generation == state.head.generation
         if member is not None and is_current:
-            member.hear(state.now)
+            member.note_heard(state.now)
         reply = leases.answer(state, request)
         may_wait = member is not None and is_current and request.wait_seconds > 0
         if reply.verdict != "wait" or call is None or not may_wait:

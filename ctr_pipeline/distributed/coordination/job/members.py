@@ -1,12 +1,12 @@
 """Members of a job: who may join, who is lost, who is started and ended."""
 
-from ctr_pipeline.distributed.coordination.endings import BY_SOMEBODY, signal_of
 from ctr_pipeline.distributed.coordination.events import (
     ScaleAsked,
     StartMember,
     StartRefused,
     StopMember,
 )
+from ctr_pipeline.distributed.coordination.exit_codes import BY_SOMEBODY, signal_of
 from ctr_pipeline.distributed.coordination.job import restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.launching import ProcessState
@@ -94,7 +94,7 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
         reason, process.exit_code, member=member.name, rss_bytes=member.stats.rss_bytes
     )
     is_wanted = state.is_wanted(member)
-    if not is_wanted and _left_as_told(process):
+    if not is_wanted and _left_when_asked(process):
         # It left as it was told to, or was ended for not doing so: no accident.
         why = ""
     member.start_asked_at = None
@@ -115,7 +115,7 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
         _count_error(state, member, why, process.traceback)
 
 
-def _left_as_told(process: ProcessState) -> bool:
+def _left_when_asked(process: ProcessState) -> bool:
     """Whether a process that was told to end did so, by itself or by force."""
     code = process.exit_code or 0
     return code == 0 or signal_of(code) in BY_SOMEBODY

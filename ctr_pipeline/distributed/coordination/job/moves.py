@@ -45,7 +45,7 @@ def cool_servers(state: JobState) -> None:
         state.heat.interrupt()
         return
     now, servers = state.now, range(state.servers.placement.num_servers)
-    found = state.heat.look(now, [state.member("ps", index).stats for index in servers])
+    found = state.heat.poll(now, [state.member("ps", index).stats for index in servers])
     if isinstance(found, HotServer):
         state.announce(found.what, found.remedy)
     elif found is not None and schedule.may_begin(now) and not state.cut_schedule.in_flight:

@@ -5,7 +5,7 @@
   time between epochs, after a rollback, or after a cut.
 - `task/<number>`: a training task that was leased, given back or ended since. Its batches that are
   done are in it as of then: a master that reads it hears of the others from the worker that holds
-  it, or their marks at the servers say that they are trained.
+  it, or their bitmaps at the servers say that they are trained.
   Both name the batches that were reported and that no cut has shown.
 - `scoring`, and `score/<split>/<number>`: what is being scored, and its tasks that have changed.
 - `member/<role>/<index>`, `cut/<number>`.

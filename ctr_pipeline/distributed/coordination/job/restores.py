@@ -57,7 +57,7 @@ def fail_for_storage(state: JobState, more: str) -> None:
         f"goes on from checkpoint {last}" if last else "begins anew, as there is no checkpoint yet"
     )
     state.fail(
-        f"storage could not be used for {state.settings.storage_patience_seconds:g} s: "
+        f"storage could not be used for {state.settings.storage_timeout_seconds:g} s: "
         f"{state.storage.reason}. Nothing that was saved is lost: once it is back, --resume "
         f"{where}; {more}"
     )

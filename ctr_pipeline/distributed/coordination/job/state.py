@@ -63,7 +63,7 @@ class JobState:
             goes on.
         rows_rolled_back: By the last restore.
         still_seconds: For how long workers have held work of which nothing was counted.
-        stall_looked_at: When that was looked at last, on the job's clock.
+        stall_checked_at: When that was looked at last, on the job's clock.
         seconds_per_row: Measured on tasks that ended, by kind.
         over_since: When the job was over, on the job's clock; None: it was not seen to be.
         seen_since_over: The launcher has told of its processes since.
@@ -98,7 +98,7 @@ class JobState:
     recovering_since: float | None = None
     rows_rolled_back: int = 0
     still_seconds: float = 0.0
-    stall_looked_at: float = 0.0
+    stall_checked_at: float = 0.0
     seconds_per_row: dict[TaskKind, MovingAverage] = field(
         default_factory=lambda: {"train": MovingAverage(), "score": MovingAverage()}
     )
@@ -121,7 +121,7 @@ class JobState:
             ledger=Ledger(),
             cut_schedule=CutSchedule(settings.checkpoint_seconds, 0.0),
             heat=HeatWatch(settings.heat),
-            storage=StorageWait(settings.storage_patience_seconds),
+            storage=StorageWait(settings.storage_timeout_seconds),
         )
 
     @property

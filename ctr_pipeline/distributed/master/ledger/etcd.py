@@ -232,7 +232,7 @@ class EtcdLedger:
         is_said = False
         while True:
             try:
-                found = self._look_at_lock(key)
+                found = self._read_lock_key(key)
             except LedgerUnavailableError as error:
                 # A new master and etcd may be starting at the same time.
                 if clock() >= give_up:
@@ -252,7 +252,7 @@ class EtcdLedger:
                     )
             sleep(_WAIT_STEP_SECONDS)
 
-    def _look_at_lock(self, key: str) -> tuple[str, int] | LockHolder | None:
+    def _read_lock_key(self, key: str) -> tuple[str, int] | LockHolder | None:
         """Lease and revision of the lock if it is ours now, or else who has it."""
         held = self._gateway.read(key)
         holder = _read_holder(held[0]) if held is not None else None

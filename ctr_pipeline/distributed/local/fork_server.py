@@ -1,10 +1,11 @@
 """A process that has imported what workers need, and forks one in milliseconds.
 
 Importing TensorFlow costs seconds of processor time; a replacement for a lost worker should not pay
-them again. The nursery imports once, computes nothing, starts no thread and waits on its stdin, a
-socket. Asked, it forks twice: the process between ends at once, so the worker becomes the
-launcher's own child, is reaped by it, dies with it, and does not care what becomes of the nursery.
-It begins when the launcher has heard of it, so none runs that the launcher does not know.
+them again. The fork server imports once, computes nothing, starts no thread and waits on its stdin,
+a socket. On a request it forks twice and the process between ends at once, so that the worker is
+the launcher's own child: the launcher reaps it, it dies with the launcher, and it outlives the fork
+server. (A child of `multiprocessing`'s fork server belongs to the fork server.) The worker waits at
+its start gate until the launcher knows its process number.
 """
 
 import gc
@@ -18,28 +19,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ctr_pipeline.distributed.local.lifeline import die_with_parent
+from ctr_pipeline.distributed.local.parent_death import die_with_parent
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.tracebacks import render_traceback
 
 _MAX_REQUEST_BYTES = 1 << 16
-_EXIT_UNBORN = 70
+_EXIT_NOT_BEGUN = 70
 
 SINGLE_THREADED = {
     # Libraries that otherwise start a thread when they are imported; a fork would lose it.
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""Environment of a nursery."""
+"""Environment of a fork server."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The nursery has imported everything."""
+    """The fork server has imported everything."""
 
 
 @dataclass(frozen=True)
-class Born:
+class Spawned:
     """A request was met: the process runs, as a child of the launcher."""
 
     request: int
@@ -54,11 +55,11 @@ class Failed:
     why: str
 
 
-class Nursery:
-    """The launcher's end of a nursery's socket.
+class ForkServer:
+    """The launcher's end of a fork server's socket.
 
     Attributes:
-        standard_input: Descriptor to start the nursery with; closed by `started`.
+        standard_input: Descriptor to start the fork server with; closed by `started`.
     """
 
     def __init__(self) -> None:
@@ -67,35 +68,35 @@ class Nursery:
         self.standard_input = theirs.detach()
 
     def started(self) -> None:
-        """The nursery has its end of the socket; ours of it is closed."""
+        """The fork server has its end of the socket; ours of it is closed."""
         os.close(self.standard_input)
 
     def fileno(self) -> int:
         """A descriptor that is readable when there is something to `read`."""
         return self._ours.fileno()
 
-    def ask(self, request: int, arguments: Sequence[str], output: int, permit: int) -> bool:
+    def ask(self, request: int, arguments: Sequence[str], output: int, start_gate: int) -> bool:
         """Asks for a process.
 
         Args:
             request: Number that the answer names.
-            arguments: For `serve_nursery`'s `run`.
+            arguments: For `serve_forks`'s `run`.
             output: Descriptor that becomes its stdout and stderr.
-            permit: Descriptor from which it reads one byte before it begins; if there is none to
-                read, it ends.
+            start_gate: Descriptor from which it reads one byte before it begins; at the end of the
+                file it ends instead.
 
         Returns:
-            Whether the nursery can still be asked.
+            Whether the fork server can still be asked.
         """
         message = {"request": request, "arguments": list(arguments), "launcher": os.getpid()}
         try:
-            socket.send_fds(self._ours, [json.dumps(message).encode()], [output, permit])
+            socket.send_fds(self._ours, [json.dumps(message).encode()], [output, start_gate])
         except OSError:
             return False
         return True
 
-    def read(self) -> Ready | Born | Failed | None:
-        """What the nursery says; None: it has ended."""
+    def read(self) -> Ready | Spawned | Failed | None:
+        """What the fork server says; None: it has ended."""
         try:
             data = self._ours.recv(_MAX_REQUEST_BYTES)
         except OSError:
@@ -104,17 +105,17 @@ class Nursery:
             return None
         answer = json.loads(data)
         if "pid" in answer:
-            return Born(int(answer["request"]), int(answer["pid"]))
+            return Spawned(int(answer["request"]), int(answer["pid"]))
         if "why" in answer:
             return Failed(int(answer["request"]), str(answer["why"]))
         return Ready()
 
     def close(self) -> None:
-        """Tells the nursery to end."""
+        """Tells the fork server to end."""
         self._ours.close()
 
 
-def serve_nursery(preload: Callable[[], None], run: Callable[[Sequence[str]], int]) -> None:
+def serve_forks(preload: Callable[[], None], run: Callable[[Sequence[str]], int]) -> None:
     """Serves requests on stdin until the launcher closes it.
 
     Args:
@@ -189,22 +190,22 @@ def _fork_again(
             channel.close()
             for descriptor in pipe:
                 os.close(descriptor)
-            output, permit = descriptors
-            _live(request, output, permit, run)
+            output, start_gate = descriptors
+            _run_child(request, output, start_gate, run)
         os.write(pipe[1], child.to_bytes(8, "little"))
     finally:
         os._exit(0)
 
 
-def _live(
-    request: dict[str, Any], output: int, permit: int, run: Callable[[Sequence[str]], int]
+def _run_child(
+    request: dict[str, Any], output: int, start_gate: int, run: Callable[[Sequence[str]], int]
 ) -> NoReturn:
     """The life of a child; its exit ends the process, whatever stands on the stack below."""
-    code = _EXIT_UNBORN
+    code = _EXIT_NOT_BEGUN
     try:
-        permitted = os.read(permit, 1)
-        os.close(permit)
-        if permitted and die_with_parent(request["launcher"]):
+        may_start = os.read(start_gate, 1)
+        os.close(start_gate)
+        if may_start and die_with_parent(request["launcher"]):
             os.setsid()
             nothing = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -214,7 +215,7 @@ def _live(
             # The siblings must not draw the same random numbers.
             random.seed()
             code = run(request["arguments"])
-    except BaseException as error:  # noqa: BLE001  nothing may reach the nursery's frames below
+    except BaseException as error:  # noqa: BLE001  nothing may reach the fork server's frames below
         sys.stderr.write(render_traceback(error))
     finally:
         sys.stdout.flush()

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ctr_pipeline.config.models import Config
-from ctr_pipeline.config.models import EtcdLedger as EtcdLedgerConfig
+from ctr_pipeline.config.models import Config, EtcdLedgerConfig
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.settings import JobSettings
@@ -166,19 +165,19 @@ def begin_job(
 
 
 def await_storage(
-    question: Callable[[], T], patience_seconds: float, *, wait: Callable[[float], None]
+    question: Callable[[], T], timeout_seconds: float, *, wait: Callable[[float], None]
 ) -> T:
     """The answer to a question that reads checkpoints; waits while they cannot be read.
 
     Args:
         question: Raises StorageError then.
-        patience_seconds: For how long.
+        timeout_seconds: For how long.
         wait: Waits for some seconds.
 
     Raises:
         StorageError: They could not be read for so long.
     """
-    storage, waited = StorageWait(patience_seconds), 0.0
+    storage, waited = StorageWait(timeout_seconds), 0.0
     while True:
         try:
             return question()
@@ -186,7 +185,7 @@ def await_storage(
             storage.fail(waited, str(error))
             if storage.is_over(waited):
                 raise StorageError(
-                    f"checkpoints could not be read for {patience_seconds:g} s: {error.message}",
+                    f"checkpoints could not be read for {timeout_seconds:g} s: {error.message}",
                     place=error.place,
                     remedy="Nothing is lost: run it again with --resume once they can",
                 ) from error

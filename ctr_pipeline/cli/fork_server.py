@@ -14,10 +14,10 @@ def serve() -> int:
     session.start_logging()
 
     def run() -> None:
-        from ctr_pipeline.distributed.local.nursery import serve_nursery
+        from ctr_pipeline.distributed.local.fork_server import serve_forks
         from ctr_pipeline.pipeline.job.members import load_worker_code
 
-        serve_nursery(load_worker_code, main)
+        serve_forks(load_worker_code, main)
 
     return exit_code_of(run, session)
 

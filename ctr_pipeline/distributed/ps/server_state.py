@@ -1,4 +1,4 @@
-"""What one parameter server holds: rows, its range of the dense parameters, marks of both.
+"""What one parameter server holds: rows, its range of the dense parameters, bitmaps of both.
 
 Not safe to call from several threads: `core` sees to that.
 """
@@ -16,11 +16,12 @@ from ctr_pipeline.distributed.coordination.messages import (
     PartitionLoads,
     RestoreRequest,
     SnapshotRequest,
-    TaskMarks,
+    TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches, Units
 from ctr_pipeline.distributed.ps.dense import (
     DenseCopy,
     DenseRange,
@@ -28,7 +29,6 @@ from ctr_pipeline.distributed.ps.dense import (
     logged_file,
     save_copy,
 )
-from ctr_pipeline.distributed.ps.marks import AppliedBatches, Units
 from ctr_pipeline.distributed.ps.merging import (
     RowGradients,
     merge_dense,
@@ -96,13 +96,13 @@ class Cut:
         self._applied = applied
 
     @property
-    def marks(self) -> tuple[TaskMarks, ...]:
+    def bitmaps(self) -> tuple[TaskBitmap, ...]:
         """Batches that it holds."""
         return self._applied.to_messages()
 
 
-class Holdings:
-    """Rows, dense range and marks of one server.
+class ServerState:
+    """Rows, dense range and bitmaps of one server.
 
     Args:
         index: Which server this is.
@@ -112,7 +112,7 @@ class Holdings:
         width: Values in a row.
         range: First place of the dense range and the one after its last.
         outgoing: The move by which partitions leave; None: there is none.
-        applied: Marks.
+        applied: Bitmaps.
         num_evicted: Rows removed because nothing has updated them for long.
         counts: What its partitions serve.
     """

@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_pipeline.distributed.coordination.endings import format_exit
+from ctr_pipeline.distributed.coordination.exit_codes import format_exit
 
 
 @pytest.mark.parametrize(

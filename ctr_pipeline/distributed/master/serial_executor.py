@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 
 
-class Lane:
+class SerialExecutor:
     """One thread and the work that waits for it, in order.
 
     Args:
-        on_error: Given what escapes a piece of work; the lane goes on with the next one.
+        on_error: Given what escapes a piece of work; the executor goes on with the next one.
     """
 
     def __init__(self, name: str, on_error: Callable[[Exception], None]) -> None:
@@ -31,5 +31,5 @@ class Lane:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001  whoever owns the lane has to know of it
+            except Exception as error:  # noqa: BLE001  whoever owns the executor has to know of it
                 self._on_error(error)

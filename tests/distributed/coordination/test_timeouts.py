@@ -8,7 +8,7 @@ from ctr_pipeline.distributed.coordination.timeouts import (
     MovingAverage,
     Speeds,
     SteadyClock,
-    patience_seconds,
+    timeout_seconds,
 )
 
 
@@ -35,9 +35,9 @@ def test_a_moving_average_begins_with_its_first_value_and_follows():
     assert average.value == 7.0
 
 
-@pytest.mark.parametrize(("usual", "patience"), [(None, 60.0), (10.0, 60.0), (30.0, 90.0)])
-def test_patience_is_a_multiple_of_the_usual_and_never_below_its_floor(usual, patience):
-    assert patience_seconds(usual, floor_seconds=60.0, factor=3.0) == patience
+@pytest.mark.parametrize(("usual", "timeout"), [(None, 60.0), (10.0, 60.0), (30.0, 90.0)])
+def test_a_timeout_is_a_multiple_of_the_usual_and_never_below_its_floor(usual, timeout):
+    assert timeout_seconds(usual, floor_seconds=60.0, factor=3.0) == timeout
 
 
 def test_a_straggler_is_slower_than_half_of_the_others_median():

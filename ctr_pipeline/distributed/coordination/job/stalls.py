@@ -5,7 +5,7 @@ from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import TaskKey, TaskKind
 from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard, name_of
-from ctr_pipeline.distributed.coordination.timeouts import Speeds, patience_seconds
+from ctr_pipeline.distributed.coordination.timeouts import Speeds, timeout_seconds
 
 _MAX_STALLS = 3
 _USUAL_TIMES_OF_STALL = 20.0
@@ -29,23 +29,23 @@ def check_tasks(state: JobState) -> None:
             _check_slow(state, member, speeds)
             key, task = board.held_by(member.incarnation)[0]
             begun = max(task.leased_at, member.idle_since)
-            patience = _patience_for(state, task, kind)
-            if state.now - max(begun, task.progress_at) > patience:
+            timeout = _timeout_for(state, task, kind)
+            if state.now - max(begun, task.progress_at) > timeout:
                 still.append((max(begun, task.progress_at), member))
             elif (
-                state.now - begun > patience
+                state.now - begun > timeout
                 # While no task has ended, nobody knows what is long.
                 and state.seconds_per_row[kind].value is not None
                 and _has_another(state, member)
             ):
-                _give_rest_to_others(state, member, board, key, patience)
+                _give_rest_to_others(state, member, board, key, timeout)
     if still:
         # In synchronous mode one that hangs holds up all the others. The first to stand still
         # is ended; the others get their time again.
         _, first = min(still, key=lambda entry: entry[0])
         for _, task in board.held():
             task.progress_at = state.now
-        _end_standstill(state, first, board, kind)
+        _end_stall(state, first, board, kind)
 
 
 def check_job(state: JobState) -> None:
@@ -55,23 +55,23 @@ def check_job(state: JobState) -> None:
     worker can mend, such as parameter servers that refuse all of them.
     """
     board, now = state.open_board(), state.now
-    passed, state.stall_looked_at = now - state.stall_looked_at, now
+    passed, state.stall_checked_at = now - state.stall_checked_at, now
     held = () if board is None else board.held()
     if not held:
         return
     state.still_seconds += passed
     key, task = held[0]
     per_row = state.seconds_per_row[key.kind].value
-    patience = patience_seconds(
+    timeout = timeout_seconds(
         None if per_row is None else per_row * task.batch_size,
         floor_seconds=2 * state.settings.task_timeout_floor_seconds,
         factor=_USUAL_TIMES_OF_STALL,
     )
-    if state.still_seconds <= patience:
+    if state.still_seconds <= timeout:
         return
     state.still_seconds = 0.0
     state.head.stalls_in_row += 1
-    what = f"nothing was counted for {patience:.0f} s though workers hold work"
+    what = f"nothing was counted for {timeout:.0f} s though workers hold work"
     if state.head.stalls_in_row > _MAX_STALLS:
         times = f"{state.head.stalls_in_row} times in a row without any progress"
         state.fail(f"{what}; this happened {times}")
@@ -82,18 +82,18 @@ def check_job(state: JobState) -> None:
     restores.roll_back(state)
 
 
-def _patience_for(state: JobState, task: Task, kind: TaskKind) -> float:
+def _timeout_for(state: JobState, task: Task, kind: TaskKind) -> float:
     per_row = state.seconds_per_row[kind].value
-    return patience_seconds(
+    return timeout_seconds(
         None if per_row is None else per_row * task.num_rows,
         floor_seconds=state.settings.task_timeout_floor_seconds,
         factor=state.settings.task_timeout_factor,
     )
 
 
-def _end_standstill(state: JobState, member: MemberState, board: TaskBoard, kind: TaskKind) -> None:
+def _end_stall(state: JobState, member: MemberState, board: TaskBoard, kind: TaskKind) -> None:
     key, task = board.held_by(member.incarnation)[0]
-    why = f"no batch of it was done within {_patience_for(state, task, kind):.0f} s"
+    why = f"no batch of it was done within {_timeout_for(state, task, kind):.0f} s"
     if task.done_mask == task.mask_at_lease:
         reports.fail_task(state, member, board, key, why)
     if not state.is_over:
@@ -101,11 +101,11 @@ def _end_standstill(state: JobState, member: MemberState, board: TaskBoard, kind
 
 
 def _give_rest_to_others(
-    state: JobState, member: MemberState, board: TaskBoard, key: TaskKey, patience: float
+    state: JobState, member: MemberState, board: TaskBoard, key: TaskKey, timeout: float
 ) -> None:
     state.release(board, key)
     member.idle_since = state.now
-    what = f"{name_of(key, board.task(key))} takes {member.name} longer than {patience:.0f} s"
+    what = f"{name_of(key, board.task(key))} takes {member.name} longer than {timeout:.0f} s"
     state.announce(what, "what is left of it is given to others")
 
 

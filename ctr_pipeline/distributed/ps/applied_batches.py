@@ -2,7 +2,7 @@
 
 What a server holds consists of *units*: each of its partitions, and each piece of its dense range.
 Usually all of them have seen the same batches. After a restore under another number of servers they
-come from servers that had not: each unit then keeps the marks of the server it came from, and a
+come from servers that had not: each unit then keeps the bitmaps of the server it came from, and a
 batch is applied to those units that do not have it yet.
 """
 
@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ctr_pipeline.distributed.coordination.messages import (
+    BitmapScope,
     HoldReply,
-    MarkScope,
     RestoreRequest,
-    TaskMarks,
+    TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import (
     Placement,
@@ -34,7 +34,7 @@ _TaskOfEpoch = tuple[int, int]
 
 @dataclass(frozen=True)
 class Units:
-    """What a server's marks are kept for, partitions before pieces.
+    """What a server's bitmaps are kept for, partitions before pieces.
 
     Attributes:
         partitions: Partitions of its rows, ascending.
@@ -57,14 +57,14 @@ class Units:
 
 
 class AppliedBatches:
-    """Marks of the batches that were applied, and the newest attempt at each task.
+    """Bitmaps of the batches that were applied, and the newest attempt at each task.
 
     Only the newest epoch is kept: an epoch ends when all its batches are applied everywhere.
     """
 
     def __init__(self, units: Units) -> None:
         self.units = units
-        # Of tasks whose marks are alike everywhere, as almost all are, and of the others by unit.
+        # Of tasks whose bitmaps are alike everywhere, as almost all are, and of the others by unit.
         self._masks: dict[_TaskOfEpoch, int] = {}
         self._masks_by_unit: dict[_TaskOfEpoch, _MaskArray] = {}
         self._attempts: dict[_TaskOfEpoch, int] = {}
@@ -74,28 +74,30 @@ class AppliedBatches:
     def restored(
         cls, spec: JobSpec, placement: Placement, server: int, request: RestoreRequest
     ) -> "AppliedBatches":
-        """The marks that a server begins with.
+        """The bitmaps that a server begins with.
 
         Args:
             placement: The placement now.
-            request: Names the servers that took the cut and their marks.
+            request: Names the servers that took the cut and their bitmaps.
         """
         first, last = placement.range_of(server)
-        before = balanced_placement(replace(spec, num_parameter_servers=max(len(request.marks), 1)))
+        before = balanced_placement(
+            replace(spec, num_parameter_servers=max(len(request.bitmaps), 1))
+        )
         ranges = request.ranges or before.dense
         cuts = {first, last, *(place for bounds in ranges for place in bounds)}
-        for marks in request.marks:
-            for mark in marks:
-                if mark.scope is not None:
-                    cuts.update(place for bounds in mark.scope.dense for place in bounds)
+        for bitmaps in request.bitmaps:
+            for bitmap in bitmaps:
+                if bitmap.scope is not None:
+                    cuts.update(place for bounds in bitmap.scope.dense for place in bounds)
         edges = sorted(place for place in cuts if first <= place <= last)
         pieces = tuple(pairwise(edges)) or ((first, last),)
         applied = cls(Units(placement.partitions_of(server), pieces))
         for unit, source in enumerate(applied._sources(request, before.owners, ranges)):
-            for mark in request.marks[source] if request.marks else ():
-                if applied._covers(mark.scope, unit):
-                    masks = applied._make_masks_by_unit((mark.epoch, mark.task))
-                    masks[unit] |= np.uint64(mark.mask)
+            for bitmap in request.bitmaps[source] if request.bitmaps else ():
+                if applied._covers(bitmap.scope, unit):
+                    masks = applied._make_masks_by_unit((bitmap.epoch, bitmap.task))
+                    masks[unit] |= np.uint64(bitmap.mask)
         for task in list(applied._masks_by_unit):
             applied._unite(task)
         epochs = [epoch for epoch, _ in (*applied._masks, *applied._masks_by_unit)]
@@ -103,35 +105,35 @@ class AppliedBatches:
         return applied
 
     def regrouped(self, units: Units, incoming: HoldReply | None) -> "AppliedBatches":
-        """The marks of other units: those kept as they are, new ones as another server had them.
+        """The bitmaps of other units: those kept as they are, new ones as another server had them.
 
         Args:
             units: Units that the server holds from now on.
-            incoming: Marks of the server that new units come from; None if there are none.
+            incoming: Bitmaps of the server that new units come from; None if there are none.
         """
         found = AppliedBatches(units)
         places = {unit: place for place, unit in enumerate(self.units.all())}
         own = np.array([places.get(unit, -1) for unit in units.all()], np.int64)
         is_new = (own < 0) | units.are_empty()
-        arriving: dict[_TaskOfEpoch, list[TaskMarks]] = {}
-        for mark in () if incoming is None else incoming.marks:
-            arriving.setdefault((mark.epoch, mark.task), []).append(mark)
+        arriving: dict[_TaskOfEpoch, list[TaskBitmap]] = {}
+        for bitmap in () if incoming is None else incoming.bitmaps:
+            arriving.setdefault((bitmap.epoch, bitmap.task), []).append(bitmap)
         for task in {*self._masks, *self._masks_by_unit, *arriving}:
             before = self._masks_by_unit.get(task)
             alike = self._masks.get(task, 0)
-            marks = arriving.get(task, ())
+            bitmaps = arriving.get(task, ())
             masks = np.full(len(units), alike, np.uint64)
             if before is not None:
                 masks = before[np.maximum(own, 0)]
             if incoming is not None:
                 masks[is_new] = 0
-            for mark in marks:
-                if mark.scope is None:
-                    masks[is_new] |= np.uint64(mark.mask)
+            for bitmap in bitmaps:
+                if bitmap.scope is None:
+                    masks[is_new] |= np.uint64(bitmap.mask)
                     continue
                 for unit in np.flatnonzero(is_new).tolist():
-                    if found._covers(mark.scope, unit):
-                        masks[unit] |= np.uint64(mark.mask)
+                    if found._covers(bitmap.scope, unit):
+                        masks[unit] |= np.uint64(bitmap.mask)
             found._masks_by_unit[task] = masks
             found._unite(task)
         found._attempts = dict(self._attempts)
@@ -199,23 +201,23 @@ class AppliedBatches:
             self._unite(task)
 
     def copy(self) -> "AppliedBatches":
-        """The marks as they are now."""
+        """The bitmaps as they are now."""
         found = AppliedBatches(self.units)
         found._masks = dict(self._masks)
         found._masks_by_unit = {task: masks.copy() for task, masks in self._masks_by_unit.items()}
         found._epoch = self._epoch
         return found
 
-    def to_messages(self) -> tuple[TaskMarks, ...]:
-        """The marks as they stand in a cut."""
-        alike = [TaskMarks(*task, mask, None) for task, mask in self._masks.items() if mask]
+    def to_messages(self) -> tuple[TaskBitmap, ...]:
+        """The bitmaps as they stand in a cut."""
+        alike = [TaskBitmap(*task, mask, None) for task, mask in self._masks.items() if mask]
         others = [
-            TaskMarks(*task, mask, scope)
+            TaskBitmap(*task, mask, scope)
             for task, masks in self._masks_by_unit.items()
             for mask, scope in self._scopes(masks)
             if mask
         ]
-        return tuple(sorted((*alike, *others), key=lambda mark: (mark.epoch, mark.task)))
+        return tuple(sorted((*alike, *others), key=lambda bitmap: (bitmap.epoch, bitmap.task)))
 
     def _sources(
         self,
@@ -224,21 +226,21 @@ class AppliedBatches:
         ranges: tuple[tuple[int, int], ...],
     ) -> Iterable[int]:
         """Of each unit, the server that it comes from."""
-        named = {files.partition: files.marks_of for files in request.partitions}
+        named = {files.partition: files.bitmaps_of for files in request.partitions}
         for partition in self.units.partitions:
             # One without rows may not be named; its owner was the one that the job's rule says.
             yield named.get(partition, owners[partition])
         for begin, _ in self.units.pieces:
             holders = [number for number, (low, high) in enumerate(ranges) if low <= begin < high]
-            # An empty piece takes anyone's marks: there is nothing to apply to it.
+            # An empty piece takes anyone's bitmaps: there is nothing to apply to it.
             yield holders[0] if holders else 0
 
-    def _scopes(self, masks: _MaskArray) -> Iterable[tuple[int, MarkScope]]:
+    def _scopes(self, masks: _MaskArray) -> Iterable[tuple[int, BitmapScope]]:
         """Each distinct mask with the units that have it."""
         num_partitions = len(self.units.partitions)
         for mask in np.unique(masks):
             chosen = [int(unit) for unit in np.flatnonzero(masks == mask)]
-            scope = MarkScope(
+            scope = BitmapScope(
                 partitions=tuple(
                     self.units.partitions[unit] for unit in chosen if unit < num_partitions
                 ),
@@ -250,7 +252,7 @@ class AppliedBatches:
             )
             yield int(mask), scope
 
-    def _covers(self, scope: MarkScope | None, unit: int) -> bool:
+    def _covers(self, scope: BitmapScope | None, unit: int) -> bool:
         if scope is None:
             return True
         if unit < len(self.units.partitions):

@@ -9,9 +9,9 @@ from launched import Scripts, is_alive, wait_until
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.rpc.access import Access
 
-NURSERY = """
+FORK_SERVER = """
 import os, sys, time
-from ctr_pipeline.distributed.local.nursery import serve_nursery
+from ctr_pipeline.distributed.local.fork_server import serve_forks
 
 loaded = []
 
@@ -21,14 +21,14 @@ def preload():
 def run(arguments):
     {run}
 
-serve_nursery(preload, run)
+serve_forks(preload, run)
 """
 
 WAIT = "print('loaded', loaded, arguments, flush=True); time.sleep(600)"
 
 
-def nursery(*, preload="loaded.append(os.getpid())", run=WAIT):
-    return NURSERY.format(
+def fork_server(*, preload="loaded.append(os.getpid())", run=WAIT):
+    return FORK_SERVER.format(
         preload=textwrap.dedent(preload).replace("\n", "\n    "),
         run=textwrap.dedent(run).replace("\n", "\n    "),
     )
@@ -50,7 +50,7 @@ def launch(tmp_path):
         launcher.close(grace_seconds=0)
 
 
-def born(launcher, index=0):
+def spawned(launcher, index=0):
     """The worker once it runs."""
 
     def look():
@@ -60,24 +60,26 @@ def born(launcher, index=0):
     return wait_until(look)
 
 
-def pid_of_nursery(launcher):
-    return launcher._ask(lambda: launcher._processes[("nursery", 0)].handle.pid)
+def pid_of_fork_server(launcher):
+    return launcher._ask(lambda: launcher._processes[("fork-server", 0)].handle.pid)
 
 
 class TestBirth:
-    def test_a_worker_has_what_the_nursery_imported(self, launch, tmp_path):
-        launcher = launch(Scripts(nursery=nursery()))
+    def test_a_worker_has_what_the_fork_server_imported(self, launch, tmp_path):
+        launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 4)
-        state = born(launcher, 4)
+        state = spawned(launcher, 4)
         log = tmp_path / "logs" / "worker-4.log"
         wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
-        expected = f"loaded [{pid_of_nursery(launcher)}] ['worker', '4', '{state.incarnation}']\n"
+        expected = (
+            f"loaded [{pid_of_fork_server(launcher)}] ['worker', '4', '{state.incarnation}']\n"
+        )
         assert log.read_text() == expected
 
     def test_it_is_the_launcher_s_own_child_in_a_session_of_its_own(self, launch):
-        launcher = launch(Scripts(nursery=nursery()))
+        launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 0)
-        pid = born(launcher).pid
+        pid = spawned(launcher).pid
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         assert int(fields[1]) == os.getpid()
         wait_until(lambda: os.getsid(pid) == pid)
@@ -92,7 +94,7 @@ class TestBirth:
         ],
     )
     def test_its_end_is_told_as_any_other(self, launch, run, reason, exit_code):
-        launcher = launch(Scripts(nursery=nursery(run=run)))
+        launcher = launch(Scripts(fork_server=fork_server(run=run)))
         launcher.start("worker", 0)
         state = wait_until(lambda: next((x for x in launcher.observe() if not x.running), None))
         assert (state.reason, state.exit_code) == (reason, exit_code)
@@ -101,7 +103,7 @@ class TestBirth:
 
     def test_siblings_draw_different_random_numbers(self, launch, tmp_path):
         run = "import random; print(random.random(), flush=True); time.sleep(600)"
-        launcher = launch(Scripts(nursery=nursery(preload="import random", run=run)))
+        launcher = launch(Scripts(fork_server=fork_server(preload="import random", run=run)))
         for index in range(2):
             launcher.start("worker", index)
         logs = [tmp_path / "logs" / f"worker-{index}.log" for index in range(2)]
@@ -109,47 +111,51 @@ class TestBirth:
         assert logs[0].read_text() != logs[1].read_text()
 
     def test_stop_reaches_it(self, launch):
-        launcher = launch(Scripts(nursery=nursery()))
+        launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 0)
-        pid = born(launcher).pid
+        pid = spawned(launcher).pid
         launcher.stop("worker", 0, launcher.observe()[0].incarnation, grace_seconds=10)
         wait_until(lambda: not is_alive(pid))
 
 
-class TestDeathOfTheNursery:
+class TestDeathOfTheForkServer:
     def test_workers_live_on_and_it_comes_back(self, launch):
-        launcher = launch(Scripts(nursery=nursery()))
+        launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 0)
-        worker = born(launcher).pid
-        first = pid_of_nursery(launcher)
+        worker = spawned(launcher).pid
+        first = pid_of_fork_server(launcher)
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: pid_of_nursery(launcher) != first)
+        wait_until(lambda: pid_of_fork_server(launcher) != first)
         launcher.start("worker", 1)
-        assert born(launcher, 1).running
+        assert spawned(launcher, 1).running
         assert is_alive(worker)
 
     def test_workers_that_wait_for_it_start_on_their_own(self, launch, tmp_path):
-        scripts = Scripts(nursery=nursery(preload="time.sleep(600)"), worker="print('alone')")
+        scripts = Scripts(
+            fork_server=fork_server(preload="time.sleep(600)"), worker="print('alone')"
+        )
         launcher = launch(scripts)
         launcher.start("worker", 0)
         assert [one.pid for one in launcher.observe()] == [0]
-        os.kill(pid_of_nursery(launcher), signal.SIGKILL)
+        os.kill(pid_of_fork_server(launcher), signal.SIGKILL)
         log = tmp_path / "logs" / "worker-0.log"
         wait_until(lambda: log.exists() and log.read_text() == "alone\n")
 
     def test_one_that_cannot_be_forked_says_so_and_is_done_without(self, launch, tmp_path):
         preload = "import threading; threading.Thread(target=time.sleep, args=(600,)).start()"
-        launcher = launch(Scripts(nursery=nursery(preload=preload), worker="print('alone')"))
+        launcher = launch(
+            Scripts(fork_server=fork_server(preload=preload), worker="print('alone')")
+        )
         launcher.start("worker", 0)
-        log = tmp_path / "logs" / "nursery.log"
+        log = tmp_path / "logs" / "fork-server.log"
         wait_until(lambda: log.exists() and "2 threads run" in log.read_text())
-        os.kill(pid_of_nursery(launcher), signal.SIGKILL)
+        os.kill(pid_of_fork_server(launcher), signal.SIGKILL)
         assert "alone" in wait_until(
             lambda: next((x.traceback for x in launcher.observe() if not x.running), "")
         )
 
     def test_a_worker_that_still_waits_can_be_stopped(self, launch):
-        launcher = launch(Scripts(nursery=nursery(preload="time.sleep(600)")))
+        launcher = launch(Scripts(fork_server=fork_server(preload="time.sleep(600)")))
         launcher.start("worker", 0)
         launcher.stop("worker", 0, launcher.observe()[0].incarnation, grace_seconds=10)
         (state,) = launcher.observe()
@@ -157,15 +163,15 @@ class TestDeathOfTheNursery:
 
     def test_a_hung_one_is_replaced(self, launch, tmp_path, monkeypatch):
         monkeypatch.setattr("ctr_pipeline.distributed.local.launcher._FORK_SECONDS", 0.2)
-        launcher = launch(Scripts(nursery=nursery(), worker="print('alone')"))
+        launcher = launch(Scripts(fork_server=fork_server(), worker="print('alone')"))
         launcher.start("worker", 0)
-        born(launcher)
-        first = pid_of_nursery(launcher)
+        spawned(launcher)
+        first = pid_of_fork_server(launcher)
         os.kill(first, signal.SIGSTOP)
         launcher.start("worker", 1)
         log = tmp_path / "logs" / "worker-1.log"
         wait_until(lambda: log.exists() and log.read_text() == "alone\n")
-        wait_until(lambda: pid_of_nursery(launcher) != first)
+        wait_until(lambda: pid_of_fork_server(launcher) != first)
         assert not is_alive(first)
 
 
@@ -191,7 +197,7 @@ class TestWithTensorflow:
             server.stop(0)
             return 0
         """
-        launcher = launch(Scripts(nursery=nursery(preload=preload, run=run)))
+        launcher = launch(Scripts(fork_server=fork_server(preload=preload, run=run)))
         for index in range(2):
             launcher.start("worker", index)
         ends = wait_until(

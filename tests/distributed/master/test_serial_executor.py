@@ -1,14 +1,14 @@
 import threading
 
-from ctr_pipeline.distributed.master.lanes import Lane
+from ctr_pipeline.distributed.master.serial_executor import SerialExecutor
 
 
 def test_work_is_done_in_order_and_close_waits_for_it():
     done = []
-    lane = Lane("test", on_error=done.append)
+    executor = SerialExecutor("test", on_error=done.append)
     for number in range(100):
-        lane.put(lambda number=number: done.append(number))
-    lane.close(10.0)
+        executor.put(lambda number=number: done.append(number))
+    executor.close(10.0)
     assert done == list(range(100))
 
 
@@ -19,10 +19,10 @@ def test_an_error_is_told_and_what_follows_is_done():
     def fail():
         raise ValueError("no")
 
-    lane = Lane("test", on_error=lambda error: (errors.append(error), told.set()))
-    lane.put(fail)
-    lane.put(lambda: done.append(1))
+    executor = SerialExecutor("test", on_error=lambda error: (errors.append(error), told.set()))
+    executor.put(fail)
+    executor.put(lambda: done.append(1))
     assert told.wait(10)
-    lane.close(10.0)
+    executor.close(10.0)
     assert [str(error) for error in errors] == ["no"]
     assert done == [1]
