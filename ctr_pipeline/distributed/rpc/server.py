@@ -69,6 +69,20 @@ class Method:
     call: Callable[[Any], Any]
     callers: tuple[Role, ...] = ROLES
 
+    def read(self, data: bytes) -> Any:
+        """The message of a call; raises `MalformedMessage` if the bytes are none."""
+        kind: Any = self.request
+        if kind is None:
+            return data
+        return kind.decode(data) if _is_packed(kind) else decode(kind, data)
+
+    def write(self, reply: Any) -> bytes:
+        """The bytes of an answer."""
+        if self.reply is None:
+            return bytes(reply)
+        data: bytes = reply.encode() if _is_packed(self.reply) else encode(reply)
+        return data
+
 
 class ByteCount:
     """A sum that many threads add to."""
@@ -222,7 +236,7 @@ class RpcServer:
                             reply.abandon()
                         reply.send_with(finish_soon)
                         return
-                    sent = _to_bytes(method.reply, reply)
+                    sent = method.write(reply)
                 except Exception as error:  # noqa: BLE001  the caller is told
                     status, code, message = _explain(method, context, error)
                     context.set_trailing_metadata(((wire.REFUSAL_KEY, code),))
@@ -238,7 +252,7 @@ class RpcServer:
                 with contextlib.suppress(RuntimeError):
                     self._threads.submit(finish, make)
 
-            finish(lambda: method.call(_from_bytes(method.request, data)))
+            finish(lambda: method.call(method.read(data)))
 
         # What makes gRPC hand over `send` instead of waiting for what is returned.
         answer.experimental_non_blocking = True  # type: ignore[attr-defined]
@@ -249,19 +263,6 @@ class RpcServer:
             return True
         proved = context.auth_context().get("x509_subject_alternative_name", ())
         return any(role_name(role).encode() in proved for role in method.callers)
-
-
-def _from_bytes(kind: Any, data: bytes) -> Any:
-    if kind is None:
-        return data
-    return kind.decode(data) if _is_packed(kind) else decode(kind, data)
-
-
-def _to_bytes(kind: Any, reply: Any) -> bytes:
-    if kind is None:
-        return bytes(reply)
-    data: bytes = reply.encode() if _is_packed(kind) else encode(reply)
-    return data
 
 
 def _is_packed(kind: Any) -> bool:

@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 
 import numpy as np
-from answered import Answered
+from network import Answered
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.placement import balanced_placement

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from answered import Answered
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from network import Answered
 from ps_requests import Caller, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.rounds import BatchId

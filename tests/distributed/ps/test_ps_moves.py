@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from network import Wire
 from ps_requests import batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
@@ -22,7 +23,8 @@ from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cha
 from ctr_pipeline.distributed.ps import server_state as server_state_module
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.server_state import ServerState
-from ctr_pipeline.distributed.rpc.failures import Refusal
+from ctr_pipeline.distributed.ps.service import RemoteSource, ps_methods
+from ctr_pipeline.distributed.rpc.failures import CallRefused
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest, Status
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of
@@ -41,26 +43,11 @@ def spec(make_spec, make_optimizer):
     )
 
 
-class Source:
+def as_source(core, meanwhile):
     """A server as the target of a move sees it; something happens before and after each answer."""
-
-    def __init__(self, core, meanwhile):
-        self.core, self.meanwhile = core, meanwhile
-
-    def _answer(self, method, request):
-        self.meanwhile()
-        answer = getattr(self.core, method)(request)
-        self.meanwhile()
-        return answer
-
-    def show_rows(self, request):
-        return self._answer("show_rows", request)
-
-    def hold(self, request):
-        return self._answer("hold", request)
-
-    def show_dense(self, request):
-        return self._answer("show_dense", request)
+    wire = Wire({"source": ps_methods(core, lambda: None, lambda peer: None)})
+    wire.fate, wire.after = lambda *_: meanwhile(), meanwhile
+    return RemoteSource(wire.connect("source"))
 
 
 class World:
@@ -147,7 +134,7 @@ class World:
         request = MoveRequest(
             0, self.version, str(planned.source), planned.partitions, planned.takes_dense
         )
-        source = Source(self.cores[planned.source], self.some_pushes)
+        source = as_source(self.cores[planned.source], self.some_pushes)
         reply = self.cores[planned.target].take_over(request, source)
         assert not reply.refused
         self.some_pushes()
@@ -360,6 +347,6 @@ def test_a_rollback_ends_a_move(spec):
     def roll_back():
         assert not source.restore(nothing_trained(1)).refused
 
-    with pytest.raises(Refusal):
-        world.cores[2].take_over(request, Source(source, roll_back))
+    with pytest.raises(CallRefused, match="generation 0"):
+        world.cores[2].take_over(request, as_source(source, roll_back))
     assert source.pull(PullRequest(1, None, 0, False, None, KEYS[:0], 0)).status is Status.DONE

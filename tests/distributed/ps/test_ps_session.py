@@ -1,15 +1,14 @@
 import threading
 
 import pytest
+from network import ScriptedMaster
 from ps_requests import Caller, Pushing, batch, key, nothing_trained, wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
-    HeartbeatRequest,
     Member,
     MemberStats,
     RegisterReply,
-    RegisterRequest,
     checksum_of,
 )
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
@@ -22,38 +21,11 @@ from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.errors import CtrPipelineError
 
+GO_ON = HeartbeatReply("go_on", 3, ("here:1",), (), ("w0", "w1"))
 
-class Master:
-    """Answers as it is told."""
 
-    def __init__(self, spec):
-        self.spec = spec
-        self.asked = []
-        self.answers = {}
-        self.num_connections = 0
-        self.num_closed = 0
-
-    def connect(self):
-        self.num_connections += 1
-        return self
-
-    def close(self):
-        self.num_closed += 1
-
-    def call(self, _method, message, _reply, *, deadline_seconds):
-        assert deadline_seconds > 0
-        self.asked.append(message)
-        answer = self.answers.get(type(message))
-        if isinstance(answer, Exception):
-            raise answer
-        if answer is not None:
-            return answer
-        if isinstance(message, RegisterRequest):
-            return RegisterReply("", 3, self.spec, ("here:1",), 2.0, 5.0)
-        return HeartbeatReply("go_on", 3, ("here:1",), (), ("w0", "w1"))
-
-    def kinds(self):
-        return [type(message) for message in self.asked]
+def registered(spec, *, refused=""):
+    return RegisterReply(refused, 3, spec, ("here:1",), 2.0, 5.0)
 
 
 @pytest.fixture
@@ -63,7 +35,7 @@ def core(make_spec):
 
 @pytest.fixture
 def master(core):
-    return Master(core.spec)
+    return ScriptedMaster(Register=registered(core.spec), Heartbeat=GO_ON)
 
 
 @pytest.fixture
@@ -82,45 +54,45 @@ def session(core, master):
 def test_it_registers_and_then_sends_heartbeats(session, master):
     assert session.turn() == 2.0
     assert session.turn() == 2.0
-    registered, beat = master.asked
-    assert (registered.address, registered.metrics_address) == ("here:1", "here:2")
-    assert registered.member == Member("ps", 0, "name")
+    ((request,), (beat,)) = master.sent["Register"], master.sent["Heartbeat"]
+    assert (request.address, request.metrics_address) == ("here:1", "here:2")
+    assert request.member == Member("ps", 0, "name")
     assert beat.stats.rows_held == 7
-    assert master.num_connections == 1
+    assert len(master.wire.lines) == 1
 
 
-def test_it_never_gives_up_a_master_that_is_away(session, master):
-    master.answers[RegisterRequest] = PeerUnavailable("gone")
+def test_it_never_gives_up_a_master_that_is_away(session, master, core):
+    master.answer(Register=PeerUnavailable("gone"))
     pauses = [session.turn() for _ in range(30)]
     assert all(0 < pause <= 1.0 for pause in pauses)
     assert pauses[0] <= 0.1
     # It may come back elsewhere: each try looks up where it is.
-    assert master.num_connections == master.num_closed == 30
-    del master.answers[RegisterRequest]
+    assert len(master.wire.lines) == len(master.wire.closed) == 30
+    master.answer(Register=registered(core.spec))
     assert session.turn() == 2.0
 
 
 def test_a_master_that_comes_back_is_not_told_again_who_we_are(session, master):
     session.turn()
-    master.answers[HeartbeatRequest] = PeerUnavailable("gone")
+    master.answer(Heartbeat=PeerUnavailable("gone"))
     session.turn()
-    del master.answers[HeartbeatRequest]
+    master.answer(Heartbeat=GO_ON)
     assert session.turn() == 2.0
-    assert master.kinds() == [RegisterRequest, HeartbeatRequest, HeartbeatRequest]
+    assert master.methods_called == ["Register", "Heartbeat", "Heartbeat"]
 
 
 def test_a_master_that_does_not_know_us_is_told_at_once(session, master):
     session.turn()
-    master.answers[HeartbeatRequest] = HeartbeatReply("register_again", 3, (), (), ())
+    master.answer(Heartbeat=HeartbeatReply("register_again", 3, (), (), ()))
     assert session.turn() == 0.0
     session.turn()
-    assert master.kinds() == [RegisterRequest, HeartbeatRequest, RegisterRequest]
+    assert master.methods_called == ["Register", "Heartbeat", "Register"]
 
 
 def test_it_leaves_when_told(session, master):
     session.turn()
     assert not session.must_leave
-    master.answers[HeartbeatRequest] = HeartbeatReply("leave", 3, (), (), ())
+    master.answer(Heartbeat=HeartbeatReply("leave", 3, (), (), ()))
     session.turn()
     assert session.must_leave
 
@@ -131,11 +103,11 @@ def test_heartbeats_say_which_workers_a_round_waits_for(session, core, master):
     session.turn()
     session.turn()
     assert named == [("w0", "w1")]
-    assert master.asked[-1].active_workers == -1
-    master.answers[HeartbeatRequest] = HeartbeatReply("go_on", 3, (), (), None)
+    assert master.sent["Heartbeat"][-1].active_workers == -1
+    master.answer(Heartbeat=HeartbeatReply("go_on", 3, (), (), None))
     session.turn()
     assert named == [("w0", "w1")]
-    assert master.asked[-1].active_workers == checksum_of(["w1", "w0"])
+    assert master.sent["Heartbeat"][-1].active_workers == checksum_of(["w1", "w0"])
 
 
 def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
@@ -154,7 +126,7 @@ def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
     )
     waiting = Pushing(caller, [key(0, 1)], batch(0))
     wait_until(lambda: core.num_waiting == 1)
-    master.answers[HeartbeatRequest] = HeartbeatReply("go_on", 0, ("here:1",), (), ("me",))
+    master.answer(Heartbeat=HeartbeatReply("go_on", 0, ("here:1",), (), ("me",)))
 
     def beat():
         for _ in range(3):
@@ -167,7 +139,7 @@ def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
         beating.start()
         beating.join(20)
         assert not beating.is_alive()
-        assert master.kinds() == [RegisterRequest, HeartbeatRequest, HeartbeatRequest]
+        assert master.methods_called == ["Register", "Heartbeat", "Heartbeat"]
         assert core.num_waiting == 1
     # What they told is not lost: nobody else can push.
     core.keep_time()
@@ -180,17 +152,17 @@ def test_heartbeats_hurry_while_a_round_waits(session, monkeypatch):
     assert session.turn() == 0.25
 
 
-def test_a_refusal_ends_it(session, master):
-    master.answers[RegisterRequest] = RegisterReply("wrong config", 0, master.spec, (), 1.0, 5.0)
+def test_a_refusal_ends_it(session, master, core):
+    master.answer(Register=registered(core.spec, refused="wrong config"))
     with pytest.raises(CtrPipelineError, match="wrong config"):
         session.turn()
 
 
 @pytest.mark.parametrize("code", ["not_ready", "master_gone"])
 def test_a_master_that_is_not_ready_is_asked_again(session, master, code):
-    master.answers[RegisterRequest] = CallRefused(code, "soon")
+    master.answer(Register=CallRefused(code, "soon"))
     assert session.turn() <= 0.1
-    master.answers[RegisterRequest] = CallRefused("token", "no")
+    master.answer(Register=CallRefused("token", "no"))
     with pytest.raises(CallRefused):
         session.turn()
 
@@ -200,15 +172,15 @@ def test_a_stranger_at_the_address_of_a_master_that_answered_is_no_reason_to_end
     session, master, code
 ):
     session.turn()
-    master.answers[HeartbeatRequest] = CallRefused(code, "who are you")
+    master.answer(Heartbeat=CallRefused(code, "who are you"))
     assert session.turn() <= 0.1
     # The master is looked for where it is by now.
-    assert master.num_closed == 1
-    del master.answers[HeartbeatRequest]
+    assert master.wire.closed == ["master"]
+    master.answer(Heartbeat=GO_ON)
     assert session.turn() == 2.0
 
 
 def test_another_jobs_master_is_told_apart(session, master, make_spec):
-    master.spec = make_spec(job="another")
+    master.answer(Register=registered(make_spec(job="another")))
     with pytest.raises(CtrPipelineError, match="another one"):
         session.turn()

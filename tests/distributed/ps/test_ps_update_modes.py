@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from answered import Answered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from network import Answered
 from ps_requests import Caller, Pushing, batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.spec import UpdateRule

@@ -2,8 +2,9 @@
 
 import threading
 from collections import deque
+from dataclasses import replace
 
-from session_world import Answered
+from network import Wire, master_methods
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -13,7 +14,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKey,
 )
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.distributed.worker.ps_client import PushOutcome, RolledBack, Superseded
+from ctr_pipeline.distributed.worker.ps_client import PushOutcome
 
 
 class StorePull:
@@ -138,50 +139,40 @@ class LeasingMaster:
         self.generation = 1
         self.attempt = 1
         self.leased = {}
-        self.done = {}
         self.reports = {}
         self.lock = threading.Lock()
-        self.connections = 0
+        self.wire = Wire({"master": master_methods(self._register, self._heartbeat, self._lease)})
 
     def connect(self):
-        return self
-
-    def close(self):
-        pass
-
-    def call(self, method, message, reply, *, deadline_seconds):
-        with self.lock:
-            return getattr(self, f"_{method.lower()}")(message)
-
-    def start(self, method, message, reply, *, deadline_seconds, on_done):
-        return Answered(self.call(method, message, reply, deadline_seconds=deadline_seconds))
+        return self.wire.connect("master")
 
     def _register(self, request):
         return RegisterReply("", self.generation, self.spec, ("here",), 0.05, 5.0)
 
     def _heartbeat(self, request):
-        if request.generation == self.generation:
-            for report in request.reports:
-                self.reports[report.key] = report
-                if report.finished:
-                    self.leased.pop(report.key, None)
-        return HeartbeatReply("go_on", self.generation, ("here",), (), ())
+        with self.lock:
+            if request.generation == self.generation:
+                for report in request.reports:
+                    self.reports[report.key] = report
+                    if report.finished:
+                        self.leased.pop(report.key, None)
+            return HeartbeatReply("go_on", self.generation, ("here",), (), ())
 
     def _lease(self, request):
-        if not self.todo and not self.leased:
-            if not self.after:
-                return LeaseReply("end", self.generation, (), 0.0)
-            self.todo.extend(self.after)
-            self.after.clear()
-        given = []
-        while self.todo and len(given) < request.num_tasks:
-            task = self.todo.popleft()
-            task = LeasedTask(**{**vars(task), "attempt": self.attempt})
-            self.leased[task.key] = task
-            given.append(task)
-        if not given:
-            return LeaseReply("wait", self.generation, (), 0.02)
-        return LeaseReply("tasks", self.generation, tuple(given), 0.0)
+        with self.lock:
+            if not self.todo and not self.leased:
+                if not self.after:
+                    return LeaseReply("end", self.generation, (), 0.0)
+                self.todo.extend(self.after)
+                self.after.clear()
+            given = []
+            while self.todo and len(given) < request.num_tasks:
+                task = replace(self.todo.popleft(), attempt=self.attempt)
+                self.leased[task.key] = task
+                given.append(task)
+            if not given:
+                return LeaseReply("wait", self.generation, (), 0.02)
+            return LeaseReply("tasks", self.generation, tuple(given), 0.0)
 
     def roll_back(self):
         """All leases are void; what was leased is to be done from the start."""
@@ -197,6 +188,3 @@ def training_tasks(epoch, num_tasks):
         LeasedTask(TaskKey("train", epoch, task, "train"), 1, 0, 0, 0, "")
         for task in range(num_tasks)
     ]
-
-
-__all__ = ["LeasingMaster", "PeerUnavailable", "RolledBack", "StoreClient", "Superseded"]

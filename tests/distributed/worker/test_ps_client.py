@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from answered import Answered
+from network import Clock, Wire
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.service import ps_methods
-from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.worker.ps_client import PsClient, RolledBack, Superseded
 from ctr_pipeline.embeddings.rows import RowStorage
 
@@ -20,72 +20,22 @@ NUM_DENSE = 37
 ASYNC = UpdateRule("async", 1, 0, False)
 
 
-class Clock:
-    """Stands still but for what is added to it."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-class Wire:
-    """Servers without a network, whose calls can be made to fail.
-
-    Args:
-        cores: By address: `0`, `1`, …
-    """
-
-    def __init__(self, cores):
-        self.methods = [
-            {method.name: method for method in ps_methods(core, lambda: None, lambda peer: None)}
-            for core in cores
-        ]
-        self.calls = []
-        # Of a call, what becomes of it: `lost`: it never arrives; `reply_lost`: only its answer.
-        self.fate = lambda server, method, number: None
-        self.closed = []
-
-    def connect(self, address):
-        return _Line(self, int(address))
-
-
-class _Line:
-    def __init__(self, wire, server):
-        self.wire, self.server = wire, server
-
-    def call_bytes(self, method, data, *, deadline_seconds):
-        number = sum(call == (self.server, method) for call in self.wire.calls)
-        self.wire.calls.append((self.server, method))
-        fate = self.wire.fate(self.server, method, number)
-        if fate == "lost":
-            raise PeerUnavailable("lost", place=str(self.server))
-        if fate in {"bug", "failed"}:
-            raise CallRefused(fate, "no room")
-        try:
-            reply = self._answer(self.wire.methods[self.server][method], data)
-        except Refusal as error:
-            raise CallRefused(error.code, error.message) from None
-        if fate == "reply_lost":
-            raise PeerUnavailable("lost", place=str(self.server))
-        return b"junk" if fate == "junk" else reply
-
-    def _answer(self, method, data):
-        return Answered(method.call(method.request.decode(data))).reply.encode()
-
-    def close(self):
-        self.wire.closed.append(self.server)
-
-
 class World:
     """A counting job, its servers and one worker's client."""
 
     def __init__(self, spec, cores, access, **options):
         self.spec, self.cores = spec, cores
-        self.wire = Wire(cores)
-        self.client = PsClient(spec, access, connect=self.wire.connect, **options)
+        self.wire = Wire(
+            {
+                index: ps_methods(core, lambda: None, lambda peer: None)
+                for index, core in enumerate(cores)
+            }
+        )
+        self.client = PsClient(spec, access, connect=self.connect, **options)
         self.client.route(0, tuple(map(str, range(len(cores)))))
+
+    def connect(self, address):
+        return self.wire.connect(int(address))
 
     def prepare(self, seed=0, size=32):
         rng = np.random.default_rng(seed)
@@ -230,14 +180,12 @@ def test_a_lost_reply_applies_nothing_twice_and_is_no_repetition(start):
 def test_a_batch_that_a_lost_worker_left_half_done_is_repeated(start, access):
     world = start()
     prepared = world.prepare()
-    heir = PsClient(world.spec, access, incarnation="heir", connect=world.wire.connect)
+    heir = PsClient(world.spec, access, incarnation="heir", connect=world.connect)
     heir.route(0, ("0", "1"))
     # The first worker reached server 0 alone, then it died.
     world.wire.fate = lambda server, method, _: "lost" if (server, method) == (1, "Push") else None
     clock = Clock()
-    dying = PsClient(
-        world.spec, access, connect=world.wire.connect, deadline_seconds=0.0, clock=clock
-    )
+    dying = PsClient(world.spec, access, connect=world.connect, deadline_seconds=0.0, clock=clock)
     dying.route(0, ("0", "1"))
     with pytest.raises(PeerUnavailable):
         world.push(world.pull(prepared, client=dying), client=dying)
@@ -342,7 +290,7 @@ def test_connections_that_are_left_are_closed_and_others_kept(start):
 
 def test_a_server_that_is_not_there_yet_is_waited_for(start, access):
     world = start(1)
-    late = PsClient(world.spec, access, connect=world.wire.connect, deadline_seconds=100.0)
+    late = PsClient(world.spec, access, connect=world.connect, deadline_seconds=100.0)
     late.route(0, ("",))
     prepared = world.prepare()
     pull = late.start_pull(prepared, create=True, batch=None)
@@ -367,7 +315,7 @@ def test_another_workers_attempt_is_told(start, access):
     prepared = world.prepare()
     pull = world.pull(prepared)
     pull.wait()
-    other = PsClient(world.spec, access, connect=world.wire.connect)
+    other = PsClient(world.spec, access, connect=world.connect)
     other.route(0, ("0", "1"))
     other.start_pull(prepared, create=True, batch=batch(0, attempt=2)).wait()
     with pytest.raises(Superseded):
@@ -430,7 +378,7 @@ def test_a_refresh_does_not_count_what_other_workers_did_meanwhile(start, access
     """Versions say what values know of: two updates of another worker are missed, ours is not."""
     world = start(1)
     prepared = world.prepare()
-    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0",))
     first = world.pull(prepared, 0)
     ahead = world.pull(prepared, 1)
@@ -457,7 +405,7 @@ def test_a_pull_ahead_that_failed_does_not_spoil_the_push(start):
 def test_a_push_that_came_late_is_applied_and_weighs_less(start, access):
     world = start(2, rule=UpdateRule("sync", 1, 0, False))
     prepared = world.prepare()
-    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0", "1"))
     pull = world.pull(prepared, 0)
     pull.wait()
@@ -471,7 +419,7 @@ def test_gradients_are_as_old_as_the_dense_values_they_were_computed_with(start,
     world = start(1, rule=UpdateRule("sync", 1, 0, False))
     prepared = world.prepare()
     world.client.dense(world.pull(prepared, 0))
-    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0",))
     world.push(world.pull(prepared, 1, client=other), 1, client=other)
     # Rows of now, dense values of before the other's push.
@@ -513,7 +461,7 @@ def test_two_workers_make_one_update_of_a_round(start, access):
     world = start(2, rule=UpdateRule("sync", 2, 0, False))
     for core in world.cores:
         core.set_active_workers(["", "other"])
-    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0", "1"))
     prepared = world.prepare()
     outcomes = []
@@ -611,7 +559,7 @@ def test_a_server_without_room_for_rows_is_not_asked_again(start, monkeypatch):
 def test_the_first_initial_dense_values_win_where_the_last_bits_differ(start, access, caplog):
     world = start(2)
     ours = np.full(NUM_DENSE, 1e-7, np.float32)
-    other = PsClient(world.spec, access, incarnation="other", connect=world.wire.connect)
+    other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0", "1"))
     other.init_dense(ours)
     assert caplog.text.count("differ in their last bits") == 2

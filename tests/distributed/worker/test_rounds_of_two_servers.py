@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from answered import Answered
+from network import Answered
 
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (

@@ -5,14 +5,7 @@ import math
 import numpy as np
 import pytest
 from job_specs import job_spec
-from loop_world import (
-    LeasingMaster,
-    PeerUnavailable,
-    RolledBack,
-    StoreClient,
-    Superseded,
-    training_tasks,
-)
+from loop_world import LeasingMaster, StoreClient, training_tasks
 from training_problem import (
     BATCH_SIZE,
     NUM_ROWS,
@@ -27,7 +20,9 @@ from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.messages import LeasedTask, Member, MemberStats, TaskKey
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
+from ctr_pipeline.distributed.worker.ps_client import RolledBack, Superseded
 from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.errors import DataError, TrainingError
