@@ -8,7 +8,7 @@ from etcd_server import call_gateway
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed" / "coordination"))
 
-from test_job import Bench
+from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import Persist, Tick
 from ctr_pipeline.distributed.coordination.messages import BatchLoss, HeldLease, TaskReport

@@ -1,7 +1,7 @@
 """Partitions move by decision of the job, and by no other."""
 
 import pytest
-from test_job import Bench
+from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import (
     CutTaken,

@@ -1,0 +1,221 @@
+"""A job stops, goes on, or begins without its ledger."""
+
+import pytest
+from job_bench import Bench, fail_task
+
+from ctr_pipeline.distributed.coordination.events import (
+    CannotGoOn,
+    CutFailed,
+    CutTaken,
+    DecideEpoch,
+    End,
+    EpochDecided,
+    ProcessesSeen,
+    StartMember,
+    StopAsked,
+    TakeCut,
+    Tick,
+)
+from ctr_pipeline.distributed.coordination.job import Job
+
+
+def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.tell(StopAsked())
+    assert bench.job.phase == "stopped"
+    assert "it can go on from checkpoint 1" in bench.told()
+    again = Bench(records=bench.disk, resume=True)
+    again.cuts = bench.cuts
+    again.tell(Tick())
+    assert len(again.all_of(StartMember)) == 3
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    status = again.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 64, 0)
+    again.train_all(0, "v")
+    assert again.job.phase == "finished"
+
+
+def test_a_stop_does_not_wait_for_what_workers_do_meanwhile():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=1)
+    (task,) = bench.lease(0, "w", most=1).tasks
+    bench.holds.add(TakeCut)
+    bench.tell(StopAsked())
+    bench.heartbeat("worker", 0, "w", bench.report(task, 15))
+    bench.tell(CutTaken(1))
+    assert bench.job.phase == "stopped"
+
+
+def test_what_was_counted_after_the_last_cut_is_repeated_when_a_failed_job_goes_on():
+    bench = Bench(max_task_failures=1)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    fail_task(bench, 1, 0, "w")
+    assert bench.job.phase == "failed"
+    again = Bench(records=bench.disk, resume=True, max_task_failures=1)
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    status = again.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 0, 72)
+
+
+def test_a_stop_whose_cut_keeps_failing_is_a_stop_all_the_same():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.holds.add(TakeCut)
+    bench.tell(StopAsked())
+    for number in range(1, 6):
+        assert bench.job.phase == "stopping"
+        bench.tell(CutFailed(number, "no space left"))
+        bench.tell(Tick(), after=31.0)
+    assert bench.job.phase == "stopped"
+    assert "it will begin anew; what was trained since will be repeated" in bench.told()
+
+
+@pytest.mark.parametrize("phase", ["waiting", "validating"])
+def test_a_stop_where_nothing_is_new_needs_no_cut(phase):
+    bench = Bench(num_epochs=1)
+    bench.tell(Tick())
+    if phase != "waiting":
+        bench.register("ps", 0, "p")
+        bench.register("worker", 0, "w")
+        bench.train_all(most_tasks=6)
+    assert bench.job.phase == phase
+    cuts = len(bench.all_of(TakeCut))
+    bench.tell(StopAsked())
+    assert bench.job.phase == "stopped"
+    assert len(bench.all_of(TakeCut)) == cuts
+
+
+@pytest.mark.parametrize(
+    ("event", "end"), [(StopAsked(), "stopped"), (CannotGoOn("disk full"), "failed")]
+)
+def test_a_decision_that_comes_after_the_end_does_not_begin_the_job_again(event, end):
+    bench = Bench()
+    bench.begin_training("w")
+    bench.holds.add(DecideEpoch)
+    bench.train_all()
+    assert bench.job.phase == "validating"
+    bench.tell(event)
+    bench.tell(EpochDecided(0, {"epoch": 0}, False, 0, ""))
+    assert bench.job.phase == end
+    # The one that goes on decides it.
+    again = Bench(records=bench.disk, resume=True)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    again.train_all(0, "v")
+    assert again.all_of(DecideEpoch)[0].totals.epoch == 0
+    assert again.job.phase == "finished"
+
+
+def test_a_server_lost_while_the_job_stops_does_not_hold_it_up():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=1)
+    bench.holds.add(TakeCut)
+    bench.tell(StopAsked())
+    bench.see("ps", 0, "p", "killed")
+    assert bench.job.phase == "stopped"
+
+
+def test_more_epochs_may_be_asked_for_when_a_finished_job_goes_on():
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    again = Bench(records=bench.disk, resume=True, num_epochs=2)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    # The decision on the first epoch is made again: now it need not be the last.
+    assert again.job.phase == "validating"
+    again.train_all(0, "v")
+    assert again.job.phase == "finished"
+    assert [epoch.trained for epoch in again.job.status().epochs] == [192, 192]
+
+
+@pytest.mark.parametrize(("num_tasks", "place"), [(0, "its beginning"), (99, "checkpoint 1")])
+def test_a_resumption_is_an_event(num_tasks, place):
+    bench = Bench()
+    bench.begin_training("w")
+    bench.holds.add(TakeCut)
+    bench.train_all(most_tasks=num_tasks)
+    for cut in bench.all_of(TakeCut)[:1]:
+        bench.tell(CutTaken(cut.cut))
+    bench.tell(CannotGoOn("disk full"))
+    again = Bench(records=bench.disk, resume=True)
+    again.tell(Tick())
+    assert again.told() == f"the job is resumed: it goes on from {place}"
+    # A master that only follows one that was killed resumes nothing.
+    other = Bench(records=bench.disk, resume=False)
+    other.tell(Tick())
+    assert other.told() == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "last_end"), [(0, ""), (-15, ""), (143, ""), (-9, ""), (-11, "crashed (SIGSEGV)")]
+)
+def test_members_that_leave_a_finished_job_had_no_accident(code, last_end):
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    assert bench.job.phase == "finished"
+    bench.see("ps", 0, "p", "completed" if code == 0 else "killed", code=code)
+    (server,) = (one for one in bench.job.status().members if one.role == "ps")
+    assert server.state == "left"
+    assert last_end in server.last_end
+    assert bool(server.last_end) == bool(last_end)
+
+
+def test_a_finished_job_that_goes_on_ends_at_once_and_starts_nobody():
+    bench = Bench(num_epochs=1)
+    bench.begin_training("w")
+    bench.train_all()
+    again = Bench(records=bench.disk, resume=True, num_epochs=1)
+    again.tell(Tick())
+    assert again.told() == "the job is resumed: nothing is left to train"
+    again.tell(ProcessesSeen(()))
+    again.tell(Tick())
+    assert again.all_of(End) == [End("finished")]
+    assert not again.all_of(StartMember)
+    assert again.job.status().final_scores == bench.job.status().final_scores
+
+
+def test_a_job_without_its_ledger_goes_on_from_its_newest_cut():
+    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=6 + 1 + 2)
+    bench.tell(Tick(), after=31.0)
+    attempt = bench.lease(0, "w").tasks[0].attempt
+    again = Bench()
+    again.cuts = bench.cuts
+    again.job = Job.from_cut(again.settings, bench.cuts, bench.job.generation, 0.0)
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    status = again.job.status()
+    assert (status.phase, status.trained, status.repeated) == ("training", 192 + 64, 0)
+    assert status.generation > bench.job.generation
+    assert status.history == ({"epoch": 0},)
+    (task,) = again.lease(0, "v", most=1).tasks
+    assert task.attempt >= attempt
+    again.tell(Tick())
+    again.train_all(0, "v")
+    assert again.job.phase == "finished"
+
+
+def test_the_number_of_servers_may_change_when_a_job_goes_on():
+    bench = Bench()
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.tell(StopAsked())
+    again = Bench(records=bench.disk, resume=True, num_parameter_servers=3)
+    again.cuts = bench.cuts
+    for index in range(3):
+        again.register("ps", index, f"q{index}")
+    again.register("worker", 0, "v")
+    assert (again.job.phase, again.job.status().trained) == ("training", 64)
