@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 from watched_run import MissedError, OverdueError, WatchedRun, slowed, wait_until_gone
 
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Role
-from ctr_pipeline.distributed.master.status import MemberView
 
 _TRIES = 5
 _AT_WORK_SECONDS = 10.0
@@ -90,7 +90,7 @@ class Disturbance:
         workers = sum(member.role == "worker" for member in view.members)
         return self.run.is_training() and view.tasks_total - view.tasks_done > 2 * workers
 
-    def require_at_work(self, role: Role, index: int) -> MemberView:
+    def require_at_work(self, role: Role, index: int) -> MemberStatus:
         """The member, as soon as it is in the middle of something.
 
         Raises:
@@ -117,7 +117,7 @@ class Disturbance:
         """Notes a blow that has been dealt."""
         self.strikes.append(Strike(time.monotonic(), what, self.run.now.records.trained))
 
-    def signal(self, role: Role, index: int, number: signal.Signals) -> MemberView:
+    def signal(self, role: Role, index: int, number: signal.Signals) -> MemberStatus:
         """Sends a signal to a member that is at work."""
         member = self.require_at_work(role, index)
         self.run.send(member.pid, number)
@@ -144,7 +144,7 @@ class Disturbance:
         except OverdueError as error:
             self.problems.append(str(error))
 
-    def wait_until_replaced(self, member: MemberView, timeout_seconds: float = 60.0) -> None:
+    def wait_until_replaced(self, member: MemberStatus, timeout_seconds: float = 60.0) -> None:
         """Waits until another process is in a member's place and at work."""
 
         def replaced() -> bool:
@@ -554,7 +554,7 @@ def scale_up_and_down(chaos: Disturbance) -> None:
     chaos.wait_for_moment(0.05, 0.2)
     run = chaos.run
 
-    def training() -> list[MemberView]:
+    def training() -> list[MemberStatus]:
         return [
             member
             for member in run.now.members

@@ -35,8 +35,8 @@ from roofline import BATCH_SIZE, EMBEDDING_DIM, HIDDEN_UNITS
 from speed_data import NUM_TABLES, ROWS_PER_TABLE, draw_rows
 from watched_run import CTRPIPE, WatchedRun
 
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.master.status import MemberView
 from ctr_pipeline.training.history import load_history
 
 _LOOK_SECONDS = 0.5
@@ -173,7 +173,7 @@ def pin(process_id: int, core: int) -> None:
             os.sched_setaffinity(thread.id, {core})
 
 
-def stats_of(member: MemberView) -> MemberStats:
+def stats_of(member: MemberStatus) -> MemberStats:
     """What a member said of itself; zeros if nobody knows."""
     return member.stats or MemberStats()
 

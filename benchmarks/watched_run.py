@@ -25,8 +25,9 @@ from typing import Any
 import psutil
 import yaml
 
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
-from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.control import Job, MasterLine, read_status
 
@@ -305,7 +306,7 @@ class WatchedRun:
             raise MissedError("no master has answered yet")
         return self.view
 
-    def member_view(self, role: Role, index: int = 0) -> MemberView:
+    def member_view(self, role: Role, index: int = 0) -> MemberStatus:
         """A member as the master said last."""
         for member in self.now.members:
             if (member.role, member.index) == (role, index):

@@ -2,8 +2,9 @@
 
 import datetime
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -17,7 +18,9 @@ from ctr_pipeline.pipeline.job.progress_view import describe_event
 
 if TYPE_CHECKING:
     from ctr_pipeline.apps.runs import RunStatus
-    from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
+    from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+    from ctr_pipeline.distributed.coordination.messages import MemberStats
+    from ctr_pipeline.distributed.master.status import JobEvent, JobView
 
 _PIPE_WIDTH = 160
 _NUM_EVENTS = 8
@@ -103,43 +106,70 @@ def _format_checkpoint(view: "JobView") -> str:
     return f"{found.number} at step {found.step:,}{age}{best}"
 
 
-def _render_members(members: "Sequence[MemberView]") -> Table:
+def _render_members(members: "Sequence[MemberStatus]") -> Table:
     table = Table(title="Members", title_justify="left")
-    table.add_column("member", style="cyan", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("address", no_wrap=True)
-    for name in ("pid", "restarts", "seen", "memory", "rows/s", "rows held"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("last end", overflow="fold")
-    for member in members:
-        seen = member.last_seen_seconds
-        memory, speed, rows = _format_figures(member)
-        table.add_row(
-            member.name,
-            Text(member.state, style=_style_of(member.state)),
-            escape(member.address),
-            str(member.pid) if member.pid else "",
-            f"{member.restarts:,}",
-            _UNKNOWN if seen is None else f"{format_seconds(seen)} ago",
-            memory,
-            speed,
-            rows,
-            escape(member.last_end),
+    for column in _MEMBER_COLUMNS:
+        table.add_column(
+            column.name,
+            style=column.style,
+            justify=column.justify,
+            no_wrap=not column.folds,
+            overflow="fold" if column.folds else "ellipsis",
         )
+    for member in members:
+        table.add_row(*(column.cell(member) for column in _MEMBER_COLUMNS))
     return table
 
 
-def _format_figures(member: "MemberView") -> tuple[str, str, str]:
-    """Memory, speed and rows held; a dash where unknown, nothing where it does not apply."""
-    stats, is_worker, is_server = member.stats, member.role == "worker", member.role == "ps"
-    if stats is None or not stats.rss_bytes:
-        # No figures yet: every process holds some memory.
-        return _UNKNOWN, _UNKNOWN if is_worker else "", _UNKNOWN if is_server else ""
-    return (
-        format_amount(stats.rss_bytes, "bytes"),
-        f"{stats.samples_per_second:,.0f}" if is_worker else "",
-        f"{stats.rows_held:,}" if is_server else "",
-    )
+@dataclass(frozen=True)
+class _Column:
+    """A column of the table of members.
+
+    Attributes:
+        cell: What a member has in it.
+        folds: Its texts are folded where the terminal is too narrow, not cut.
+    """
+
+    name: str
+    cell: "Callable[[MemberStatus], RenderableType]"
+    justify: Literal["left", "right"] = "right"
+    style: str = ""
+    folds: bool = False
+
+
+def _format_seen(member: "MemberStatus") -> str:
+    seen = member.last_seen_seconds
+    return _UNKNOWN if seen is None else f"{format_seconds(seen)} ago"
+
+
+def _figure(
+    role: str, render: "Callable[[MemberStats], str]"
+) -> "Callable[[MemberStatus], RenderableType]":
+    """A figure of a heartbeat: a dash where unknown, nothing for members of another role."""
+
+    def cell(member: "MemberStatus") -> str:
+        if role not in ("", member.role):
+            return ""
+        # Every process holds some memory: without it there are no figures yet.
+        stats = member.stats
+        return render(stats) if stats is not None and stats.rss_bytes else _UNKNOWN
+
+    return cell
+
+
+_MEMBER_COLUMNS = (
+    _Column("member", lambda one: one.name, "left", style="cyan"),
+    _Column("state", lambda one: Text(one.state, style=_style_of(one.state)), "left"),
+    _Column("address", lambda one: escape(one.address), "left"),
+    _Column("pid", lambda one: str(one.pid) if one.pid else ""),
+    _Column("restarts", lambda one: f"{one.restarts:,}"),
+    _Column("seen", _format_seen),
+    _Column("memory", _figure("", lambda stats: format_amount(stats.rss_bytes, "bytes"))),
+    _Column("rows/s", _figure("worker", lambda stats: f"{stats.samples_per_second:,.0f}")),
+    _Column("rows held", _figure("ps", lambda stats: f"{stats.rows_held:,}")),
+    _Column("last end", lambda one: escape(one.last_end), "left", folds=True),
+)
+"""Of the table of members; the JSON of `ctrpipe status` has all fields of `MemberStatus`."""
 
 
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:

@@ -2,13 +2,13 @@
 
 import dataclasses
 
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Empty, MemberStats, ScaleRequest
 from ctr_pipeline.distributed.master.status import (
     NO_ERRORS,
     CheckpointStatus,
     JobEvent,
     JobView,
-    MemberView,
     RecordCounts,
     SplitMetrics,
 )
@@ -19,7 +19,7 @@ from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 
 
 def a_member(role="worker", index=0, **changes):
-    member = MemberView(
+    member = MemberStatus(
         role=role,
         index=index,
         pid=4000 + index,

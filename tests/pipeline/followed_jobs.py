@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.master.status import NO_ERRORS, JobView, MemberView, RecordCounts
+from ctr_pipeline.distributed.master.status import NO_ERRORS, JobView, RecordCounts
 from ctr_pipeline.progress import SilentProgress, SilentTask
 
 
@@ -41,7 +42,7 @@ class ToldTask(SilentTask):
 
 
 def member(role, index=0, state="running", restarts=0, **stats):
-    return MemberView(
+    return MemberStatus(
         role=role,
         index=index,
         pid=1,

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked
+from ctr_pipeline.distributed.coordination.job.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.scaling import (
     ScalingRules,
     SpeedLog,
     WorkerBounds,
     decide_workers,
 )
-from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Autoscaler:
             worker_speeds={
                 one.index: one.stats.samples_per_second
                 for one in workers
-                if one.stats.samples_per_second > 0
+                if one.stats and one.stats.samples_per_second > 0
             },
-            server_cpu_seconds=[one.stats.cpu_seconds for one in servers],
-            server_cores=[one.stats.cores for one in servers],
+            server_cpu_seconds=[one.stats.cpu_seconds for one in servers if one.stats],
+            server_cores=[one.stats.cores for one in servers if one.stats],
         )
         decision = decide_workers(
             self._log.samples,

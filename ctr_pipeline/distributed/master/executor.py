@@ -45,6 +45,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Tick,
 )
 from ctr_pipeline.distributed.coordination.job import Job
+from ctr_pipeline.distributed.coordination.job.status import JobStatus
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     Launcher,
@@ -58,7 +59,6 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterRequest,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement
-from ctr_pipeline.distributed.coordination.status import JobStatus
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.ledger.store import (

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+from ctr_pipeline.distributed.master.status import JobView
 
 STATES = (
     "waiting",
@@ -67,7 +68,7 @@ def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(name, meaning, value=float(value))
 
 
-def _member_metrics(members: tuple[MemberView, ...]) -> Iterator[Metric]:
+def _member_metrics(members: tuple[MemberStatus, ...]) -> Iterator[Metric]:
     names = ["role", "index"]
     up = GaugeMetricFamily("ctrpipe_member_up", "1 while it is heard", labels=names)
     leases = GaugeMetricFamily("ctrpipe_member_leases", "Tasks that it holds", labels=names)

@@ -7,6 +7,7 @@ import time
 import psutil
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked, ServersAsked, StopAsked
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
     HeartbeatReply,
@@ -20,7 +21,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.distributed.master.executor import JobExecutor
-from ctr_pipeline.distributed.master.status import JobView, MemberView, view_job
+from ctr_pipeline.distributed.master.status import JobView, view_job
 from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
@@ -157,9 +158,9 @@ class MasterServicer:
             self._executor.submit(ScaleAsked(*wanted))
         return Empty()
 
-    def _view_self(self) -> MemberView:
+    def _view_self(self) -> MemberStatus:
         server = self._server
-        return MemberView(
+        return MemberStatus(
             role="master",
             index=0,
             pid=os.getpid(),
@@ -169,8 +170,6 @@ class MasterServicer:
             state="running",
             restarts=self._restarts,
             last_seen_seconds=0.0,
-            leases=0,
-            last_end="",
             stats=MemberStats(
                 rss_bytes=psutil.Process().memory_info().rss,
                 cpu_seconds=time.process_time(),

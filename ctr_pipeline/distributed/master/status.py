@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ctr_pipeline.distributed.coordination.events import Phase, SplitTotals
-from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
-from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.job.status import JobStatus, MemberStatus
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.training.history import EpochRecord
 
@@ -63,43 +62,6 @@ class CheckpointStatus:
     step: int
     age_seconds: float
     best: int
-
-
-@dataclass(frozen=True)
-class MemberView:
-    """One member.
-
-    Attributes:
-        pid: Its process; 0 if none is known.
-        host: Its host.
-        address: It serves on; empty for workers.
-        metrics_address: Address of its Prometheus metrics; empty if it has none.
-        state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`;
-            `finished` once the job is; `unknown` where no master answered.
-        restarts: Starts after the first.
-        last_seen_seconds: Since its last heartbeat; None if there was none.
-        leases: Tasks that it holds.
-        last_end: Why it ended the last time; empty if it never did.
-        stats: The figures of its last heartbeat; None if no master answers: the ledger lacks them.
-    """
-
-    role: Role
-    index: int
-    pid: int
-    host: str
-    address: str
-    metrics_address: str
-    state: str
-    restarts: int
-    last_seen_seconds: float | None
-    leases: int
-    last_end: str
-    stats: MemberStats | None
-
-    @property
-    def name(self) -> str:
-        """Role and index, such as `ps-0`."""
-        return f"{self.role}-{self.index}"
 
 
 @dataclass(frozen=True)
@@ -206,7 +168,7 @@ class JobView:
     history: tuple[EpochRecord, ...]
     best_epoch: int | None
     workers_wanted: int
-    members: tuple[MemberView, ...]
+    members: tuple[MemberStatus, ...]
     events: tuple[JobEvent, ...]
     dropped_tasks: tuple[str, ...]
     refused_reports: int
@@ -224,7 +186,7 @@ def view_job(
     unix_time: float,
     samples_per_second: float,
     events: Sequence[JobEvent],
-    master: MemberView | None,
+    master: MemberStatus | None,
     master_errors: MasterErrors = NO_ERRORS,
 ) -> JobView:
     """What is known of a job as it is told.
@@ -249,10 +211,13 @@ def view_job(
             max(0.0, unix_time - newest_cut.taken_at),
             status.best_cut,
         )
-    members = tuple(
-        _view_member(member, answering=master is not None, phase=status.phase)
-        for member in status.members
-    )
+    members = status.members
+    if master is None:
+        members = tuple(_without_master(member, status.phase) for member in members)
+    if status.phase == "finished":
+        members = tuple(
+            replace(one, state="finished") if one.state == "left" else one for one in members
+        )
     return JobView(
         job=job,
         state="checkpointing" if status.phase == "cutting" else status.phase,
@@ -307,26 +272,10 @@ def measure_split(totals: SplitTotals) -> SplitMetrics:
     )
 
 
-def _view_member(member: MemberStatus, *, answering: bool, phase: Phase) -> MemberView:
-    is_heard = answering and bool(member.incarnation)
-    # Without a master nobody knows how its members are, unless it saw them leave.
-    state = member.state if answering else "left" if phase in OVER else "unknown"
-    if phase == "finished" and state == "left":
-        state = "finished"
-    return MemberView(
-        role=member.role,
-        index=member.index,
-        pid=member.pid,
-        host=member.host,
-        address=member.address,
-        metrics_address=member.metrics_address,
-        state=state,
-        restarts=member.restarts,
-        last_seen_seconds=member.silent_seconds if is_heard else None,
-        leases=member.leases,
-        last_end=member.last_end,
-        stats=member.stats if answering else None,
-    )
+def _without_master(member: MemberStatus, phase: Phase) -> MemberStatus:
+    """A member as a ledger describes it: nobody knows how it is, unless the master saw it leave."""
+    state = "left" if phase in OVER else "unknown"
+    return replace(member, state=state, last_seen_seconds=None, stats=None)
 
 
 def _finite(value: float) -> float | None:

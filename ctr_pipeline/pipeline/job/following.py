@@ -6,9 +6,10 @@ import time
 from dataclasses import replace
 
 from ctr_pipeline import interruption
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, Interrupted, TrainingError
 from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, MasterLine, ask_master, read_status
@@ -42,7 +43,7 @@ def follow_job(
         Interrupted: It was stopped.
     """
     job, stop_until = Job(run.path), None
-    members: tuple[MemberView, ...] = ()
+    members: tuple[MemberStatus, ...] = ()
     with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
         while True:
             if interruption.requested() and stop_until is None:

@@ -3,7 +3,8 @@
 from types import TracebackType
 from typing import Self
 
-from ctr_pipeline.distributed.master.status import JobEvent, JobView, MemberView
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+from ctr_pipeline.distributed.master.status import JobEvent, JobView
 from ctr_pipeline.progress import Progress, ProgressTask
 
 _MEBIBYTE = 2**20
@@ -121,7 +122,7 @@ def describe_event(event: JobEvent) -> str:
     return text[:1].upper() + text[1:]
 
 
-def describe_member(member: MemberView) -> str:
+def describe_member(member: MemberStatus) -> str:
     """One member in a line: state, speed, memory, restarts."""
     stats = member.stats
     parts = [member.name.ljust(10), member.state.ljust(9)]

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
 from ctr_pipeline.distributed.master.recovery import etcd_access
-from ctr_pipeline.distributed.master.status import JobView, MemberView
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.log_folder import create_folder
@@ -241,7 +242,7 @@ def describe_job(view: JobView) -> dict[str, Any]:
     }
 
 
-def _describe_member(member: MemberView) -> dict[str, Any]:
+def _describe_member(member: MemberStatus) -> dict[str, Any]:
     """One that a master told of: without one there is no model to describe the job of."""
     stats = member.stats or MemberStats()
     return {

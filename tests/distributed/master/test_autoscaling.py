@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from ctr_pipeline.distributed.coordination.job.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.coordination.scaling import ScalingRules, WorkerBounds
-from ctr_pipeline.distributed.coordination.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 
 RULES = ScalingRules(settle_seconds=2.0, least_samples=3, most_samples=6)
@@ -30,7 +30,7 @@ class Simulated:
     def status(self):
         def member(role, index, leases, stats):
             return MemberStatus(
-                role, index, "x", "running", "", "", "here", 1, leases, 0.0, 0, "", stats
+                role, index, 1, "here", "", "", "running", leases=leases, stats=stats
             )
 
         each = self.speed_of(self.target) / self.target

@@ -30,6 +30,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
+from ctr_pipeline.distributed.coordination.job.status import JobStatus
 from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -39,7 +40,6 @@ from ctr_pipeline.distributed.coordination.messages import (
     Member,
     MemberStats,
 )
-from ctr_pipeline.distributed.coordination.status import JobStatus
 from ctr_pipeline.distributed.master.cuts import RestoredCut
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.ledger.store import LedgerLostError, LedgerUnavailableError

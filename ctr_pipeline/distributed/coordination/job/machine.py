@@ -53,11 +53,11 @@ from ctr_pipeline.distributed.coordination.job import (
     reports,
     restores,
     stalls,
-    view,
 )
 from ctr_pipeline.distributed.coordination.job.head import Servers
 from ctr_pipeline.distributed.coordination.job.records import LedgerRecords, read_records
 from ctr_pipeline.distributed.coordination.job.state import JobState
+from ctr_pipeline.distributed.coordination.job.status import JobStatus, status_of
 from ctr_pipeline.distributed.coordination.leasing import WaitingLease
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import (
@@ -72,7 +72,6 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.settings import JobSettings
-from ctr_pipeline.distributed.coordination.status import JobStatus
 
 
 class Job:
@@ -212,7 +211,7 @@ class Job:
 
     def status(self) -> JobStatus:
         """The job for a person or a metric, as of the last call."""
-        return view.status_of(self._state)
+        return status_of(self._state)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Takes in what happened."""

@@ -1,0 +1,168 @@
+"""What a job reports of itself and its members, to a person or a metric."""
+
+from dataclasses import dataclass
+
+from ctr_pipeline.distributed.coordination.events import EpochTotals, Json, Phase, SplitTotals
+from ctr_pipeline.distributed.coordination.job.state import JobState
+from ctr_pipeline.distributed.coordination.members import MemberState
+from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """One member, from the master's state to `ctrpipe status`; a new field is set in `_describe`.
+
+    Attributes:
+        pid: Its process; 0 if none is known.
+        host: Its host.
+        address: It serves on; empty for workers.
+        metrics_address: Address of its Prometheus metrics; empty if it has none.
+        state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`;
+            `finished` once the job is; `unknown` where no master answered.
+        restarts: Starts after the first.
+        last_seen_seconds: Since its last heartbeat; None if there was none.
+        leases: Tasks that it holds.
+        last_end: Why it ended the last time; empty if it never did.
+        stats: The figures of its last heartbeat; None if no master answers: the ledger lacks them.
+        incarnation: Name of its process; empty while none is registered.
+    """
+
+    role: Role
+    index: int
+    pid: int
+    host: str
+    address: str
+    metrics_address: str
+    state: str
+    restarts: int = 0
+    last_seen_seconds: float | None = None
+    leases: int = 0
+    last_end: str = ""
+    stats: MemberStats | None = None
+    incarnation: str = ""
+
+    @property
+    def name(self) -> str:
+        """Role and index, such as `ps-0`."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The job for a person or a metric.
+
+    Attributes:
+        phase: Where it is.
+        reason: Why it stopped or failed; empty otherwise.
+        traceback: Traceback of the member whose failure failed the job.
+        generation: Rollbacks and restores so far.
+        epoch: Being trained, or trained last.
+        tasks_done: Tasks of the epoch, or of the splits being scored.
+        tasks_total: Tasks of the epoch, or of the splits being scored.
+        epochs: Totals of all epochs so far, the current one last.
+        step: Batches counted, all epochs.
+        trained: Records counted, all epochs.
+        repeated: Executions beyond that.
+        dropped: Records dropped.
+        dropped_tasks: Names of tasks that were dropped, with why.
+        history: As `EpochDecided` gave it.
+        best_epoch: None before the first validation.
+        last_cut: 0: none yet.
+        best_cut: 0: none yet.
+        cut_age_seconds: Since the last cut, or since training began.
+        members: All that were ever started.
+        target_workers: Wanted.
+        refused_reports: Reports of older attempts or generations, not counted.
+        final_scores: Scores of `final_splits`, when phase is `trained` or `finished`.
+    """
+
+    phase: Phase
+    reason: str
+    traceback: str
+    generation: int
+    epoch: int
+    tasks_done: int
+    tasks_total: int
+    epochs: tuple[EpochTotals, ...]
+    step: int
+    trained: int
+    repeated: int
+    dropped: int
+    dropped_tasks: tuple[str, ...]
+    history: tuple[Json, ...]
+    best_epoch: int | None
+    last_cut: int
+    best_cut: int
+    cut_age_seconds: float
+    members: tuple[MemberStatus, ...]
+    target_workers: int
+    refused_reports: int
+    final_scores: tuple[SplitTotals, ...]
+
+
+def status_of(state: JobState) -> JobStatus:
+    """The job for a person or a metric, as of the last call."""
+    board = state.scoring if state.scoring is not None else state.ledger.board
+    totals = tuple(state.totals())
+    return JobStatus(
+        phase=state.head.phase,
+        reason=state.head.reason or _storage_reason(state),
+        traceback=state.head.traceback,
+        generation=state.head.generation,
+        epoch=max(0, state.ledger.epoch - (1 if state.ledger.board is None else 0)),
+        tasks_done=0 if board is None else board.num_over,
+        tasks_total=0 if board is None else board.num_tasks,
+        epochs=totals,
+        step=state.ledger.batches,
+        trained=sum(epoch.trained for epoch in totals),
+        repeated=sum(state.repeated().values()),
+        dropped=sum(epoch.dropped for epoch in totals),
+        dropped_tasks=state.ledger.dropped_tasks(),
+        history=tuple(state.ledger.history),
+        best_epoch=state.ledger.best_epoch,
+        last_cut=state.newest_cut,
+        best_cut=state.ledger.best_cut,
+        cut_age_seconds=state.now - state.cut_schedule.last_at,
+        members=tuple(_describe(state, state.members[place]) for place in sorted(state.members)),
+        target_workers=state.head.target_workers,
+        refused_reports=state.head.refused_reports,
+        final_scores=state.head.final_scores,
+    )
+
+
+def _storage_reason(state: JobState) -> str:
+    is_waiting = state.storage.reason and not state.is_over
+    return f"waiting for storage: {state.storage.reason}" if is_waiting else ""
+
+
+def _describe(state: JobState, member: MemberState) -> MemberStatus:
+    leases = sum(board.num_held_by(member.incarnation) for board in state.boards())
+    return MemberStatus(
+        role=member.role,
+        index=member.index,
+        pid=member.pid,
+        host=member.host,
+        address=member.address,
+        metrics_address=member.metrics_address,
+        state=_state_of(state, member),
+        restarts=member.restarts,
+        last_seen_seconds=state.now - member.heard_at if member.incarnation else None,
+        leases=leases if member.incarnation else 0,
+        last_end=member.last_end,
+        stats=member.stats,
+        incarnation=member.incarnation,
+    )
+
+
+def _state_of(state: JobState, member: MemberState) -> str:
+    if member.incarnation:
+        silent = state.now - member.heard_at > 3 * state.settings.heartbeat_seconds
+        if silent:
+            return "silent"
+        is_standby = member.role == "worker" and not member.is_active
+        return "standby" if is_standby else "running"
+    if member.is_running:
+        return "starting"
+    if not state.is_wanted(member):
+        return "left"
+    return "backing off" if state.now < member.not_before else "ended"
