@@ -224,7 +224,6 @@ class _Spreading:
         """Row n of the column is word `indices[n]`, or word n without indices.
 
         Args:
-            column: Which one.
             words: int32.
             indices: uint16, int32 or int64 [N].
         """

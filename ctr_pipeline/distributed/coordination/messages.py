@@ -158,7 +158,6 @@ class RegisterRequest:
     """A member has started.
 
     Attributes:
-        member: Who.
         pid: Its process.
         host: Its host.
         address: `host:port` that it serves on; empty for workers.
@@ -213,7 +212,6 @@ class HeartbeatRequest:
     """A member lives; a worker's progress goes with it.
 
     Attributes:
-        member: Who.
         generation: The generation that the sender works in.
         reports: Progress of a worker's tasks since the last acknowledged heartbeat.
         held: Leases of a worker that it has not given up, and whose end no acknowledged heartbeat
@@ -268,7 +266,6 @@ class LeaseRequest:
     """A worker asks for work.
 
     Attributes:
-        member: Who.
         generation: The generation that the sender works in.
         num_tasks: How many more tasks it would hold.
         held: As in a heartbeat; a lease that the worker was given and does not name is given again,
@@ -341,7 +338,6 @@ class TaskBitmap:
     """Batches of a training task that a parameter server has applied.
 
     Attributes:
-        task: Which one.
         mask: Batches.
         scope: Where they were applied; None: to all that the server holds. After a restore under
             another number of servers its parts may come from servers that had applied different

@@ -134,7 +134,6 @@ class PsCore:
     """State of one parameter server; safe to call from several threads.
 
     Args:
-        index: Which server this is.
         threads: Threads that work on rows.
         round_timeout_seconds: A push of synchronous mode is answered `stale` after so long.
         fail_stop: Ends the process for an exception while rows or dense values were made or moved:

@@ -38,9 +38,6 @@ class MoveSource(Protocol):
 class Outgoing:
     """What the source knows of a move.
 
-    Args:
-        move: Which.
-
     Attributes:
         is_held: The source answers nobody until it hears the outcome.
     """

@@ -63,7 +63,6 @@ def run_ps(
 
     Args:
         run_folder: The job's; its `job` folder holds spec, secrets and the master's address.
-        index: Which server.
         master_address: `host:port`; None: as announced in the run folder.
         bind: `host:port` to serve on; port 0 takes a free one.
         advertise: `host:port` that others are told; None: where it serves.

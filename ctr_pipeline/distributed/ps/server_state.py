@@ -65,7 +65,6 @@ class BatchGradients:
     """Gradients of one batch, as far as one server is concerned.
 
     Attributes:
-        batch: Which one.
         step: Step of the batch, from 1.
         learning_rate_factor: On every learning rate.
         rows: Numbers of the server's rows, each key once.
@@ -105,7 +104,6 @@ class ServerState:
     """Rows, dense range and bitmaps of one server.
 
     Args:
-        index: Which server this is.
         threads: Threads that work on rows.
 
     Attributes:

@@ -132,7 +132,6 @@ class LeaseBook:
 
         Args:
             task: The lease.
-            batch: Which of its batches.
             repeated: Some server had applied it before.
             finished: It was the last one.
             seconds: Spent on it.

@@ -105,7 +105,6 @@ class _Batch:
     """One batch of a task, read and prepared.
 
     Attributes:
-        task: Whose.
         number: Within the task.
         is_last: No other batch of the task follows.
         rows: Padded to the batch size.
@@ -143,7 +142,6 @@ class _Sent:
     """A batch whose gradients were handed in.
 
     Attributes:
-        batch: Which one.
         push: The first try.
         push_again: Makes another.
         seconds: Spent on it.

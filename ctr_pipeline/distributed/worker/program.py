@@ -85,7 +85,6 @@ def run_worker(
 
     Args:
         run_folder: The job's; its `job` folder holds the secrets and the master's address.
-        index: Which worker.
         master_address: `host:port`; None: as announced in the run folder.
         build: Makes the model; called once, and first: a worker that is taken in can work.
         incarnation: Name of this start, by which its launcher knows it; None: a random one.

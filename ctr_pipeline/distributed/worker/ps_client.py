@@ -523,7 +523,6 @@ class PsClient:
             pull: Values that the gradients were computed with.
             gradients: float32 [B, F, A] and [B, F, D] of the loss sum; padding is not read.
             dense_gradient: float32 [P].
-            batch: Which one.
             step: Step of the batch, from 1.
             learning_rate_factor: The schedule's.
             refresh: A pull ahead, whose values are brought up to date with this push; in

@@ -101,7 +101,6 @@ class MasterLine:
     A context manager that hangs up.
 
     Args:
-        job: Which.
         address: `host:port` of its master; None: as announced in the run folder.
     """
 
@@ -197,7 +196,6 @@ def stop_job(
     """Has a job take a last checkpoint and end.
 
     Args:
-        job: Which.
         wait_seconds: For its end, at most; 0: only asks.
         on_asked: Called once the master has agreed.
         clock: Seconds, monotonic.
@@ -236,7 +234,6 @@ def scale_job(
     """Asks for another number of workers.
 
     Args:
-        job: Which.
         workers: Wanted from now on, and never more, unless `max_workers` says otherwise.
         min_workers: Training needs so many; None leaves the bound.
         max_workers: There are never more; None leaves the bound.
@@ -298,7 +295,6 @@ def await_log(
     """The log of a member, once it has one.
 
     Args:
-        job: Which.
         member: For example `worker-3`.
         on_wait: Told once that it is waited for.
         is_over: Whether no more members will come; None: as the job says.

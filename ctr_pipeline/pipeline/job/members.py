@@ -119,7 +119,6 @@ def be_parameter_server(
 
     Args:
         loaded: The config.
-        index: Which.
         bind: `host:port` to serve on.
         advertise: `host:port` that others are told; None: where it serves.
         master_address: `host:port`; None: as announced in the run folder.
@@ -156,7 +155,6 @@ def be_worker(
 
     Args:
         loaded: The config.
-        index: Which.
         master_address: `host:port`; None: as announced in the run folder.
         metrics_host: Address that its figures are served on.
         incarnation: Name that the launcher knows this process by; None: nobody launched it.
