@@ -26,7 +26,7 @@ import psutil
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from store_speed import SEGMENTS
 
-from ctr_pipeline.embeddings.log_chain import LogFile, extend_chain
+from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -113,13 +113,13 @@ def run_beside(work: Callable[[], None], beside: Callable[[], None]) -> None:
 
 def measure_cut(
     store: EmbeddingStore, updates: Updates, folder: Path, *, cut: int, full: bool
-) -> tuple[CutFigures, tuple[LogFile, ...]]:
+) -> tuple[CutFigures, tuple[CutFile, ...]]:
     """Writes a cut while updates go on."""
     process = psutil.Process()
     before = process.memory_info().rss
     most = before
     update_ms: list[float] = []
-    files: list[LogFile] = []
+    files: list[CutFile] = []
     started = time.perf_counter()
     snapshot = RowSnapshot(store, cut=cut)
     snapshot.begin(full=full)
@@ -203,7 +203,7 @@ def main() -> None:
         measure_cut(store, updates, folder, cut=1, full=True)
         alone = [updates.one_ms() for _ in range(20 * repeats + 20)][20:]
         measured: dict[str, list[CutFigures]] = {"all rows": [], "changed rows": []}
-        chains: dict[int, tuple[LogFile, ...]] = {}
+        chains: dict[int, tuple[CutFile, ...]] = {}
         for repeat in range(repeats):
             for name, figures in measured.items():
                 cut = 2 + 2 * repeat + (name == "changed rows")

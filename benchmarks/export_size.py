@@ -110,10 +110,10 @@ def write_cut(folder: Path, num_rows: int) -> None:
 @contextmanager
 def rows_of_cut(folder: Path, num_rows: int) -> Iterator[Any]:
     """The rows of a cut as `ctrpipe export` opens them."""
-    from ctr_pipeline.embeddings.log_chain import LogFile
+    from ctr_pipeline.embeddings.log_chain import CutFile
     from ctr_pipeline.embeddings.stored_rows import open_row_log
 
-    files = [LogFile(**one) for one in json.loads((folder / "files.json").read_text("utf-8"))]
+    files = [CutFile(**one) for one in json.loads((folder / "files.json").read_text("utf-8"))]
     rows = open_row_log(
         make_store(num_rows),
         folder,

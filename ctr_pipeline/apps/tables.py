@@ -27,7 +27,6 @@ from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.features import ColumnType, DatetimePart, FeatureSpec
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.stages.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.stages.columns import UNFIT
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.labels import choose_label_values, label_rate_of
@@ -78,7 +77,7 @@ class ProfileResult:
             "label": self.shown.label,
             **statistics,
             "left_out": [one.model_dump() for one in self.shown.left_out],
-            "bad_rows": {one.reason: one.count for one in self.shown.bad_rows},
+            "bad_rows": self.shown.bad_rows.by_reason,
             "seconds": self.shown.seconds,
             "output": self.output,
         }
@@ -232,7 +231,7 @@ def profile_table(
             ),
             *(page.LeftOutColumn(column=name, reason=UNFIT) for name in unfit),
         ),
-        bad_rows=shown_bad_rows(table.bad_rows),
+        bad_rows=table.bad_rows,
         seconds=time.perf_counter() - started,
     )
     if output is not None:

@@ -47,8 +47,8 @@ def print_profile(result: "ProfileResult") -> None:
             f"no feature: [cyan]{escape(_on_one_line(one.column))}[/] ({escape(one.reason)})",
             soft_wrap=True,
         )
-    for bad in shown.bad_rows:
-        console.print(f"[yellow]{bad.count:,} rows left out:[/] {escape(bad.reason)}")
+    for reason, count in shown.bad_rows.by_reason.items():
+        console.print(f"[yellow]{count:,} rows left out:[/] {escape(reason)}")
     if result.output is not None:
         print_paths(console, {"page": result.output})
 

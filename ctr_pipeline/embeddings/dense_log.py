@@ -11,7 +11,7 @@ from ctr_pipeline.durable import crc32_of, durable_write
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array
 from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.log_chain import LogFile, dense_name
+from ctr_pipeline.embeddings.log_chain import CutFile, dense_name
 from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
 from ctr_pipeline.embeddings.row_log import require_finite, verify_files
@@ -30,7 +30,7 @@ def save_range(
     cut: int,
     first: int,
     num_dense: int,
-) -> LogFile:
+) -> CutFile:
     """Writes a range of the dense parameters with its optimizer state, durably.
 
     Args:
@@ -65,7 +65,7 @@ def save_range(
         writer.write_array(values)
         writer.write_array(slots)
         writer.finish()
-    return LogFile(
+    return CutFile(
         name=path.name,
         num_bytes=path.stat().st_size,
         crc32=crc32_of(path),
@@ -77,7 +77,7 @@ def save_range(
 
 
 def restore_range(
-    dense: DenseParameters, folder: Path, files: Sequence[LogFile], *, first: int, num_dense: int
+    dense: DenseParameters, folder: Path, files: Sequence[CutFile], *, first: int, num_dense: int
 ) -> None:
     """Replaces a range of dense parameters, or all, by what a cut holds of it.
 
@@ -132,7 +132,7 @@ def restore_range(
 
 
 def _read_range(
-    folder: Path, file: LogFile, optimizer: OptimizerSpec, num_dense: int
+    folder: Path, file: CutFile, optimizer: OptimizerSpec, num_dense: int
 ) -> tuple[Float32Array, Float32Array]:
     """Values and slots of one file."""
     expected: dict[str, Any] = {

@@ -18,7 +18,7 @@ _FILE_BYTES = 8192
 
 
 @dataclass(frozen=True)
-class LogFile:
+class CutFile:
     """A file of a cut.
 
     Attributes:
@@ -55,7 +55,7 @@ def cut_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def needs_base(chains: Iterable[Sequence[LogFile]]) -> bool:
+def needs_base(chains: Iterable[Sequence[CutFile]]) -> bool:
     """Whether the next cut should hold all rows, not only those touched since the last.
 
     So it is where deltas have grown larger than the bases that they follow, so that reading them
@@ -74,7 +74,7 @@ def needs_base(chains: Iterable[Sequence[LogFile]]) -> bool:
     return delta_bytes > base_bytes or most_deltas >= MOST_DELTAS or not base_bytes
 
 
-def extend_chain(chain: Sequence[LogFile], written: LogFile | None) -> tuple[LogFile, ...]:
+def extend_chain(chain: Sequence[CutFile], written: CutFile | None) -> tuple[CutFile, ...]:
     """Files of a partition after a cut that wrote `written` for it; None: nothing was touched."""
     if written is None:
         return tuple(chain)

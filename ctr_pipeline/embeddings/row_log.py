@@ -28,7 +28,7 @@ from ctr_pipeline.embeddings.arrays import (
     Int32Array,
     Int64Array,
 )
-from ctr_pipeline.embeddings.log_chain import LogFile, LogKind, rows_name
+from ctr_pipeline.embeddings.log_chain import CutFile, LogKind, rows_name
 from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_file import describe_rows, first_difference
@@ -219,7 +219,7 @@ class RowLogWriter:
             )
         return self._files[partition]
 
-    def finish(self) -> tuple[LogFile, ...]:
+    def finish(self) -> tuple[CutFile, ...]:
         """Writes what is left and puts the files in place, durably, all or none.
 
         Returns:
@@ -247,7 +247,7 @@ class RowLogWriter:
             with os_errors_explained(self._folder):
                 sync_folder(self._folder)
         return tuple(
-            LogFile(
+            CutFile(
                 name=file.path.name,
                 num_bytes=num_bytes,
                 crc32=crc,
@@ -422,7 +422,7 @@ def _vector_column(pa: Any, rows: Float32Array) -> Any:
     )
 
 
-def verify_files(folder: Path, files: Sequence[LogFile]) -> None:
+def verify_files(folder: Path, files: Sequence[CutFile]) -> None:
     """Checks that files of a cut are all there and as they were written.
 
     Raises:
@@ -460,7 +460,7 @@ def _unusable(name: str, what: str) -> CheckpointError:
 def restore_rows(
     store: EmbeddingStore,
     folder: Path,
-    chains: Sequence[Sequence[LogFile]],
+    chains: Sequence[Sequence[CutFile]],
     *,
     num_partitions: int,
     cut: int,
@@ -512,7 +512,7 @@ class LoggedRows:
 def read_log(
     store: EmbeddingStore,
     folder: Path,
-    chains: Sequence[Sequence[LogFile]],
+    chains: Sequence[Sequence[CutFile]],
     *,
     num_partitions: int,
 ) -> Iterator[LoggedRows]:
@@ -536,7 +536,7 @@ def read_log(
 
 
 def _check_files(
-    store: EmbeddingStore, folder: Path, chains: Sequence[Sequence[LogFile]], num_partitions: int
+    store: EmbeddingStore, folder: Path, chains: Sequence[Sequence[CutFile]], num_partitions: int
 ) -> None:
     """Raises CheckpointError unless all files are as they were written, for such a store."""
     newest_first = [file for chain in chains for file in reversed(chain)]
@@ -547,7 +547,7 @@ def _check_files(
 
 
 @contextmanager
-def _opened(folder: Path, file: LogFile, *, mapped: bool = True) -> Iterator[Any]:
+def _opened(folder: Path, file: CutFile, *, mapped: bool = True) -> Iterator[Any]:
     """A reader of one file, from mapped memory; or of one batch after another."""
     import pyarrow as pa
 
@@ -562,7 +562,7 @@ def _opened(folder: Path, file: LogFile, *, mapped: bool = True) -> Iterator[Any
         raise _unusable(file.name, f"the file cannot be read ({error})") from error
 
 
-def _check_make(folder: Path, file: LogFile, expected: dict[str, Any]) -> None:
+def _check_make(folder: Path, file: CutFile, expected: dict[str, Any]) -> None:
     """Raises CheckpointError unless a file's rows are of the expected make."""
     with _opened(folder, file) as reader:
         text = (reader.schema.metadata or {}).get(_METADATA_KEY)
@@ -583,7 +583,7 @@ def _check_make(folder: Path, file: LogFile, expected: dict[str, Any]) -> None:
 
 
 def _read_chain(
-    store: EmbeddingStore, folder: Path, chain: Sequence[LogFile], num_partitions: int
+    store: EmbeddingStore, folder: Path, chain: Sequence[CutFile], num_partitions: int
 ) -> None:
     """Adds the rows of one partition, from the newest file to the oldest: the first found stays."""
     runner = RangeRunner(1)
@@ -602,7 +602,7 @@ def _read_chain(
         deleted = np.concatenate([deleted, *newly_deleted])
 
 
-def _checked_chain(chain: Sequence[LogFile]) -> Sequence[LogFile]:
+def _checked_chain(chain: Sequence[CutFile]) -> Sequence[CutFile]:
     """Raises CheckpointError unless a chain is empty, or a base and deltas."""
     if chain and (chain[0].kind != "base" or any(file.kind != "delta" for file in chain[1:])):
         raise _unusable(chain[0].name, "the chain does not consist of a base and deltas after it")
@@ -610,7 +610,7 @@ def _checked_chain(chain: Sequence[LogFile]) -> Sequence[LogFile]:
 
 
 def _batches_of(
-    store: EmbeddingStore, folder: Path, file: LogFile, num_partitions: int, *, mapped: bool = True
+    store: EmbeddingStore, folder: Path, file: CutFile, num_partitions: int, *, mapped: bool = True
 ) -> Iterator["_LogBatch"]:
     """The rows of a file, checked; those that were announced."""
     import pyarrow as pa
@@ -652,7 +652,7 @@ class _LogBatch:
         self.values_NW = values.reshape(len(self.keys), store.layout.width)
         self._slots_NS = slots.reshape(len(self.keys), store.layout.num_slots)
 
-    def check(self, store: EmbeddingStore, file: LogFile, num_partitions: int) -> None:
+    def check(self, store: EmbeddingStore, file: CutFile, num_partitions: int) -> None:
         """Raises CheckpointError if a row cannot be one of this file."""
         limits = np.array([table.num_ids for table in store.tables], np.int64)
         known = (self._tables >= 0) & (self._tables < len(limits))
@@ -663,7 +663,7 @@ class _LogBatch:
         if not (np.isfinite(self.values_NW).all() and np.isfinite(self._slots_NS).all()):
             raise _unusable(file.name, "the file holds a value that is not finite")
 
-    def append_to(self, rows: RowStorage, chosen: Any, file: LogFile) -> None:
+    def append_to(self, rows: RowStorage, chosen: Any, file: CutFile) -> None:
         """Adds the chosen rows."""
         part: Any = slice(None) if chosen.all() else chosen
         keys = np.ascontiguousarray(self.keys[part])

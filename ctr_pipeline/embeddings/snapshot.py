@@ -20,7 +20,7 @@ import numpy as np
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.log_chain import LogFile, LogKind
+from ctr_pipeline.embeddings.log_chain import CutFile, LogKind
 from ctr_pipeline.embeddings.row_log import RowLogWriter, prepare_writing
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.kernels.ranges import RangeRunner
@@ -194,7 +194,7 @@ class RowSnapshot:
 
     def write(
         self, folder: Path, *, num_partitions: int, partitions: Sequence[int]
-    ) -> tuple[LogFile, ...]:
+    ) -> tuple[CutFile, ...]:
         """Writes the snapshot and makes it durable; updates may go on in other threads.
 
         Args:
@@ -271,7 +271,7 @@ class RowSnapshot:
                 self._given_up = reason
                 self._room.notify_all()
 
-    def finish(self, writer: RowLogWriter) -> tuple[LogFile, ...]:
+    def finish(self, writer: RowLogWriter) -> tuple[CutFile, ...]:
         """Makes what was written durable; from now on a delta may follow it."""
         try:
             if len(self._evicted):

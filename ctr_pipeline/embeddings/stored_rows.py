@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from ctr_pipeline.embeddings.arrays import Float32Array, IdArray
-from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.row_file import describe_rows, read_values
 from ctr_pipeline.embeddings.row_log import read_log
 from ctr_pipeline.embeddings.row_sorting import RowSorter, SortedRows
@@ -125,7 +125,7 @@ def open_row_file(store: EmbeddingStore, file: IO[bytes], workspace: Path) -> St
 def open_row_log(
     store: EmbeddingStore,
     folder: Path,
-    chains: Sequence[Sequence[LogFile]],
+    chains: Sequence[Sequence[CutFile]],
     *,
     num_partitions: int,
     trained_by: int,

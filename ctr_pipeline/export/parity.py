@@ -17,6 +17,7 @@ from ctr_pipeline.errors import ExportError
 from ctr_pipeline.export.model_card import library_versions
 from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts, render_value
 from ctr_pipeline.export.servable import ExportedModel
+from ctr_pipeline.specs.parity import ParityProof
 
 PARITY_FILE = "parity.json"
 
@@ -31,27 +32,6 @@ _SIGNATURES = ("serving_default", "serving_strings")
 _TIMEOUT_SECONDS = 1800
 # Criteo's 39 columns fit; a message about thousands helps nobody.
 _COLUMNS_IN_MESSAGE = 50
-
-
-@dataclass(frozen=True)
-class ParityProof:
-    """What was compared and how far apart it was.
-
-    Attributes:
-        num_rows: Rows scored by the trainer and by both signatures.
-        num_edge_rows: Rows among these that were made to be hard.
-        max_difference: Largest difference of logits, by signature.
-        tolerance: See `TOLERANCE`.
-        num_not_a_number: Rows where both sides score NaN; counted as equal.
-        versions: Versions of this process and, as `serving_tensorflow`, of the one that scored.
-    """
-
-    num_rows: int
-    num_edge_rows: int
-    max_difference: Mapping[str, float]
-    tolerance: float
-    num_not_a_number: int
-    versions: Mapping[str, str]
 
 
 class ProvingProcess:

@@ -5,11 +5,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.evaluation.ranking import RocPoint
 from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics
 
 
@@ -92,43 +94,11 @@ class LeftOutColumn(_Frozen):
     reason: str
 
 
-class BadRowExample(_Frozen):
-    """One bad row: `file:line`, the column if one is to blame, and what stood there.
-
-    The text is hidden if the column is sensitive, or if no column is named and any is sensitive.
-    """
-
-    place: str
-    column: str | None = None
-    text: str
-
-
-class BadRows(_Frozen):
-    """Rows left out for one reason."""
-
-    reason: str
-    count: int
-    examples: tuple[BadRowExample, ...] = ()
-
-
 class StageTiming(_Frozen):
     """Wall-clock seconds of one stage."""
 
     stage: str
     seconds: float
-
-
-class ParityProof(_Frozen):
-    """The export's scores against the trainer's.
-
-    Attributes:
-        num_rows: Rows scored by both.
-        max_difference: Largest absolute difference of two probabilities.
-    """
-
-    num_rows: int
-    max_difference: float
-    tolerance: float
 
 
 class MemberUse(_Frozen):
@@ -264,7 +234,7 @@ class ReportData(_Frozen):
         statistics: Statistics of the training rows.
         plan: One row per feature, in the order of the config.
         left_out: Columns of the data without a feature.
-        bad_rows: By reason; empty if every row was good.
+        bad_rows: Rows that were left out.
         timings: In the order the stages ran.
         start_up: When the first training step was done, and what it waited for; empty if unknown.
         training_time: None unless it was watched.
@@ -296,7 +266,7 @@ class ReportData(_Frozen):
     statistics: Statistics | None = None
     plan: tuple[PlanRow, ...] = ()
     left_out: tuple[LeftOutColumn, ...] = ()
-    bad_rows: tuple[BadRows, ...] = ()
+    bad_rows: BadRows = BadRows()
     timings: tuple[StageTiming, ...] = ()
     start_up: str = ""
     training_time: TrainingTime | None = None
@@ -331,7 +301,7 @@ class ProfileData(_Frozen):
         statistics: Statistics of all rows; without a label, click rates are not shown.
         plan: One row for each column that could be a feature, with what it would become.
         left_out: Columns that would not be features, and why.
-        bad_rows: By reason; they are in no statistic.
+        bad_rows: Rows that were left out; they are in no statistic.
     """
 
     name: str
@@ -342,7 +312,7 @@ class ProfileData(_Frozen):
     statistics: Statistics
     plan: tuple[PlanRow, ...]
     left_out: tuple[LeftOutColumn, ...] = ()
-    bad_rows: tuple[BadRows, ...] = ()
+    bad_rows: BadRows = BadRows()
     seconds: float
 
 

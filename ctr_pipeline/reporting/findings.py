@@ -164,7 +164,7 @@ def _on_data(data: ReportData) -> list[Finding]:
     if data.left_out:
         names = _listed([one.column for one in data.left_out])
         found.append(Finding("note", f"Left out of the model: {names}."))
-    num_bad = sum(rows.count for rows in data.bad_rows)
+    num_bad = data.bad_rows.total
     if num_bad:
         found.append(Finding("note", f"{count_text(num_bad)} bad rows were left out."))
     rates = {split.name: split.label_rate for split in data.splits}
@@ -274,7 +274,7 @@ def _on_job(data: ReportData) -> list[Finding]:
 def _on_export(data: ReportData) -> list[Finding]:
     if data.parity is None:
         return []
-    if data.parity.max_difference <= data.parity.tolerance:
+    if data.parity.largest_difference <= data.parity.tolerance:
         return [
             Finding(
                 "good",

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from ctr_pipeline.embeddings import log_chain
-from ctr_pipeline.embeddings.log_chain import LogFile, extend_chain, needs_base, unneeded_files
+from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain, needs_base, unneeded_files
 
 
 def make_file(kind, num_bytes=100, cut=1, partition=0):
     name = log_chain.rows_name(partition, kind, cut)
-    return LogFile(name, num_bytes, 0, 1, partition, kind, 0)
+    return CutFile(name, num_bytes, 0, 1, partition, kind, 0)
 
 
 def chain_of(*sizes):

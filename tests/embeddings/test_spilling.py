@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import spilling
-from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.spilling import MemoryLimit
@@ -188,7 +188,7 @@ def test_rows_are_read_from_checkpoints_beyond_the_limit(tmp_path):
         np.testing.assert_array_equal(one.values, other.values)
 
 
-def cut_of(store, folder) -> tuple[LogFile, ...]:
+def cut_of(store, folder) -> tuple[CutFile, ...]:
     snapshot = RowSnapshot(store, cut=1)
     snapshot.begin(full=True)
     return snapshot.write(folder, num_partitions=4, partitions=range(4))

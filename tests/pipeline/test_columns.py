@@ -2,7 +2,6 @@ import pyarrow as pa
 import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.config.models import FeatureEntry
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import Bucketize, ColumnType, Log, Standardize, Vocabulary
 from ctr_pipeline.pipeline.stages.columns import TAKEN_OUT, choose_columns, complete_features
@@ -302,13 +301,3 @@ def test_a_number_without_an_id_is_not_crossed(entries):
 def test_a_cross_names_columns_that_exist():
     (problem,) = problems_of([{"cross": ["usr", "city"], "id": {"hash": {"buckets": 9}}}])
     assert (problem.key, problem.suggestion) == ("features[0].cross", "user")
-
-
-def test_what_has_no_cross_is_written_as_before_there_were_any():
-    """Fingerprints of configs and plans rest on it."""
-    columns = choose([{"columns": "city", "id": "vocabulary"}])
-    assert list(columns.explicit["city"].model_dump()) == [
-        *("column", "column_type", "number", "id", "sensitive", "reason")
-    ]
-    entry = FeatureEntry(columns="city")
-    assert list(entry.model_dump()) == ["columns", "number", "id", "type", "sensitive"]

@@ -11,7 +11,7 @@ from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
-from ctr_pipeline.features import ColumnType, FeatureSpec, Hash
+from ctr_pipeline.features import ColumnType
 from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding
 from ctr_pipeline.pipeline.model.embedding_rows import (
     field_dims,
@@ -179,12 +179,6 @@ def test_a_resolved_config_means_the_same(features, tmp_path):
     plan = plan_of(field("a"))
     assert table_specs(load_config(path).config, plan) == table_specs(config, plan)
     assert ("embedding:" in path.read_text().replace("embeddings:", "")) == (features != "auto")
-
-
-def test_entries_and_features_without_it_are_written_as_before():
-    spec = FeatureSpec(column="a", column_type=ColumnType.TEXT, id=(Hash(buckets=10),))
-    assert "table" not in spec.model_dump_json()
-    assert "embedding" not in config_of([{"columns": "a", **HASHED}]).features[0].model_dump()
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from ctr_pipeline.dataset.bad_rows import BadRow, BadRows
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import (
-    BadRowExample,
-    BadRows,
     HistoryRow,
     JobSummary,
     LeftOutColumn,
     MemberUse,
-    ParityProof,
     PlanRow,
     Recovery,
     ReportData,
@@ -24,6 +22,7 @@ from ctr_pipeline.reporting.data import (
     ThreadUse,
     TrainingTime,
 )
+from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import (
     ColumnDrift,
     ColumnStatistics,
@@ -281,6 +280,21 @@ def history(num_epochs=4, per_epoch=12):
     return tuple(rows)
 
 
+def parity_proof(num_rows, difference, *, tolerance=1e-5):
+    return ParityProof(
+        num_rows=num_rows,
+        num_edge_rows=100,
+        max_difference={"serving_default": difference, "serving_strings": difference / 2},
+        tolerance=tolerance,
+        num_not_a_number=0,
+        versions={},
+    )
+
+
+def bad_row(reason, row, column, value, *, file="data/criteo/train.txt"):
+    return BadRow(file=file, row=row, column=column, reason=reason, value=value)
+
+
 def lifelike_report(num_numbers=13, num_texts=26, **changes):
     """A report with every section filled; `changes` replace fields of it."""
     random = np.random.default_rng(7)
@@ -364,20 +378,12 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             LeftOutColumn(column="session_id", reason="as many distinct values as rows"),
             LeftOutColumn(column="constant", reason="one value only"),
         ),
-        "bad_rows": (
-            BadRows(
-                reason="wrong number of columns",
-                count=12,
-                examples=(
-                    BadRowExample(place="data/criteo/train.txt:184", text="1\t2\tsecret-row"),
-                ),
-            ),
-            BadRows(
-                reason="not a number",
-                count=3,
-                examples=(
-                    BadRowExample(place="data/criteo/train.txt:9120", column="I7", text="twelve"),
-                ),
+        "bad_rows": BadRows(
+            total=15,
+            by_reason={"wrong number of columns": 12, "not a number": 3},
+            examples=(
+                bad_row("wrong number of columns", 184, None, "1\t2\tsecret-row"),
+                bad_row("not a number", 9120, "I7", "twelve"),
             ),
         ),
         "training_time": TRAINING_TIME,
@@ -415,7 +421,7 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             for rank, name in enumerate(random.permutation([*numbers, *texts]).tolist())
         ),
         "importance_num_rows": 20_000,
-        "parity": ParityProof(num_rows=1000, max_difference=3.1e-7, tolerance=1e-5),
+        "parity": parity_proof(1000, 3.1e-7),
         "num_dense_parameters": 152_833,
         "num_embedding_rows": 284_113,
         "embedding_bytes": 284_113 * 240,

@@ -1,10 +1,10 @@
 import pytest
-from fake_report import JOB, evaluation, lifelike_report
+from fake_report import JOB, evaluation, lifelike_report, parity_proof
 
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.features import ColumnType
-from ctr_pipeline.reporting.data import LeftOutColumn, ParityProof, PlanRow, SplitSummary
+from ctr_pipeline.reporting.data import LeftOutColumn, PlanRow, SplitSummary
 from ctr_pipeline.reporting.findings import decide_findings
 
 RESULT = evaluation(1, groups=False)
@@ -60,7 +60,7 @@ def changed(**fields):
             "look: 'leak' carries 97 % of all importance: check that it is known before the click",
         ),
         (
-            {"parity": ParityProof(num_rows=10, max_difference=0.1, tolerance=1e-5)},
+            {"parity": parity_proof(10, 0.1)},
             "look: The exported model does not score as the trainer does",
         ),
         (

@@ -4,14 +4,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from fake_report import CONFIG, history, lifelike_report, number_column, text_column
+from fake_report import CONFIG, bad_row, history, lifelike_report, number_column, text_column
 
+from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import (
-    BadRowExample,
-    BadRows,
     EnsembleMember,
     HistoryRow,
     LeftOutColumn,
@@ -189,13 +188,12 @@ def hostile_report(**changes):
         ),
         "plan": tuple(plan),
         "left_out": tuple(LeftOutColumn(column=value, reason=value) for value in HOSTILE),
-        "bad_rows": tuple(
-            BadRows(
-                reason=value,
-                count=1,
-                examples=(BadRowExample(place=value, column=value, text=value),),
-            )
-            for value in HOSTILE
+        "bad_rows": BadRows(
+            total=len(HOSTILE),
+            by_reason={"not a number": len(HOSTILE)},
+            examples=tuple(
+                bad_row("not a number", 1, value, value, file=value) for value in HOSTILE
+            ),
         ),
         "timings": tuple(StageTiming(stage=value, seconds=1.0) for value in HOSTILE),
         "environment": {value: value for value in HOSTILE},
@@ -235,15 +233,14 @@ def test_values_of_sensitive_columns_are_nowhere():
         label_rate=0.25,
         columns={"card": secret_text, "salary": secret_number},
     )
-    bad_rows = (
-        BadRows(
-            reason="not a number",
-            count=2,
-            examples=(
-                BadRowExample(place="f:1", column="salary", text="9e9-secret"),
-                BadRowExample(place="f:2", column="age", text="old"),
-                BadRowExample(place="f:3", text="whole-row-secret"),
-            ),
+    bad_rows = BadRows(
+        total=4,
+        by_reason={"not a number": 4},
+        examples=(
+            bad_row("not a number", 1, "salary", "9e9-secret"),
+            bad_row("not a number", 2, "age", "old"),
+            bad_row("not a number", 3, None, "whole-row-secret"),
+            bad_row("not a number", 4, "age", None),
         ),
     )
     html = render_report(lifelike_report(plan=plan, statistics=statistics, bad_rows=bad_rows))
@@ -252,6 +249,7 @@ def test_values_of_sensitive_columns_are_nowhere():
     assert "quantile" not in Page(html).text.split("Model")[0].replace("Quantiles", "")
     assert 'class="spark"' not in html
     assert "old" in html
+    assert html.count("hidden, may be sensitive") == 3
     assert Page(html).text.count("are sensitive and are not shown") == 2
 
 
@@ -328,7 +326,7 @@ def test_a_report_with_nothing_optional_still_renders():
         statistics=None,
         plan=(),
         left_out=(),
-        bad_rows=(),
+        bad_rows=BadRows(),
         timings=(),
         training_time=None,
         environment={},

@@ -38,7 +38,7 @@ from ctr_pipeline.distributed.master.server_calls import (
 )
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.embeddings.eviction import oldest_step_kept
-from ctr_pipeline.embeddings.log_chain import LogFile, needs_base
+from ctr_pipeline.embeddings.log_chain import CutFile, needs_base
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError, RunFolderError, StorageError
 
 _LOGGER = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class CutKeeper:
             full = action.full or (
                 parent is not None
                 and needs_base(
-                    [LogFile(**vars(file)) for file in entry.files]
+                    [CutFile(**vars(file)) for file in entry.files]
                     for entry in parent.files.partitions
                 )
             )

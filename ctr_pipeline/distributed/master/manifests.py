@@ -28,7 +28,7 @@ from ctr_pipeline.distributed.coordination.placement import Placement, place_eve
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 from ctr_pipeline.embeddings import log_folder
-from ctr_pipeline.embeddings.log_chain import LogFile, cut_of, extend_chain, unneeded_files
+from ctr_pipeline.embeddings.log_chain import CutFile, cut_of, extend_chain, unneeded_files
 from ctr_pipeline.errors import CheckpointError, StorageError
 
 MANIFEST_FORMAT = 1
@@ -173,8 +173,8 @@ def chain_files(
         new = written.get(partition)
         try:
             chain = extend_chain(
-                [LogFile(**vars(file)) for file in before.get(partition, ())],
-                None if new is None else LogFile(**vars(new)),
+                [CutFile(**vars(file)) for file in before.get(partition, ())],
+                None if new is None else CutFile(**vars(new)),
             )
         except ValueError as error:
             raise CheckpointError(str(error), place=f"checkpoint {facts.cut}") from None

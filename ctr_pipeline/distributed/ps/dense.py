@@ -15,7 +15,7 @@ from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.embeddings.arrays import Float32Array
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
-from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
@@ -170,11 +170,11 @@ def save_copy(
     return (logged_file(file),)
 
 
-def log_file(file: LoggedFile) -> LogFile:
+def log_file(file: LoggedFile) -> CutFile:
     """A file of a message as the row log takes it."""
-    return LogFile(**vars(file))
+    return CutFile(**vars(file))
 
 
-def logged_file(file: LogFile) -> LoggedFile:
+def logged_file(file: CutFile) -> LoggedFile:
     """A file of the row log as a message takes it."""
     return LoggedFile(**vars(file))

@@ -15,7 +15,7 @@ from ctr_pipeline.distributed.master.manifests import (
 )
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
-from ctr_pipeline.embeddings.log_chain import LogFile
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -98,7 +98,7 @@ def _restore_dense(dense: DenseParameters, folder: Path, manifest: CutManifest) 
     restore_range(dense, folder, files, first=0, num_dense=len(dense.values))
 
 
-def _chains(manifest: CutManifest) -> list[list[LogFile]]:
+def _chains(manifest: CutManifest) -> list[list[CutFile]]:
     """Files of each partition."""
     return [_log_files(chain.files) for chain in manifest.files.partitions]
 
@@ -116,7 +116,7 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
     folder = CheckpointsFolder(Path(spec.checkpoints_folder), spec.job)
     create_folder(folder.path, spec.job)
     servers = spec.num_parameter_servers
-    row_files: tuple[LogFile, ...] = ()
+    row_files: tuple[CutFile, ...] = ()
     if rows is not None:
         snapshot = RowSnapshot(rows, cut=FIRST_CUT)
         snapshot.begin(full=True)
@@ -125,7 +125,7 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
             num_partitions=spec.num_partitions,
             partitions=range(spec.num_partitions),
         )
-    dense_files: tuple[LogFile, ...] = ()
+    dense_files: tuple[CutFile, ...] = ()
     if spec.num_dense:
         dense_files = (
             save_range(
@@ -166,5 +166,5 @@ def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DensePara
     folder.save(CutManifest(facts, files, frozen_beginning(FIRST_CUT), ()))
 
 
-def _log_files(files: tuple[LoggedFile, ...]) -> list[LogFile]:
-    return [LogFile(**vars(file)) for file in files]
+def _log_files(files: tuple[LoggedFile, ...]) -> list[CutFile]:
+    return [CutFile(**vars(file)) for file in files]

@@ -13,7 +13,7 @@ from ctr_pipeline.dataset.ingested import IngestedRows, joint_label_rate
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
-from ctr_pipeline.export.parity import ParityProof, ProvingProcess, prove_parity
+from ctr_pipeline.export.parity import ProvingProcess, prove_parity
 from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
 from ctr_pipeline.features import FeatureSpec
@@ -24,6 +24,7 @@ from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.fitted import raw_signature
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import Statistics
 
 _BLOCK_ROWS = 65_536

@@ -10,14 +10,12 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
-from ctr_pipeline.export.parity import ParityProof
 from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember
 from ctr_pipeline.pipeline.model.trained_model import TrainedModel
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import Session
 from ctr_pipeline.pipeline.stages.analyze import Analysis
-from ctr_pipeline.pipeline.stages.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.stages.report_facts import (
     save_facts,
     session_notes,
@@ -30,6 +28,7 @@ from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.findings import Finding, decide_findings
 from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.training.profile import describe_bound, load_profile
 
 
@@ -74,7 +73,7 @@ def run_report(
                 page.LeftOutColumn(column=decision.column, reason=decision.reason)
                 for decision in analysis.left_out
             ),
-            bad_rows=shown_bad_rows(analysis.ingested.bad_rows),
+            bad_rows=analysis.ingested.bad_rows,
             timings=tuple(
                 page.StageTiming(stage=stage, seconds=seconds)
                 for stage, seconds in times.of_all_sessions().items()
@@ -86,11 +85,7 @@ def run_report(
             importance_num_rows=(
                 min(config.report.importance_rows, results[split].num_rows) if importance else None
             ),
-            parity=page.ParityProof(
-                num_rows=proof.num_rows,
-                max_difference=max(proof.max_difference.values()),
-                tolerance=proof.tolerance,
-            ),
+            parity=proof,
             num_dense_parameters=model.compiled.num_parameters,
             num_embedding_rows=num_embedding_rows,
             embedding_bytes=embedding_bytes,

@@ -12,12 +12,12 @@ from ctr_pipeline import durable
 from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, Session, load_sessions, total_seconds
-from ctr_pipeline.pipeline.stages.bad_rows_view import shown_bad_rows
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan, load_plan
@@ -92,7 +92,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
         else shown_history(load_history(trained[0].history), config.train.optimizer.learning_rate),
         statistics=statistics,
         plan=_load_plan(run, config, statistics),
-        bad_rows=() if ingested is None else shown_bad_rows(ingested.bad_rows),
+        bad_rows=BadRows() if ingested is None else ingested.bad_rows,
         timings=tuple(
             page.StageTiming(stage=stage, seconds=seconds)
             for stage, seconds in total_seconds(sessions).items()

@@ -1,13 +1,11 @@
 """Bad rows that were left out, as a part of the sections about rows."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ctr_pipeline.reporting.data import BadRowExample, BadRows
+from ctr_pipeline.dataset.bad_rows import BadRow, BadRows
 from ctr_pipeline.reporting.formats import shorten
-
-_EXAMPLES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -19,25 +17,26 @@ class BadExample:
     text: str | None
 
 
-def bad_rows_values(bad_rows: Sequence[BadRows], sensitive: Collection[str]) -> dict[str, Any]:
+def bad_rows_values(bad: BadRows, sensitive: Collection[str]) -> dict[str, Any]:
     """What `bad_rows.html.j2` names."""
     return {
         "bad_rows": [
             (
-                rows,
-                [_bad_example(example, sensitive) for example in rows.examples[:_EXAMPLES_SHOWN]],
+                reason.value,
+                count,
+                [_bad_example(one, sensitive) for one in bad.examples if one.reason is reason],
             )
-            for rows in bad_rows
+            for reason, count in bad.by_reason.items()
         ],
-        "num_bad_rows": sum(rows.count for rows in bad_rows),
+        "num_bad_rows": bad.total,
     }
 
 
-def _bad_example(example: BadRowExample, sensitive: Collection[str]) -> BadExample:
-    """The example without its text, where that may hold a sensitive value."""
-    hidden = bool(sensitive) if example.column is None else example.column in sensitive
+def _bad_example(row: BadRow, sensitive: Collection[str]) -> BadExample:
+    """The row without its text, where that may hold a sensitive value."""
+    hidden = bool(sensitive) if row.column is None else row.column in sensitive
     return BadExample(
-        place=shorten(example.place, 120),
-        column=None if example.column is None else shorten(example.column, 60),
-        text=None if hidden else shorten(example.text, 160),
+        place=shorten(f"{row.file}:{row.row}", 120),
+        column=None if row.column is None else shorten(row.column, 60),
+        text=None if hidden or row.value is None else shorten(row.value, 160),
     )
