@@ -50,10 +50,6 @@ _LOGGER = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
 _FORK_SERVER_SECONDS = 60.0
 """A start waits for the fork server to be ready no longer."""
-_FORK_SECONDS = 5.0
-"""A fork server that has not forked by then hangs."""
-_ROOM_SECONDS = 1.0
-"""Between attempts to restart a process while the system allows no more of them."""
 _EXIT_NOT_STARTED = 70
 _WANT_OF_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _LAST_WORDS_SECONDS = 1.0
@@ -142,6 +138,10 @@ class LocalLauncher:
         access: Secrets of the job.
         environment: Environment variables of the members; None: those of this process.
         clock: Seconds, monotonic.
+        spawn: Starts a process; see `processes.spawn`.
+        watch: Watches a process for its end.
+        fork_seconds: A fork server that has not forked by then hangs.
+        retry_seconds: Between attempts to restart a process while the system allows no more.
     """
 
     def __init__(
@@ -152,8 +152,16 @@ class LocalLauncher:
         access: Access,
         environment: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        spawn: Callable[..., int] = spawn,
+        watch: Callable[[int], ProcessHandle] = ProcessHandle,
+        fork_seconds: float = 5.0,
+        retry_seconds: float = 1.0,
     ) -> None:
         self._commands = commands
+        self._start_process = spawn
+        self._open_handle = watch
+        self._fork_seconds = fork_seconds
+        self._retry_seconds = retry_seconds
         self._logs_folder = logs_folder
         self._environment = dict(os.environ if environment is None else environment)
         if access.tls is not None and self._environment.get("GRPC_VERBOSITY", "NONE") == "NONE":
@@ -364,7 +372,7 @@ class LocalLauncher:
     ) -> None:
         writing = self._open_output(process)
         try:
-            pid = spawn(
+            pid = self._start_process(
                 [sys.executable, *arguments],
                 environment=environment or self._environment,
                 output=writing,
@@ -406,7 +414,7 @@ class LocalLauncher:
         return writing
 
     def _watch(self, process: _Process, pid: int) -> None:
-        handle = ProcessHandle(pid)
+        handle = self._open_handle(pid)
         process.handle = handle
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(process, handle))
 
@@ -530,7 +538,7 @@ class LocalLauncher:
                         self._start(key)
                 except OSError as error:
                     _LOGGER.warning("%s is started again later: %s", key[0], error)
-                    kept.restart_at = now + _ROOM_SECONDS
+                    kept.restart_at = now + self._retry_seconds
 
     def _waiting(self) -> list[_Process]:
         """Members that the fork server is to fork."""
@@ -586,7 +594,7 @@ class LocalLauncher:
 
     def _reap_unwanted(self, pid: int) -> None:
         """Reaps a child that nobody wants any more; without permission it ends by itself."""
-        handle = ProcessHandle(pid)
+        handle = self._open_handle(pid)
 
         def reap() -> None:
             if handle.reap() is not None:
@@ -598,7 +606,7 @@ class LocalLauncher:
     def _ask_fork_server(self, process: _Process) -> None:
         self._num_requests += 1
         process.request = self._num_requests
-        process.wait_until = self._clock() + _FORK_SECONDS
+        process.wait_until = self._clock() + self._fork_seconds
         writing = self._open_output(process)
         try:
             start_gate, process.start_gate = os.pipe()

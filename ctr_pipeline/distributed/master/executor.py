@@ -119,6 +119,7 @@ class JobExecutor:
         autoscaler: Chooses the number of workers; None: people do.
         clock: Seconds, never backwards.
         wall_clock: Unix time, seconds.
+        delays: Pauses between tries, as of `backoff.delays`.
         events: Events of the masters before this one, oldest first.
         newest_cut: When this master starts.
     """
@@ -136,6 +137,7 @@ class JobExecutor:
         autoscaler: Autoscaler | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        delays: Callable[..., Iterator[float]] = delays,
         events: Sequence[JobEvent] = (),
         newest_cut: NewestCut = NO_CUT,
     ) -> None:
@@ -149,6 +151,7 @@ class JobExecutor:
         self._autoscaler = autoscaler
         self._clock = clock
         self._wall_clock = wall_clock
+        self._delays = delays
         self._lock = threading.RLock()
         self._turn = threading.Condition(threading.Lock())
         """Of those that do what was asked for; never taken while the other lock is held."""
@@ -494,7 +497,7 @@ class JobExecutor:
         if launcher is None:
             self._log_action(action)
             return
-        pauses = delays(0.1, 2.0, 2.0, seed=action.index)
+        pauses = self._delays(0.1, 2.0, 2.0, seed=action.index)
         while not self._closing.is_set():
             try:
                 # Another master may be at work, with members of its own.
@@ -608,7 +611,7 @@ class JobExecutor:
         self._submit_from_lane(self._decide(action))
 
     def _decide(self, action: DecideEpoch) -> EpochDecided | CannotGoOn:
-        pauses = delays(0.1, 4.0, 10.0, seed=0)
+        pauses = self._delays(0.1, 4.0, 10.0, seed=0)
         attempts = 0
         while True:
             try:
@@ -651,4 +654,4 @@ class JobExecutor:
                 self._submit_from_lane(ProcessesSeen(processes))
 
     def _observe_pauses(self) -> Iterator[float]:
-        return delays(_OBSERVE_EVERY_SECONDS, 2.0, 5.0, seed=0)
+        return self._delays(_OBSERVE_EVERY_SECONDS, 2.0, 5.0, seed=0)

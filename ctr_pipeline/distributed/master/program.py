@@ -79,12 +79,20 @@ class Master:
     Args:
         bind: `host:port` to serve on.
         launcher: Starts and stops members; None: people do.
+        ledger_seconds: It waits no longer for another master to give back a ledger in a file.
 
     Raises:
         CtrPipelineError: The job is not prepared, or another master has its ledger.
     """
 
-    def __init__(self, run_folder: Path, bind: str, launcher: Launcher | None) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        bind: str,
+        launcher: Launcher | None,
+        *,
+        ledger_seconds: float = 20.0,
+    ) -> None:
         self._run_folder = run_folder
         self._bind = bind
         self._job_folder = run_folder / "job"
@@ -98,7 +106,9 @@ class Master:
         )
         scores.mkdir(exist_ok=True)
         with ExitStack() as stack:
-            self.store = open_ledger(config, self._spec, self._job_folder)
+            self.store = open_ledger(
+                config, self._spec, self._job_folder, wait_seconds=ledger_seconds
+            )
             stack.callback(self.store.close)
             records = self.store.load()
             self._before = read_start(records)

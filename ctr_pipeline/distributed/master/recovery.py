@@ -37,7 +37,6 @@ _OWN_RECORDS = "master/"
 """Records of the ledger that the job machine does not know begin so."""
 
 _SQLITE_FILE = "ledger.sqlite"
-_SQLITE_WAIT_SECONDS = 20.0
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,10 +56,12 @@ class MasterStart:
     alive_at: float
 
 
-def open_ledger(config: Config, spec: JobSpec, job_folder: Path) -> LedgerStore:
+def open_ledger(
+    config: Config, spec: JobSpec, job_folder: Path, *, wait_seconds: float
+) -> LedgerStore:
     """The ledger that the config asks for, locked; a damaged file is set aside.
 
-    For etcd it waits until the lock is free, as long as it takes; for a file, some seconds.
+    For etcd it waits until the lock is free, as long as it takes; for a file, `wait_seconds`.
 
     Raises:
         LedgerError: Another master holds it, it belongs to another job, or it cannot be reached.
@@ -76,7 +77,7 @@ def open_ledger(config: Config, spec: JobSpec, job_folder: Path) -> LedgerStore:
         )
     path = job_folder / _SQLITE_FILE
     try:
-        return _open_sqlite(path, identity)
+        return _open_sqlite(path, identity, wait_seconds)
     except LedgerDamagedError as error:
         aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
         _LOGGER.warning("%s. It is set aside as %s", error, aside.name)
@@ -84,7 +85,7 @@ def open_ledger(config: Config, spec: JobSpec, job_folder: Path) -> LedgerStore:
             part = path.with_name(path.name + suffix)
             if part.exists():
                 shutil.move(part, aside.with_name(aside.name + suffix))
-        return _open_sqlite(path, identity)
+        return _open_sqlite(path, identity, wait_seconds)
 
 
 def etcd_access(wanted: EtcdLedgerConfig) -> EtcdAccess:
@@ -228,8 +229,8 @@ def _identity_of(spec: JobSpec) -> LedgerIdentity:
     return LedgerIdentity(spec.job, spec.config_fingerprint, spec.rows_fingerprint)
 
 
-def _open_sqlite(path: Path, identity: LedgerIdentity) -> SqliteLedger:
-    store = SqliteLedger(path, identity, wait_seconds=_SQLITE_WAIT_SECONDS)
+def _open_sqlite(path: Path, identity: LedgerIdentity, wait_seconds: float) -> SqliteLedger:
+    store = SqliteLedger(path, identity, wait_seconds=wait_seconds)
     try:
         store.load()
     except BaseException:

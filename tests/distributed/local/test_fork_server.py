@@ -38,9 +38,9 @@ def fork_server(*, preload="loaded.append(os.getpid())", run=WAIT):
 def launch(tmp_path):
     open_ones = []
 
-    def start(scripts):
+    def start(scripts, **options):
         launcher = LocalLauncher(
-            scripts, logs_folder=tmp_path / "logs", access=Access("open-x", tls=None)
+            scripts, logs_folder=tmp_path / "logs", access=Access("open-x", tls=None), **options
         )
         open_ones.append(launcher)
         return launcher
@@ -161,9 +161,9 @@ class TestDeathOfTheForkServer:
         (state,) = launcher.observe()
         assert (state.running, state.reason) == (False, "killed")
 
-    def test_a_hung_one_is_replaced(self, launch, tmp_path, monkeypatch):
-        monkeypatch.setattr("ctr_pipeline.distributed.local.launcher._FORK_SECONDS", 0.2)
-        launcher = launch(Scripts(fork_server=fork_server(), worker="print('alone')"))
+    def test_a_hung_one_is_replaced(self, launch, tmp_path):
+        scripts = Scripts(fork_server=fork_server(), worker="print('alone')")
+        launcher = launch(scripts, fork_seconds=0.2)
         launcher.start("worker", 0)
         spawned(launcher)
         first = pid_of_fork_server(launcher)

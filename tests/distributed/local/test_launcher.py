@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from launched import SLEEP, Scripts, is_alive, wait_until
 from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
 from ctr_pipeline.distributed.local.client import RemoteLauncher
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.local.processes import spawn
+from ctr_pipeline.distributed.local.processes import ProcessHandle, spawn
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 
@@ -24,8 +25,8 @@ ACCESS = Access("open-secret", tls=None)
 def launch(tmp_path):
     open_ones = []
 
-    def start(scripts):
-        launcher = LocalLauncher(scripts, logs_folder=tmp_path / "logs", access=ACCESS)
+    def start(scripts, **options):
+        launcher = LocalLauncher(scripts, logs_folder=tmp_path / "logs", access=ACCESS, **options)
         open_ones.append(launcher)
         return launcher
 
@@ -282,23 +283,17 @@ class TestMaster:
 class TestNoRoom:
     """The system allows no more processes."""
 
-    @pytest.fixture
-    def room(self, monkeypatch):
-        class Room:
-            is_there = True
+    class Room:
+        is_there = True
 
-        def spawn_if_there_is_room(*arguments, **keywords):
-            if not Room.is_there:
+        def spawn(self, *arguments, **keywords):
+            if not self.is_there:
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
             return spawn(*arguments, **keywords)
 
-        target = "ctr_pipeline.distributed.local.launcher"
-        monkeypatch.setattr(f"{target}.spawn", spawn_if_there_is_room)
-        monkeypatch.setattr(f"{target}._ROOM_SECONDS", 0.02)
-        return Room
-
-    def test_is_told_to_who_asks_and_asking_again_helps(self, launch, room):
-        launcher = launch(Scripts(ps=SLEEP))
+    def test_is_told_to_who_asks_and_asking_again_helps(self, launch):
+        room = self.Room()
+        launcher = launch(Scripts(ps=SLEEP), spawn=room.spawn)
         remote = RemoteLauncher(launcher.address, ACCESS)
         room.is_there = False
         with pytest.raises(LauncherBusyError, match="Resource temporarily unavailable"):
@@ -309,34 +304,34 @@ class TestNoRoom:
         assert state_of(launcher, "ps").running
         remote.close()
 
-    def test_a_process_that_cannot_be_watched_is_ended(self, launch, monkeypatch):
-        launcher = launch(Scripts(ps=SLEEP))
-        target = "ctr_pipeline.distributed.local.launcher"
-        spawned = []
+    def test_a_process_that_cannot_be_watched_is_ended(self, launch):
+        spawned, can_watch = [], threading.Event()
 
         def spawn_and_note(*arguments, **keywords):
             spawned.append(spawn(*arguments, **keywords))
             return spawned[-1]
 
-        def refuse(pid):
-            raise OSError(errno.EMFILE, "Too many open files")
+        def watch(pid):
+            if not can_watch.is_set():
+                raise OSError(errno.EMFILE, "Too many open files")
+            return ProcessHandle(pid)
 
-        monkeypatch.setattr(f"{target}.spawn", spawn_and_note)
-        with monkeypatch.context() as patched:
-            patched.setattr(f"{target}.ProcessHandle", refuse)
-            open_files = set(Path("/proc/self/fd").iterdir())
-            for _ in range(3):
-                with pytest.raises(LauncherBusyError, match="Too many open files"):
-                    launcher.start("ps", 0)
-            assert len(set(Path("/proc/self/fd").iterdir()) - open_files) <= 1
+        launcher = launch(Scripts(ps=SLEEP), spawn=spawn_and_note, watch=watch)
+        open_files = set(Path("/proc/self/fd").iterdir())
+        for _ in range(3):
+            with pytest.raises(LauncherBusyError, match="Too many open files"):
+                launcher.start("ps", 0)
+        assert len(set(Path("/proc/self/fd").iterdir()) - open_files) <= 1
+        can_watch.set()
         assert len(spawned) == 3
         assert not any(map(is_alive, spawned))
         assert launcher.observe() == ()
         launcher.start("ps", 0)
         assert is_alive(state_of(launcher, "ps").pid)
 
-    def test_a_master_comes_back_as_soon_as_there_is_some(self, launch, room):
-        launcher = launch(Scripts(master=SLEEP))
+    def test_a_master_comes_back_as_soon_as_there_is_some(self, launch):
+        room = self.Room()
+        launcher = launch(Scripts(master=SLEEP), spawn=room.spawn, retry_seconds=0.02)
         launcher.start("master", 0)
         room.is_there = False
         os.kill(state_of(launcher, "master").pid, signal.SIGKILL)

@@ -56,10 +56,6 @@ REPLY = HeartbeatReply("go_on", 3, (), (), ())
 RECORD = asdict(EpochRecord(0, 10, 0.5, 0.6, 0.7, 1.0, 1.0, 10, 2.0))
 
 
-def no_delays(*_, **__):
-    return itertools.repeat(0.0)
-
-
 class ScriptedJob:
     """Answers every call with the actions that the test put in line."""
 
@@ -229,7 +225,7 @@ class ScriptedRecorder:
 
 
 class Stage:
-    def __init__(self, launched=True):
+    def __init__(self, launched=True, **options):
         self.job, self.store = ScriptedJob(), ScriptedStore()
         self.launcher = ScriptedLauncher() if launched else None
         self.cuts, self.recorder = ScriptedCuts(), ScriptedRecorder()
@@ -243,6 +239,7 @@ class Stage:
             recorder=self.recorder,
             decide_epoch=self._decide,
             wall_clock=lambda: 1000.0,
+            **options,
         )
 
     def _decide(self, action):
@@ -483,10 +480,8 @@ def test_a_lane_that_finds_the_ledger_lost_ends_this_master(stage):
 
 
 @pytest.mark.parametrize("failures", [2, 99])
-def test_an_epoch_whose_end_cannot_be_noted_is_tried_again_but_not_for_ever(
-    stage, failures, monkeypatch
-):
-    monkeypatch.setattr("ctr_pipeline.distributed.master.executor.delays", no_delays)
+def test_an_epoch_whose_end_cannot_be_noted_is_tried_again_but_not_for_ever(failures):
+    stage = Stage(launched=False, delays=lambda *_, **__: itertools.repeat(0.0))
     stage.recorder.failures = failures
     decided = EpochDecided(0, RECORD, False, 0, "")
     stage.decide = lambda _: decided
@@ -498,6 +493,7 @@ def test_an_epoch_whose_end_cannot_be_noted_is_tried_again_but_not_for_ever(
         reason = "the end of an epoch cannot be noted: [Errno 28] No space left on device"
         assert CannotGoOn(reason) in stage.job.events
     assert stage.executor.death is None
+    stage.executor.close()
 
 
 def test_without_a_launcher_people_are_asked(caplog):

@@ -471,12 +471,11 @@ def test_strangers_are_refused(start):
     finish(world)
 
 
-def test_a_second_master_is_refused_by_the_ledger(start, monkeypatch):
+def test_a_second_master_is_refused_by_the_ledger(start):
     world = start()
     world.wait_for(lambda view: view.state == "training")
-    monkeypatch.setattr("ctr_pipeline.distributed.master.recovery._SQLITE_WAIT_SECONDS", 0.2)
     with pytest.raises(LedgerError, match="another master works on this run"):
-        Master(world.run_folder, "127.0.0.1:0", world.launcher)
+        Master(world.run_folder, "127.0.0.1:0", world.launcher, ledger_seconds=0.2)
     finish(world)
 
 
