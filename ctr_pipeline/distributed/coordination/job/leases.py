@@ -5,7 +5,6 @@ from dataclasses import replace
 from ctr_pipeline.distributed.coordination.events import AnswerLease, WaitingCall
 from ctr_pipeline.distributed.coordination.job import members
 from ctr_pipeline.distributed.coordination.job.state import JobState
-from ctr_pipeline.distributed.coordination.leasing import holds_enough, lost_leases, task_to_steal
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import (
     HeldLease,
@@ -14,6 +13,11 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKey,
 )
 from ctr_pipeline.distributed.coordination.tasks import TaskBoard, leased_task
+from ctr_pipeline.distributed.coordination.work_sharing import (
+    holds_enough,
+    lost_leases,
+    task_to_steal,
+)
 
 _WAIT_SECONDS = 0.2
 

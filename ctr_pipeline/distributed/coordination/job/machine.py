@@ -48,6 +48,7 @@ from ctr_pipeline.distributed.coordination.job import (
     cuts,
     epochs,
     leases,
+    liveness,
     members,
     moves,
     reports,
@@ -58,7 +59,6 @@ from ctr_pipeline.distributed.coordination.job.head import Servers
 from ctr_pipeline.distributed.coordination.job.records import LedgerRecords, read_records
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.job.status import JobStatus, status_of
-from ctr_pipeline.distributed.coordination.leasing import WaitingLease
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import (
     Directive,
@@ -72,6 +72,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.settings import JobSettings
+from ctr_pipeline.distributed.coordination.work_sharing import WaitingLease
 
 
 class Job:
@@ -220,7 +221,7 @@ class Job:
         state.look_at = None
         match event:
             case Tick():
-                members.check(state)
+                liveness.check(state)
                 stalls.check_tasks(state)
                 stalls.check_job(state)
                 moves.cool_servers(state)

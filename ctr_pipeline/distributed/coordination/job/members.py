@@ -1,4 +1,4 @@
-"""Members of a job: who may join, who is lost, who is started and ended."""
+"""Members of a job: who may join, what a loss means, who is started and ended."""
 
 from ctr_pipeline.distributed.coordination.events import (
     ScaleAsked,
@@ -33,13 +33,13 @@ def register(state: JobState, request: RegisterRequest) -> str:
     if member.incarnation == who.incarnation and not member.is_process(who):
         return "another process has registered under its name"
     # A worker that is replaced loses a batch; a server takes the whole job back.
-    patience = state.settings.server_silence_seconds
+    silence = state.settings.server_silence_seconds
     now = state.now
-    if who.role == "ps" and member.is_held_against(who.incarnation, now, patience):
+    if who.role == "ps" and member.is_held_against(who.incarnation, now, silence):
         return (
             f"{member.name} is process {member.pid} on {member.host} at {member.address}, "
             f"heard {now - member.heard_at:.1f} s ago: end that one first, then come again "
-            f"once it was silent for {patience:g} s"
+            f"once it was silent for {silence:g} s"
         )
     if member.incarnation and member.incarnation != who.incarnation:
         lose(state, member, f"another {member.name} has registered")
@@ -112,7 +112,7 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
     if not is_registered:
         state.announce(why, f"it is started again in {relaunch.delay_seconds:g} s")
     if relaunch.blames_program:
-        _count_error(state, member, why, process.traceback)
+        count_error(state, member, why, process.traceback)
 
 
 def _left_when_asked(process: ProcessState) -> bool:
@@ -145,36 +145,14 @@ def _release_leases(state: JobState, member: MemberState) -> int:
     return num_leases
 
 
-def _count_error(state: JobState, member: MemberState, why: str, traceback: str) -> None:
+def count_error(state: JobState, member: MemberState, why: str, traceback: str) -> None:
+    """A failure that blames the program; after several in a row the job fails."""
     state.head.errors_in_row += 1
     # Of one member: where many start slowly at once, each of them may do so.
     most = state.settings.max_start_failures
     if state.head.errors_in_row >= most and member.ends_in_row >= most:
         times = f"{state.head.errors_in_row} failures of members in a row without any progress"
         state.fail(f"{why}; these are {times}", traceback)
-
-
-def check(state: JobState) -> None:
-    """Looks for members that have gone silent, and for those that never came up."""
-    now, settings = state.now, state.settings
-    for member in list(state.members.values()):
-        if not state.is_wanted(member):
-            continue
-        if member.incarnation:
-            patience = settings.worker_silence_seconds
-            if member.role == "ps":
-                patience = settings.server_silence_seconds
-            if now - member.heard_at > patience:
-                kill(state, member, f"{member.name} was not heard for {patience:g} s")
-        elif (
-            member.process is not None
-            and member.coming_since is not None
-            and now - member.coming_since > settings.start_seconds
-        ):
-            why = f"{member.name} did not register within {settings.start_seconds:g} s"
-            member.give_up(member.process.incarnation)
-            kill(state, member, why)
-            _count_error(state, member, why, member.process.traceback)
 
 
 def kill(state: JobState, member: MemberState, why: str) -> None:

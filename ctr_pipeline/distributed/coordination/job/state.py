@@ -14,7 +14,6 @@ from ctr_pipeline.distributed.coordination.events import (
     Phase,
 )
 from ctr_pipeline.distributed.coordination.job.head import JobHead, Servers
-from ctr_pipeline.distributed.coordination.leasing import Queue, WaitingLease
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import Member, Role, TaskKey, TaskKind
@@ -23,6 +22,7 @@ from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.storage import StorageWait
 from ctr_pipeline.distributed.coordination.tasks import TaskBoard
 from ctr_pipeline.distributed.coordination.timeouts import MovingAverage, SteadyClock
+from ctr_pipeline.distributed.coordination.work_sharing import Queue, WaitingLease
 
 _OVER: frozenset[Phase] = frozenset({"finished", "stopped", "failed"})
 

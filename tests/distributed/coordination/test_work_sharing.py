@@ -1,13 +1,13 @@
 import pytest
 
-from ctr_pipeline.distributed.coordination.leasing import (
+from ctr_pipeline.distributed.coordination.messages import HeldLease, TaskKey
+from ctr_pipeline.distributed.coordination.tasks import Task
+from ctr_pipeline.distributed.coordination.work_sharing import (
     Queue,
     holds_enough,
     lost_leases,
     task_to_steal,
 )
-from ctr_pipeline.distributed.coordination.messages import HeldLease, TaskKey
-from ctr_pipeline.distributed.coordination.tasks import Task
 
 
 def make_queue(*numbers, speed=None, rows=64, started=()):
