@@ -141,23 +141,23 @@ def split_paths(folder: Path, kind: str) -> dict[str, str]:
 
 def prepare(loaded: Any) -> dict[str, Any]:
     """Rows to encoded rows, with kernels loaded before the clock."""
+    from ctr_pipeline.pipeline.context import RunContext
     from ctr_pipeline.pipeline.environment import peak_memory_bytes
     from ctr_pipeline.pipeline.run_folder import RunFolder
     from ctr_pipeline.pipeline.stages.analyze import run_analysis
     from ctr_pipeline.pipeline.stages.encode import run_encoding
-    from ctr_pipeline.pipeline.timing import StageTimes
     from ctr_pipeline.preprocessing.encode import wake_kernels
     from ctr_pipeline.progress import SilentProgress
 
     wake_kernels()
-    times, run, progress = StageTimes(), RunFolder(loaded.config.run_folder), SilentProgress()
+    context = RunContext(loaded, RunFolder(loaded.config.run_folder), SilentProgress())
     started = time.perf_counter()
-    with run.locked():
-        analysis = run_analysis(loaded, run, progress, times)
-        run_encoding(loaded, run, analysis, progress, times)
+    with context.run.locked():
+        analysis = run_analysis(context)
+        run_encoding(context, analysis)
     return {
         "seconds": time.perf_counter() - started,
-        "stages": times.seconds,
+        "stages": context.times.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
     }
 
@@ -259,9 +259,9 @@ def side_sql(folder: Path, kind: str) -> dict[str, Any]:
 
 def side_plans(folder: Path, _kind: str) -> dict[str, Any]:
     """Fits the transforms that kernels and layers are compared by."""
+    from ctr_pipeline.pipeline.context import RunContext
     from ctr_pipeline.pipeline.run_folder import RunFolder
     from ctr_pipeline.pipeline.stages.analyze import run_analysis
-    from ctr_pipeline.pipeline.timing import StageTimes
     from ctr_pipeline.preprocessing.plan import plan_preprocessing
     from ctr_pipeline.progress import SilentProgress
 
@@ -271,7 +271,7 @@ def side_plans(folder: Path, _kind: str) -> dict[str, Any]:
         loaded = config_of(paths, "parquet", features, folder / f"plan-{name}")
         run = RunFolder(loaded.config.run_folder)
         with run.locked():
-            analysis = run_analysis(loaded, run, SilentProgress(), StageTimes())
+            analysis = run_analysis(RunContext(loaded, run, SilentProgress()))
             plan_preprocessing(analysis.features, analysis.statistics, run.path).save(
                 run.preprocessing
             )

@@ -25,7 +25,7 @@ from proxy import Direction, FaultyProxy  # noqa: E402
 
 from ctr_pipeline.cli.main import main as ctrpipe  # noqa: E402
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint  # noqa: E402
-from ctr_pipeline.pipeline.job import training  # noqa: E402
+from ctr_pipeline.pipeline.job import members  # noqa: E402
 from ctr_pipeline.pipeline.job.members import CommandLines  # noqa: E402
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     job_folder = Path(control).parent / "run" / "job"
     threading.Thread(target=_follow_master, args=(job_folder,), daemon=True).start()
-    training.CommandLines = ProxiedCommandLines  # type: ignore[misc]
+    members.CommandLines = ProxiedCommandLines  # type: ignore[misc]
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

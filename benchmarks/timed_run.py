@@ -119,10 +119,10 @@ def main() -> None:
         role = arguments[0]
         WRAPPERS[role](open_notes(role))
     else:
-        from ctr_pipeline.pipeline.job import training as processes
+        from ctr_pipeline.pipeline.job import members
 
         os.environ[_FOLDER] = first
-        processes.CommandLines = TimedCommandLines  # type: ignore[misc]
+        members.CommandLines = TimedCommandLines  # type: ignore[misc]
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

@@ -30,6 +30,7 @@ from ctr_pipeline.dataset.times import find_time_column
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, row_layout
 from ctr_pipeline.pipeline.resources import num_threads, refuse_huge_layers
 from ctr_pipeline.pipeline.results import CheckResult
@@ -175,7 +176,7 @@ def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
     Returns:
         None in local mode.
     """
-    if config.runtime.mode != "processes":
+    if not has_members(config.runtime):
         return None
     layout = row_layout(config, plan)
     full_cut = base_bytes(
@@ -217,7 +218,7 @@ def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
     """What lies beyond the memory limits of all processes with rows, if every id occurs."""
     bound = memory_bound_of(config)
     runtime = config.runtime
-    holders = 1 if runtime.mode == "local" else runtime.parameter_servers
+    holders = runtime.parameter_servers if has_members(runtime) else 1
     return 0 if bound is None else max(max_embedding_bytes - holders * bound.num_bytes, 0)
 
 

@@ -14,12 +14,12 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import (
     ConfigError,
 )
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
-from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
-from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import (
     Session,
     SessionLog,
@@ -31,7 +31,7 @@ from ctr_pipeline.pipeline.stages.encode import Encoding, encoded_fingerprint, r
 from ctr_pipeline.pipeline.stages.planted import planted_figures
 from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
 from ctr_pipeline.pipeline.stages.warm_start import Beginning, find_beginning
-from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes
+from ctr_pipeline.pipeline.timing import FIRST_STEP
 from ctr_pipeline.pipeline.trained_run import (
     logged,
     opened_trained,
@@ -49,25 +49,26 @@ _LOGGER = logging.getLogger("ctr_pipeline")
 
 
 @dataclass(frozen=True)
-class _Prepared:
-    """A run up to training."""
+class PreparedRows:
+    """What the stages before training find.
 
-    run: RunFolder
+    Attributes:
+        analysis: What is known of the rows.
+        encoding: The rows as a model takes them.
+    """
+
     analysis: Analysis
     encoding: Encoding
-    times: StageTimes
-    sessions: tuple[Session, ...]
 
-    def result(self, metrics: dict[str, Any]) -> RunResult:
-        run, num_rows = self.run, _num_rows(self.analysis)
-        return RunResult(run.path, metrics, self.times.of_all_sessions(), run.paths(), num_rows)
-
-
-@dataclass(frozen=True)
-class _Trained(_Prepared):
-    """A run up to and with training; the model may be used only while the run is open."""
-
-    model: "TrainedModel"
+    def result(self, context: RunContext, metrics: dict[str, Any]) -> RunResult:
+        """What a command returns of the run."""
+        return RunResult(
+            context.run.path,
+            metrics,
+            context.times.of_all_sessions(),
+            context.run.paths(),
+            _num_rows(self.analysis),
+        )
 
 
 def run_pipeline(
@@ -79,42 +80,36 @@ def run_pipeline(
     seconds_before: float = 0.0,
     progress: Progress,
 ) -> RunResult:
-    """Check → analyze → train → evaluate → export → report.
+    """Check → analyze → encode → train → evaluate → export → report.
 
     Args:
         loaded: The config.
         resume: Go on from what an earlier, interrupted run of this folder reached.
         overwrite: Replace results of another config in this folder.
-        profile: See where the time of training goes; say it, and show it in the report.
+        profile: Measure where the time of training goes; log it and show it in the report.
         seconds_before: Spent since the command was given, for the time of the first step.
-        progress: Who is told.
+        progress: Shows what goes on.
 
     Raises:
         CtrPipelineError: Something the user can mend; what was done before is kept.
         Interrupted: By Ctrl-C or SIGTERM; `resume` goes on.
     """
-    progress = LoggedProgress(progress)
-    with _training(
-        loaded,
-        command="run",
-        resume=resume,
-        overwrite=overwrite,
-        profile=profile,
-        seconds_before=seconds_before,
-        progress=progress,
-    ) as trained:
-        return _finish(loaded, trained, progress)
+    context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
+    with _opened_session(context, command="run", overwrite=overwrite) as sessions:
+        prepared = _prepare_to_train(context)
+        with _trained_model(context, prepared) as model:
+            return _finish(context, prepared, model, sessions)
 
 
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     """Reads the data and computes `statistics.json` and the vocabularies."""
     check_splits(loaded)
-    progress = LoggedProgress(progress)
-    run = RunFolder(loaded.config.run_folder)
+    context = RunContext.create(loaded, progress)
+    run = context.run
     with run.locked(), logged(run), interruption.handle_signals():
         bound_libraries(loaded.config.runtime)
-        beginning = find_beginning(loaded, run, keep=False, progress=progress)
-        return run_analysis(loaded, run, progress, StageTimes(), beginning=beginning).statistics
+        beginning = find_beginning(loaded, run, keep=False, progress=context.progress)
+        return run_analysis(context, beginning=beginning).statistics
 
 
 def train(
@@ -127,16 +122,11 @@ def train(
     progress: Progress,
 ) -> RunResult:
     """Everything up to and with training; the arguments are those of `run_pipeline`."""
-    with _training(
-        loaded,
-        command="train",
-        resume=resume,
-        overwrite=overwrite,
-        profile=profile,
-        seconds_before=seconds_before,
-        progress=LoggedProgress(progress),
-    ) as trained:
-        return trained.result({})
+    context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
+    with _opened_session(context, command="train", overwrite=overwrite):
+        prepared = _prepare_to_train(context)
+        with _trained_model(context, prepared):
+            return prepared.result(context, {})
 
 
 def prepare_job(
@@ -155,37 +145,23 @@ def prepare_job(
     without TLS.
     """
     _check_has_members(loaded)
-    progress = LoggedProgress(progress)
-    with _prepared(
-        loaded,
-        command="prepare",
-        resume=resume,
-        overwrite=overwrite,
-        profile=profile,
-        seconds_before=0.0,
-        progress=progress,
-    ) as prepared:
-        progress.log("Starting TensorFlow")
+    context = RunContext.create(loaded, progress, resume=resume, profile=profile)
+    with _opened_session(context, command="prepare", overwrite=overwrite):
+        prepared = _prepare_to_train(context)
+        context.progress.log("Starting TensorFlow")
         from ctr_pipeline.pipeline.job.training import prepare_for_members
 
         prepare_for_members(
-            loaded,
-            prepared.run,
-            prepared.encoding,
-            resume=resume,
-            beginning=prepared.analysis.beginning,
-            insecure=insecure,
-            progress=progress,
-            times=prepared.times,
+            context, prepared.encoding, beginning=prepared.analysis.beginning, insecure=insecure
         )
         servers = loaded.config.runtime.parameter_servers
-        progress.log(
+        context.progress.log(
             "The job is prepared. On hosts that see the run folder: 'ctrpipe master --config "
-            f"{prepared.run.config} --bind HOST:PORT', 'ctrpipe ps' with --index 0 … {servers - 1},"
+            f"{context.run.config} --bind HOST:PORT', 'ctrpipe ps' with --index 0 … {servers - 1},"
             " and any number of 'ctrpipe worker'. Once 'ctrpipe status' says 'finished', 'ctrpipe "
             "run CONFIG --resume' evaluates, exports and reports"
         )
-        return prepared.result({})
+        return prepared.result(context, {})
 
 
 def held_out(encoding: Encoding) -> list[str]:
@@ -201,261 +177,173 @@ def not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]:
 
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on what was trained before, however large the model is."""
-    progress = LoggedProgress(progress)
-    with opened_trained(loaded) as run:
+    context = RunContext.create(loaded, progress)
+    run = context.run
+    with opened_trained(context):
         from ctr_pipeline.pipeline.model.loading import streamed_trained
 
-        with streamed_trained(loaded, run, progress) as model:
-            times, sessions = StageTimes(), load_sessions(run.sessions)
-            times.earlier = total_seconds(sessions)
-            analysis, encoding = prepare_as_trained(
-                loaded, run, model.plan, model.state, progress=progress, times=times
-            )
-            trained = _Trained(run, analysis, encoding, times, sessions, model)
-            return _finish(loaded, trained, progress)
+        with streamed_trained(loaded, run, context.progress) as model:
+            sessions = load_sessions(run.sessions)
+            context.times.earlier = total_seconds(sessions)
+            prepared = prepare_as_trained(context, model.plan, model.state)
+            return _finish(context, prepared, model, sessions)
 
 
 @contextmanager
-def _prepared(
-    loaded: LoadedConfig,
-    *,
-    command: str,
-    resume: bool,
-    overwrite: bool,
-    profile: bool,
-    seconds_before: float,
-    progress: Progress,
-) -> Iterator[_Prepared]:
-    """Check → analyze → encode, in a locked folder whose log is open, with signals handled."""
-    times = StageTimes(seconds_before)
+def _opened_session(
+    context: RunContext, *, command: str, overwrite: bool
+) -> Iterator[tuple[Session, ...]]:
+    """Locks and claims the run folder, opens its log and its sessions, and handles signals."""
+    loaded, run, times = context.loaded, context.run, context.times
     times.reach("command and config")
-    _check_profile(loaded, profile=profile)
+    _check_profile(loaded, profile=context.profile)
     check_splits(loaded)
     refuse_huge_layers(loaded)
-    run = RunFolder(loaded.config.run_folder)
     with run.locked(), logged(run), interruption.handle_signals():
-        run.claim(loaded, resume=resume, overwrite=overwrite)
-        with SessionLog(run.sessions, times, command=command, resumes=resume) as sessions:
-            check_precision(loaded, progress)
-            accept = same_rows_as_before(loaded.config, run) if resume else None
-            beginning = find_beginning(loaded, run, keep=resume, progress=progress)
-            analysis, encoding = prepare_rows(
-                loaded, run, progress, times, accept=accept, beginning=beginning
-            )
-            yield _Prepared(run, analysis, encoding, times, sessions)
+        run.claim(loaded, resume=context.resume, overwrite=overwrite)
+        with SessionLog(run.sessions, times, command=command, resumes=context.resume) as sessions:
+            check_precision(loaded, context.progress)
+            yield sessions
 
 
 @contextmanager
-def _training(
-    loaded: LoadedConfig,
-    *,
-    command: str,
-    resume: bool,
-    overwrite: bool,
-    profile: bool,
-    seconds_before: float,
-    progress: Progress,
-) -> Iterator[_Trained]:
-    """As `_prepared`, and trained."""
-    with (
-        _prepared(
-            loaded,
-            command=command,
-            resume=resume,
-            overwrite=overwrite,
-            profile=profile,
-            seconds_before=seconds_before,
-            progress=progress,
-        ) as prepared,
-        _trained_model(
-            loaded,
-            prepared.run,
-            prepared.encoding,
-            resume=resume,
-            profile=profile,
-            beginning=prepared.analysis.beginning,
-            progress=progress,
-            times=prepared.times,
-        ) as model,
-    ):
-        yield _Trained(**vars(prepared), model=model)
-
-
-@contextmanager
-def _trained_model(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    encoding: Encoding,
-    *,
-    resume: bool,
-    profile: bool,
-    beginning: Beginning | None,
-    progress: Progress,
-    times: StageTimes,
-) -> "Iterator[TrainedModel]":
+def _trained_model(context: RunContext, prepared: PreparedRows) -> "Iterator[TrainedModel]":
     """Trains in the mode that the config asks for; the model may be used only inside."""
-    times.reach("rows")
-    progress.log("Starting TensorFlow")
+    encoding, beginning = prepared.encoding, prepared.analysis.beginning
+    context.times.reach("rows")
+    context.progress.log("Starting TensorFlow")
     # It is imported by the stages from here on and by no earlier one.
-    if loaded.config.runtime.mode == "processes":
+    if has_members(context.config.runtime):
         from ctr_pipeline.pipeline.job.training import trained_in_processes
 
-        with trained_in_processes(
-            loaded,
-            run,
-            encoding,
-            resume=resume,
-            beginning=beginning,
-            progress=progress,
-            times=times,
-        ) as model:
+        with trained_in_processes(context, encoding, beginning=beginning) as model:
             yield model
         return
     from ctr_pipeline.pipeline.stages.train import run_training
 
-    times.reach("TensorFlow")
-    yield run_training(
-        loaded,
-        run,
-        encoding,
-        resume=resume,
-        profile=profile,
-        beginning=beginning,
-        progress=progress,
-        times=times,
-    )
+    context.times.reach("TensorFlow")
+    yield run_training(context, encoding, beginning=beginning)
+
+
+def _prepare_to_train(context: RunContext) -> PreparedRows:
+    """Prepares rows of the run's beginning, and refuses those that a resumed model did not see."""
+    loaded, run, resume = context.loaded, context.run, context.resume
+    accept = same_rows_as_before(loaded.config, run) if resume else None
+    beginning = find_beginning(loaded, run, keep=resume, progress=context.progress)
+    return prepare_rows(context, accept=accept, beginning=beginning)
 
 
 def prepare_rows(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    progress: Progress,
-    times: StageTimes,
+    context: RunContext,
     *,
     accept: Callable[[str], None] | None = None,
     beginning: Beginning | None = None,
-) -> tuple[Analysis, Encoding]:
-    """Analyzes and encodes, within the threads that the config allows."""
-    bound_libraries(loaded.config.runtime)
+) -> PreparedRows:
+    """Analyzes and encodes, within the threads that the config allows.
+
+    Args:
+        context: Of the run.
+        accept: Raises if rows of this fingerprint must not replace what a model rests on.
+        beginning: What the run takes over from an earlier one.
+    """
+    bound_libraries(context.config.runtime)
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
-    analysis = run_analysis(loaded, run, progress, times, accept=accept, beginning=beginning)
-    return analysis, run_encoding(loaded, run, analysis, progress, times)
+    analysis = run_analysis(context, accept=accept, beginning=beginning)
+    return PreparedRows(analysis, run_encoding(context, analysis))
 
 
 def prepare_as_trained(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    plan: "PreprocessingPlan",
-    state: "TrainingState",
-    *,
-    progress: Progress,
-    times: StageTimes,
-) -> tuple[Analysis, Encoding]:
+    context: RunContext, plan: "PreprocessingPlan", state: "TrainingState"
+) -> PreparedRows:
     """As `prepare_rows`, for rows that the model was trained on and for no others."""
     from ctr_pipeline.pipeline.model.trained_model import require_same_rows
 
-    analysis, encoding = prepare_rows(
-        loaded,
-        run,
-        progress,
-        times,
+    loaded, run = context.loaded, context.run
+    prepared = prepare_rows(
+        context,
         # Before anything is replaced that the model needs.
         accept=lambda rows: require_same_rows(
             state, encoded_fingerprint(plan, rows, loaded.config), run
         ),
-        beginning=find_beginning(loaded, run, keep=True, progress=progress),
+        beginning=find_beginning(loaded, run, keep=True, progress=context.progress),
     )
-    require_same_rows(state, encoding.fingerprint, run)
-    return analysis, encoding
+    require_same_rows(state, prepared.encoding.fingerprint, run)
+    return prepared
 
 
-def _finish(loaded: LoadedConfig, trained: _Trained, progress: Progress) -> RunResult:
-    """The stages after training."""
-    from ctr_pipeline.pipeline.model.ensemble import num_rows_made
+def _finish(
+    context: RunContext,
+    prepared: PreparedRows,
+    model: "TrainedModel",
+    sessions: tuple[Session, ...],
+) -> RunResult:
+    """Evaluate → importance → export → report; releases the rows of the model on the way."""
+    from ctr_pipeline.export.parity import ProvingProcess
     from ctr_pipeline.pipeline.model.trained_model import training_figures
     from ctr_pipeline.pipeline.stages.evaluate import (
         run_evaluation,
         run_importance,
         split_scorer,
     )
-    from ctr_pipeline.pipeline.stages.export import run_export
+    from ctr_pipeline.pipeline.stages.export import prove_export, write_export
     from ctr_pipeline.pipeline.stages.report import run_report
 
-    run, analysis, encoding = trained.run, trained.analysis, trained.encoding
-    model, times = trained.model, trained.times
+    run, progress, times = context.run, context.progress, context.times
+    analysis, encoding = prepared.analysis, prepared.encoding
     results = run_evaluation(
-        loaded,
+        context,
         analysis.ingested,
-        not_trained_on(loaded, encoding),
+        not_trained_on(context.loaded, encoding),
         split_scorer(model, progress),
         predictions=run.predictions,
-        times=times,
     )
-    importance = run_importance(
-        loaded,
-        encoding,
-        model,
-        split="test" if "test" in results else "valid",
-        progress=progress,
-        times=times,
-    )
-    metrics: dict[str, Any] = {split: result.to_metrics() for split, result in results.items()}
-    # Before the export, which releases them.
-    num_rows = num_rows_made(model.rows) if model.rows is not None else 0
-    num_row_bytes = model.rows.memory_bytes() if model.rows is not None else 0
-    num_spilled_bytes = model.rows.spilled_bytes() if model.rows is not None else 0
-    export_folder, proof = run_export(
-        loaded,
-        run,
-        model,
-        ingested=analysis.ingested,
-        features=analysis.features,
-        statistics=analysis.statistics,
-        metrics=metrics,
-        progress=progress,
-        times=times,
-    )
+    split = "test" if "test" in results else "valid"
+    importance = run_importance(context, encoding, model, split=split)
+    metrics: dict[str, Any] = {name: result.to_metrics() for name, result in results.items()}
+    row_counts = model.count_rows()
+    # It starts before the export, as it loads TensorFlow meanwhile.
+    with ProvingProcess() as process:
+        written = write_export(context, model, analysis, metrics=metrics)
+        # The process that proves holds the exported rows; these are needed no more.
+        model.release_rows()
+        export_folder, proof = prove_export(context, written, analysis, process)
     progress.log("Writing the report")
     findings = run_report(
-        loaded,
-        run,
+        context,
         analysis,
         model,
         results=results,
         importance=importance,
         export_folder=export_folder,
         proof=proof,
-        num_embedding_rows=num_rows,
-        embedding_bytes=num_row_bytes,
-        spilled_bytes=num_spilled_bytes,
-        times=times,
-        sessions=trained.sessions,
+        row_counts=row_counts,
+        sessions=sessions,
     )
     metrics |= {
         "findings": [asdict(finding) for finding in findings],
         "training": {
             **training_figures(model),
-            "embedding_rows": num_rows,
-            "embedding_bytes": num_row_bytes,
-            "embedding_spilled_bytes": num_spilled_bytes,
+            "embedding_rows": row_counts.num_rows,
+            "embedding_bytes": row_counts.num_bytes,
+            "embedding_spilled_bytes": row_counts.num_spilled_bytes,
             "dense_parameters": model.compiled.num_parameters,
             **_origin(analysis),
         },
         "importance": [row.model_dump() for row in importance],
         "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
-        "planted": planted_figures(loaded.config),
+        "planted": planted_figures(context.config),
         "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
         "num_rows": _num_rows(analysis),
         "timings_seconds": times.of_all_sessions(),
-        "num_sessions": len(trained.sessions),
+        "num_sessions": len(sessions),
         "start_up_seconds": dict(times.start_up) if FIRST_STEP in times.start_up else None,
         "peak_memory_bytes": peak_memory_bytes(),
     }
     if model.runtime is not None:
         metrics["runtime"] = model.runtime
     durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
-    return trained.result(metrics)
+    return prepared.result(context, metrics)
 
 
 def _origin(analysis: Analysis) -> dict[str, Any]:
@@ -483,7 +371,7 @@ def check_splits(loaded: LoadedConfig) -> None:
 
 
 def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
-    if profile and loaded.config.runtime.mode != "local":
+    if profile and has_members(loaded.config.runtime):
         raise ConfigError(
             [
                 loaded.problem_at(
@@ -496,7 +384,7 @@ def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
 
 
 def _check_has_members(loaded: LoadedConfig) -> None:
-    if loaded.config.runtime.mode != "processes":
+    if not has_members(loaded.config.runtime):
         raise ConfigError(
             [
                 loaded.problem_at(

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ctr_pipeline import durable, interruption
-from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError, Interrupted
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.tracebacks import LogFormatter
 
@@ -20,11 +20,11 @@ _LOGGER = logging.getLogger("ctr_pipeline")
 
 
 @contextmanager
-def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> Iterator[RunFolder]:
+def opened_trained(context: RunContext, *, beside_training: bool = False) -> Iterator[None]:
     """The folder of an earlier training; one without any is left as it is.
 
     Args:
-        loaded: The config.
+        context: Whose run folder is opened.
         beside_training: Nothing of the run is changed: no lock is taken, the run may go on, others
             may score as well, and the folder may be one that cannot be written.
 
@@ -33,7 +33,7 @@ def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> It
         FolderInUseError: Another run holds the lock, and it is needed or nothing is trained yet.
         RunFolderError: The folder cannot be written, and has to be.
     """
-    run = RunFolder(loaded.config.run_folder)
+    loaded, run = context.loaded, context.run
     if not run.trained_folders():
         run.require_unused()
         raise CheckpointError(
@@ -52,7 +52,7 @@ def opened_trained(loaded: LoadedConfig, *, beside_training: bool = False) -> It
             "was trained with another config",
             "Use the config it was trained with, or set the keys back",
         )
-        yield run
+        yield
 
 
 class _RunLog(logging.FileHandler):

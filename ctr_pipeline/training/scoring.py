@@ -7,6 +7,7 @@ Axes: B rows of a batch, R rows, F fields, N numbers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,10 @@ from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import ProgressTask, SilentTask
 from ctr_pipeline.training.batches import Prefetcher, pad
-from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.lookup import DenseValues, RowReader
+
+if TYPE_CHECKING:
+    from ctr_pipeline.training.compiled import CompiledModel
 
 _BATCHES_AHEAD = 2
 
@@ -60,7 +63,9 @@ class Scorer:
         dense: Its dense parameters.
     """
 
-    def __init__(self, compiled: CompiledModel, embeddings: RowReader, dense: DenseValues) -> None:
+    def __init__(
+        self, compiled: "CompiledModel", embeddings: RowReader, dense: DenseValues
+    ) -> None:
         self._compiled = compiled
         self._embeddings = embeddings
         self._dense = dense

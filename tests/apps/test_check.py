@@ -9,6 +9,7 @@ from pyarrow import csv, parquet
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import ConfigError, DataError
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.run import analyze
 from ctr_pipeline.progress import SilentProgress
 
@@ -110,11 +111,10 @@ def test_plan_is_exact_once_the_rows_are_analyzed(settings):
     from ctr_pipeline.pipeline.run_folder import RunFolder
     from ctr_pipeline.pipeline.stages.analyze import run_analysis
     from ctr_pipeline.pipeline.stages.encode import run_encoding
-    from ctr_pipeline.pipeline.timing import StageTimes
 
-    run, times = RunFolder(loaded.config.run_folder), StageTimes()
-    analysis = run_analysis(loaded, run, SilentProgress(), times)
-    run_encoding(loaded, run, analysis, SilentProgress(), times)
+    context = RunContext(loaded, RunFolder(loaded.config.run_folder), SilentProgress())
+    analysis = run_analysis(context)
+    run_encoding(context, analysis)
     result = check(settings)
     assert result.exact
     # Three cities, and one id for the unknown or missing at least.

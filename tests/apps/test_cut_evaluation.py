@@ -29,13 +29,13 @@ from ctr_pipeline.distributed.master.manifests import (
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.errors import CheckpointError, DataError, FolderInUseError, RunFolderError
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.spec_file import prepare_spec
 from ctr_pipeline.pipeline.job.trained_cut import find_newest_cut
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS = 1000
@@ -60,9 +60,9 @@ def prepared(tmp_path_factory):
     loaded = config_from_mapping(settings, PROCESSES)
     run = RunFolder(folder / "out")
     with run.locked():
-        times = StageTimes()
-        analysis = run_analysis(loaded, run, SilentProgress(), times)
-        encoding = run_encoding(loaded, run, analysis, SilentProgress(), times)
+        context = RunContext(loaded, run, SilentProgress())
+        analysis = run_analysis(context)
+        encoding = run_encoding(context, analysis)
         run.keep_config(loaded)
         run.job.mkdir()
         save_spec(run.job, prepare_spec(loaded, run, encoding, num_dense=3))

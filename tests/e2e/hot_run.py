@@ -13,7 +13,7 @@ import sys
 import time
 
 from ctr_pipeline.cli.main import main as ctrpipe
-from ctr_pipeline.pipeline.job import training as processes
+from ctr_pipeline.pipeline.job import members
 from ctr_pipeline.pipeline.job.members import CommandLines
 
 KEYS_A_BATCH = "CTRPIPE_TEST_KEYS_A_BATCH"
@@ -57,7 +57,7 @@ def main():
         arguments = arguments[1:]
         measure_by_keys()
     else:
-        processes.CommandLines = HotCommandLines
+        members.CommandLines = HotCommandLines
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

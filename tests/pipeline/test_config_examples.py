@@ -10,11 +10,11 @@ from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.progress import SilentProgress
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +49,9 @@ def test_an_example_can_be_checked_and_its_rows_encoded(path, tmp_path):
     name = path.stem.partition("_")[2]
     if name in TRANSFORMS:
         assert name in f"{plan.rows[0].number} {plan.rows[0].id}"
-    run, times = RunFolder(loaded.config.run_folder), StageTimes()
-    analysis = run_analysis(loaded, run, SilentProgress(), times)
-    encoding = run_encoding(loaded, run, analysis, SilentProgress(), times)
+    context = RunContext(loaded, RunFolder(loaded.config.run_folder), SilentProgress())
+    analysis = run_analysis(context)
+    encoding = run_encoding(context, analysis)
     with EncodedReader(encoding.folders["train"]) as reader:
         rows = reader.read_range(0, reader.meta.num_rows)
     assert np.isfinite(rows.numbers_BN).all()

@@ -11,6 +11,7 @@ from days import FEATURES, FIRST_NEW, settings_of, write_day
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.errors import CheckpointError, ConfigError
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.model.trained_model import assemble_local
 from ctr_pipeline.pipeline.run import run_pipeline, train
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
@@ -19,7 +20,6 @@ from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
 from ctr_pipeline.pipeline.stages.warm_start import find_beginning
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier, load_earlier
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.preprocessing.fitted import FittedVocabulary, load_plan
 from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
 from ctr_pipeline.progress import SilentProgress
@@ -69,9 +69,10 @@ def parts_of(settings):
     loaded = config_from_mapping(settings)
     run, progress = RunFolder(loaded.config.run_folder), SilentProgress()
     run.path.mkdir(exist_ok=True)
+    context = RunContext(loaded, run, progress)
     beginning = find_beginning(loaded, run, keep=False, progress=progress)
-    analysis = run_analysis(loaded, run, progress, StageTimes(), beginning=beginning)
-    encoding = run_encoding(loaded, run, analysis, progress, StageTimes())
+    analysis = run_analysis(context, beginning=beginning)
+    encoding = run_encoding(context, analysis)
     model = assemble_local(loaded, run, encoding.plan, encoding.counts)
     unlimited = {"threads": 1, "memory_limit": None, "progress": progress}
     fill_from_earlier(model.store, model.dense, model.plan, beginning, **unlimited)

@@ -14,30 +14,31 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.dataset.parts import column_names
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, CutFacts
 from ctr_pipeline.errors import CheckpointError, DataError
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, find_state
+from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.encode import encoded_fingerprint
-from ctr_pipeline.pipeline.timing import StageTimes
-from ctr_pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.job.trained_cut import TrainedCut
 
 
-def decide_beside(mode: str, job_state: str | None) -> bool:
+def decide_beside(runtime: RuntimeConfig, job_state: str | None) -> bool:
     """Whether a cut is scored beside whoever holds the folder's lock; if not, he is waited for.
 
     Args:
-        mode: `runtime.mode`.
+        runtime: Of the config.
         job_state: Of the job in the folder; None: there is none yet, or it does not say. A job
             that has ended does not train: its best epoch is the model, and the lock is soon free.
     """
-    return mode == "processes" and job_state not in ENDED_STATES
+    return has_members(runtime) and job_state not in ENDED_STATES
 
 
 def find_job_state(run: RunFolder) -> str | None:
@@ -45,7 +46,7 @@ def find_job_state(run: RunFolder) -> str | None:
     return find_state(Job(run.path)) if (run.job / "spec.json").exists() else None
 
 
-def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
+def evaluate_newest_cut(context: RunContext) -> dict[str, Any]:
     """Metrics of the test rows, or of the validation rows if there are none, with the newest cut.
 
     Returns:
@@ -58,6 +59,7 @@ def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress
         TrainingError: The job that scores failed; its logs are kept.
         Interrupted: It was stopped.
     """
+    loaded, run, progress = context.loaded, context.run, context.progress
     _require_cut(run)
     # They know TensorFlow, which a refusal need not wait for.
     from ctr_pipeline.apps.scoring.job import scored_in_processes
@@ -83,12 +85,11 @@ def evaluate_newest_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress
     ) as scores:
         kept = _make_place(run, scores.facts)
         result = run_evaluation(
-            loaded,
+            context,
             ingested,
             folders,
             scores.files.load,
             predictions=kept / "predictions.parquet",
-            times=StageTimes(),
         )[split]
     try:
         # Whoever holds the lock may have begun anew with other rows meanwhile.

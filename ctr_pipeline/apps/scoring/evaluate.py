@@ -9,22 +9,19 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline import interruption
+from ctr_pipeline.apps.scoring.cut import decide_beside, evaluate_newest_cut, find_job_state
 from ctr_pipeline.apps.scoring.files import FileScorer, file_scorer, scores_by_job
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.errors import ConfigError, DataError, FolderInUseError
 from ctr_pipeline.evaluation.metrics import EvaluationResult
-from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.run import held_out, not_trained_on, prepare_as_trained
-from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import GROUP_BY, group_problems
-from ctr_pipeline.pipeline.stages.evaluate import measure
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.stages.evaluate import findings_on, measure, run_evaluation, split_scorer
 from ctr_pipeline.pipeline.trained_run import logged, opened_trained
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.scoring import ScoredRows
-
-_PROBABILITY = "probability"
 
 
 def evaluate(
@@ -42,57 +39,38 @@ def evaluate(
     epoch until then, and the test rows with the newest checkpoint; `checkpoint` and `folder`
     among the metrics then tell which it was and where its results are kept.
     """
-    progress = LoggedProgress(progress)
     if by:
         loaded = loaded.with_option("--by", GROUP_BY, tuple(dict.fromkeys(by)))
     if problems := group_problems(loaded):
         raise ConfigError(problems)
+    context = RunContext.create(loaded, progress)
     with ExitStack() as stack:
         try:
-            opened = opened_trained(loaded, beside_training=data is not None)
-            run = stack.enter_context(opened)
+            stack.enter_context(opened_trained(context, beside_training=data is not None))
         except FolderInUseError:
-            run = RunFolder(loaded.config.run_folder)
-            if data is not None or not _may_score_beside(loaded, run):
+            state = find_job_state(context.run)
+            if data is not None or not decide_beside(loaded.config.runtime, state):
                 raise
-            return _evaluate_beside(loaded, run, progress)
+            # Without the lock, which the training has.
+            with logged(context.run), interruption.handle_signals():
+                return evaluate_newest_cut(context)
         if data is not None:
-            from ctr_pipeline.pipeline.stages.evaluate import findings_on
-
-            scorer = file_scorer(loaded, run, progress)
-            result = evaluate_file(loaded, scorer, data=data, progress=progress)
+            scorer = file_scorer(loaded, context.run, context.progress)
+            result = evaluate_file(loaded, scorer, data=data, progress=context.progress)
             return result.to_metrics() | {"findings": findings_on(result, "given")}
-        return _evaluate_trained(loaded, run, progress)
+        return _evaluate_trained(context)
 
 
-def _may_score_beside(loaded: LoadedConfig, run: RunFolder) -> bool:
-    from ctr_pipeline.apps.scoring.cut import decide_beside, find_job_state
-
-    return decide_beside(loaded.config.runtime.mode, find_job_state(run))
-
-
-def _evaluate_beside(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
-    """Without the lock, which the training has."""
-    from ctr_pipeline.apps.scoring.cut import evaluate_newest_cut
-
-    with logged(run), interruption.handle_signals():
-        return evaluate_newest_cut(loaded, run, progress)
-
-
-def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> dict[str, Any]:
+def _evaluate_trained(context: RunContext) -> dict[str, Any]:
     """With the best epoch, under the lock; the predictions become those of the run."""
-    from ctr_pipeline.pipeline.stages.evaluate import findings_on, run_evaluation, split_scorer
-
-    times = StageTimes()
+    loaded, run, progress = context.loaded, context.run, context.progress
     if scores_by_job(loaded, run):
         from ctr_pipeline.apps.scoring.job import scored_in_processes
         from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
 
         cut = find_trained_cut(loaded, run, progress)
-        analysis, encoding = prepare_as_trained(
-            loaded, run, cut.plan, cut.state, progress=progress, times=times
-        )
-        splits = {name: encoding.folders[name] for name in held_out(encoding)}
+        prepared = prepare_as_trained(context, cut.plan, cut.state)
+        splits = {name: prepared.encoding.folders[name] for name in held_out(prepared.encoding)}
         with scored_in_processes(
             loaded,
             run,
@@ -102,27 +80,23 @@ def _evaluate_trained(loaded: LoadedConfig, run: RunFolder, progress: Progress) 
             progress=progress,
         ) as scores:
             results = run_evaluation(
-                loaded,
-                analysis.ingested,
+                context,
+                prepared.analysis.ingested,
                 splits,
                 scores.files.load,
                 predictions=run.predictions,
-                times=times,
             )
     else:
         from ctr_pipeline.pipeline.model.loading import open_trained
 
         model = open_trained(loaded, run, progress)
-        analysis, encoding = prepare_as_trained(
-            loaded, run, model.plan, model.state, progress=progress, times=times
-        )
+        prepared = prepare_as_trained(context, model.plan, model.state)
         results = run_evaluation(
-            loaded,
-            analysis.ingested,
-            not_trained_on(loaded, encoding),
+            context,
+            prepared.analysis.ingested,
+            not_trained_on(loaded, prepared.encoding),
             split_scorer(model, progress),
             predictions=run.predictions,
-            times=times,
         )
     split = "test" if "test" in results else "valid"
     return results[split].to_metrics() | {"findings": findings_on(results[split], split)}

@@ -12,6 +12,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError
+from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
@@ -122,7 +123,7 @@ def stream_file(
 
 def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
     """Whether members of a job score: the config says so, and the model is one of theirs."""
-    return loaded.config.runtime.mode == "processes" and (run.job / "spec.json").exists()
+    return has_members(loaded.config.runtime) and (run.job / "spec.json").exists()
 
 
 def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":

@@ -23,13 +23,12 @@ from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
-from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.job.following import follow_job
-from ctr_pipeline.pipeline.job.members import CommandLines
+from ctr_pipeline.pipeline.job.launchers import launch
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.trained_cut import TrainedCut, find_trained_cut
 from ctr_pipeline.pipeline.resources import num_threads
@@ -111,8 +110,7 @@ def _score(
     progress.log(
         f"Scoring with checkpoint {facts.cut}, epoch {facts.epoch + 1}, step {facts.step:,}"
     )
-    commands = CommandLines(folder.config)
-    with LocalLauncher(commands, logs_folder=folder.logs, access=access) as launcher:
+    with launch(loaded.config.runtime, folder, access) as launcher:
         launcher.start("master", 0)
         follow_job(folder, launcher, progress, resumable=False)
     return CutScores(facts, ScoreFiles(folder.scores))

@@ -17,7 +17,7 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.paths import paths_of
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
-from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.results import PredictResult
 from ctr_pipeline.pipeline.trained_run import opened_trained
 from ctr_pipeline.progress import Progress
@@ -39,9 +39,10 @@ def predict(
     They may be computed while the model still trains in several processes. The key columns of the
     config, and those of `keep`, stand beside them as texts.
     """
-    progress = LoggedProgress(progress)
-    with opened_trained(loaded, beside_training=True) as run:
-        scorer = file_scorer(loaded, run, progress)
+    context = RunContext.create(loaded, progress)
+    progress = context.progress
+    with opened_trained(context, beside_training=True):
+        scorer = file_scorer(loaded, context.run, progress)
         return predict_file(
             loaded,
             scorer,

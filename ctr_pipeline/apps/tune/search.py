@@ -48,13 +48,13 @@ from ctr_pipeline.errors import (
     TrainingError,
 )
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline.logged_progress import LoggedProgress
+from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.run import check_splits, prepare_rows
 from ctr_pipeline.pipeline.run_folder import RunFolder, differing_keys
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.pipeline.trained_run import logged
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting.render import render_search
@@ -168,13 +168,13 @@ def tune(
     """
     section = require_search(loaded)
     check_splits(loaded)
-    progress = LoggedProgress(progress)
-    run = RunFolder(loaded.config.run_folder)
+    context = RunContext.create(loaded, progress)
+    run, progress = context.run, context.progress
     with run.locked(), logged(run), interruption.handle_signals():
         claim_search(loaded, run, resume=resume, overwrite=overwrite)
         check_precision(loaded, progress)
         accept = same_rows_as_before(loaded.config, run)
-        _, encoding = prepare_rows(loaded, run, progress, StageTimes(), accept=accept)
+        encoding = prepare_rows(context, accept=accept).encoding
         progress.log("Starting TensorFlow")
         return run_search(loaded, run, encoding, tune=section, resume=resume, progress=progress)
 
@@ -193,7 +193,7 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
     if config.train.init_from is not None:
         message = "a search trains each of its trials from the start; leave it out"
         raise ConfigError([loaded.problem_at("train.init_from", message)])
-    if config.runtime.mode != "local":
+    if has_members(config.runtime):
         message = "a search trains in one process; give --set runtime.mode=local"
         raise ConfigError([loaded.problem_at("runtime.mode", message)])
     if config.train.ensemble > 1:

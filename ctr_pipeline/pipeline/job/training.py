@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
 from ctr_pipeline.distributed.master.recovery import etcd_access
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.following import follow_job
-from ctr_pipeline.pipeline.job.members import CommandLines
+from ctr_pipeline.pipeline.job.launchers import launch
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
+from ctr_pipeline.pipeline.run_folder import require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.stages.warm_start import Beginning
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.progress import Progress
 
 if TYPE_CHECKING:
@@ -43,40 +42,26 @@ _ETCD_SECONDS = 60.0
 
 @contextmanager
 def trained_in_processes(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    encoding: Encoding,
-    *,
-    resume: bool,
-    beginning: Beginning | None = None,
-    progress: Progress,
-    times: StageTimes,
+    context: RunContext, encoding: Encoding, *, beginning: Beginning | None = None
 ) -> Iterator["TrainedModel"]:
     """Trains, from the start or where a run ended; gives the model, whose rows lie on the disk.
 
     Args:
-        loaded: The config.
-        run: Its folder.
+        context: Of the run; `resume` goes on from the newest whole cut, if there is a job.
         encoding: The rows.
-        resume: Go on from the newest whole cut, if there is a job.
         beginning: What the run takes over from an earlier one.
-        progress: Who is told.
 
     Raises:
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
         Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
     """
-    access, resume = _claim_job(
-        loaded, run, resume=resume, tls=loaded.config.runtime.tls == "always", progress=progress
-    )
-    commands = CommandLines(run.config)
+    loaded, run, progress = context.loaded, context.run, context.progress
+    access, resume = _claim_job(context, tls=context.config.runtime.tls == "always")
     with (
-        LocalLauncher(commands, logs_folder=run.logs, access=access) as launcher,
-        times.stage("training"),
+        launch(context.config.runtime, run, access) as launcher,
+        context.times.stage("training"),
     ):
-        compiled = _prepare(
-            loaded, run, encoding, resume=resume, beginning=beginning, progress=progress
-        )
+        compiled = _prepare(context, encoding, resume=resume, beginning=beginning)
         launcher.start("master", 0)
         view = follow_job(run, launcher, progress, resumable=True)
     from ctr_pipeline.pipeline.job.trained_cut import stream_job_model
@@ -88,15 +73,11 @@ def trained_in_processes(
 
 
 def prepare_for_members(
-    loaded: LoadedConfig,
-    run: RunFolder,
+    context: RunContext,
     encoding: Encoding,
     *,
-    resume: bool,
     beginning: Beginning | None = None,
     insecure: bool = False,
-    progress: Progress,
-    times: StageTimes,
 ) -> None:
     """Everything that members agree on, for whoever starts them; arguments as for training.
 
@@ -106,35 +87,22 @@ def prepare_for_members(
     Raises:
         CtrPipelineError: Something the user can mend.
     """
-    _, resume = _claim_job(
-        loaded,
-        run,
-        resume=resume,
-        tls=loaded.config.runtime.tls != "off" and not insecure,
-        insecure=insecure,
-        progress=progress,
-    )
-    with times.stage("job"):
-        _prepare(loaded, run, encoding, resume=resume, beginning=beginning, progress=progress)
+    tls = context.config.runtime.tls != "off" and not insecure
+    _, resume = _claim_job(context, tls=tls, insecure=insecure)
+    with context.times.stage("job"):
+        _prepare(context, encoding, resume=resume, beginning=beginning)
 
 
-def _claim_job(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    *,
-    resume: bool,
-    tls: bool,
-    insecure: bool = False,
-    progress: Progress,
-) -> tuple[Access, bool]:
+def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tuple[Access, bool]:
     """New secrets in a folder that is ready for a job, and whether one is there to go on with."""
+    loaded, run, resume = context.loaded, context.run, context.resume
     if resume:
         require_mode(run, processes=True)
     resume = resume and (run.job / "spec.json").exists()
     if resume:
         # Before the config in the folder is replaced.
         require_same_partitions(loaded.config, run)
-    _await_ledger(loaded, progress)
+    _await_ledger(loaded, context.progress)
     if not resume:
         run.discard_results()
     run.keep_config(loaded)
@@ -161,13 +129,7 @@ def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
 
 
 def _prepare(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    encoding: Encoding,
-    *,
-    resume: bool,
-    beginning: Beginning | None,
-    progress: Progress,
+    context: RunContext, encoding: Encoding, *, resume: bool, beginning: Beginning | None
 ) -> "CompiledModel":
     """Writes the spec, for which the number of dense parameters has to be known.
 
@@ -177,6 +139,7 @@ def _prepare(
     # The fork server of workers imports TensorFlow at the same time.
     from ctr_pipeline.pipeline.model.dense_model import compile_model
 
+    loaded, run = context.loaded, context.run
     compiled = compile_model(
         loaded.config, run, encoding.plan, threads=num_threads(loaded.config.runtime), trains=False
     )
@@ -192,30 +155,25 @@ def _prepare(
     else:
         create_folder(Path(spec.checkpoints_folder), spec.job)
     if beginning is not None and not resume:
-        _write_beginning(loaded, run, encoding, spec, beginning, progress=progress)
+        _write_beginning(context, encoding, spec, beginning)
     save_spec(run.job, spec)
     return compiled
 
 
 def _write_beginning(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    encoding: Encoding,
-    spec: "JobSpec",
-    beginning: Beginning,
-    *,
-    progress: Progress,
+    context: RunContext, encoding: Encoding, spec: "JobSpec", beginning: Beginning
 ) -> None:
     from ctr_pipeline.pipeline.job.cut_files import write_first_cut
     from ctr_pipeline.pipeline.stages.warm_start_parameters import build_from_earlier
 
+    progress = context.progress
     parameters = build_from_earlier(
-        loaded.config,
+        context.config,
         encoding.plan,
         encoding.counts,
         beginning,
         num_dense=spec.num_dense,
-        folder=run.path,
+        folder=context.run.path,
         progress=progress,
     )
     write_first_cut(spec, parameters.rows, parameters.dense)

@@ -22,7 +22,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
     lookup_of,
     memory_limit_of,
 )
-from ctr_pipeline.pipeline.model.ensemble import TrainedMember
+from ctr_pipeline.pipeline.model.ensemble import TrainedMember, num_rows_made
 from ctr_pipeline.pipeline.resources import thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
@@ -32,6 +32,21 @@ from ctr_pipeline.training.joined import JoinedNetwork, MeanScorer
 from ctr_pipeline.training.lookup import DenseValues, RowReader, SavedRows
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import TrainingState
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Embedding rows of a trained model.
+
+    Attributes:
+        num_rows: Rows that training made.
+        num_bytes: Memory that they take.
+        num_spilled_bytes: Bytes in files, beyond a memory limit.
+    """
+
+    num_rows: int
+    num_bytes: int
+    num_spilled_bytes: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,19 @@ class TrainedModel:
     scores: ScoreFiles | None = None
     runtime: dict[str, Any] | None = None
     members: tuple[TrainedMember, ...] = ()
+
+    def count_rows(self) -> RowCounts:
+        """How many rows there are and what they take; asked before they are released."""
+        if self.rows is None:
+            return RowCounts(0, 0, 0)
+        return RowCounts(
+            num_rows_made(self.rows), self.rows.memory_bytes(), self.rows.spilled_bytes()
+        )
+
+    def release_rows(self) -> None:
+        """Frees the memory or the files of the rows; the model scores no more."""
+        if self.rows is not None:
+            self.rows.release()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import (
@@ -45,7 +46,6 @@ from ctr_pipeline.pipeline.stages.table_statistics import add_drift, collect_tab
 from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.warm_start import Beginning, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
 from ctr_pipeline.progress import Progress
@@ -76,10 +76,7 @@ class Analysis:
 
 
 def run_analysis(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    progress: Progress,
-    times: StageTimes,
+    context: RunContext,
     *,
     accept: Callable[[str], None] | None = None,
     beginning: Beginning | None = None,
@@ -87,13 +84,11 @@ def run_analysis(
     """Reads the data once and computes its statistics; both are reused if nothing changed.
 
     Args:
-        loaded: The config.
-        run: Where the results go.
-        progress: Who is told.
-        times: What each stage took.
+        context: Of the run.
         accept: Raises if rows of this fingerprint must not replace what a model rests on.
         beginning: Of the run; features are then those of the earlier one.
     """
+    loaded, run, progress, times = context.loaded, context.run, context.progress, context.times
     config = loaded.config
     with times.stage("check"):
         source = inspect_named(loaded)

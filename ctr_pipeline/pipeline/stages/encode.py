@@ -20,16 +20,15 @@ from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.ordered_map import map_in_order
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.vocabulary_extension import grow_plan, num_new_values
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
 from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
 from ctr_pipeline.preprocessing.own_rows import OwnRows, RowNumbers
 from ctr_pipeline.preprocessing.plan import plan_preprocessing
-from ctr_pipeline.progress import Progress
 
 RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
 
@@ -80,9 +79,7 @@ def _targets(config: Config, training_rows: SplitRows) -> Targets:
     return Targets(config.data.label, config.data.weight, mean_weight)
 
 
-def run_encoding(
-    loaded: LoadedConfig, run: RunFolder, analysis: Analysis, progress: Progress, times: StageTimes
-) -> Encoding:
+def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
     """Encodes all splits; splits that are encoded already are kept.
 
     Of the training rows, those are encoded that `data.sample` draws; statistics are of all of them.
@@ -90,6 +87,8 @@ def run_encoding(
     Raises:
         ConfigError: None of label 0 is drawn.
     """
+    loaded, run = context.loaded, context.run
+    progress, times = context.progress, context.times
     with times.stage("transforms"):
         beginning = analysis.beginning
         if beginning is None:

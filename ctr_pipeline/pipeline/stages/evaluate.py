@@ -20,8 +20,8 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shuffled_orders
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.stages.encode import Encoding
-from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting.findings import on_result
 from ctr_pipeline.reporting.formats import SPLIT_TITLES
@@ -40,27 +40,26 @@ SplitScorer = Callable[[str, Path], ScoredRows]
 
 
 def run_evaluation(
-    loaded: LoadedConfig,
+    context: RunContext,
     ingested: IngestedRows,
     folders: Mapping[str, Path],
     score: SplitScorer,
     *,
     predictions: Path,
-    times: StageTimes,
 ) -> dict[str, EvaluationResult]:
     """Exact metrics of the validation and test rows; writes the predictions of the test rows.
 
     Args:
-        loaded: The config.
+        context: Of the run.
         ingested: The rows as they were read.
         folders: Encoded rows by split; a split that is not among them is not evaluated.
         score: Scores a split.
         predictions: File for those of the test rows.
-        times: What the stage took.
     """
+    loaded = context.loaded
     results: dict[str, EvaluationResult] = {}
     training = ingested.splits["train"]
-    with times.stage("evaluation"):
+    with context.times.stage("evaluation"):
         for split in ("valid", "test"):
             if split not in folders:
                 continue
@@ -128,20 +127,14 @@ def decide_importance(report: ReportConfig, *, seconds: float, training_seconds:
 
 
 def run_importance(
-    loaded: LoadedConfig,
-    encoding: Encoding,
-    model: "TrainedModel",
-    *,
-    split: str,
-    progress: Progress,
-    times: StageTimes,
+    context: RunContext, encoding: Encoding, model: "TrainedModel", *, split: str
 ) -> tuple[ImportanceRow, ...]:
     """What shuffling each feature costs, on the first rows of a split, costliest first.
 
     Empty where the config leaves it out, and where it would take long or these rows are of one
     class, which is said.
     """
-    plan, config = model.plan, loaded.config
+    plan, config, progress = model.plan, context.config, context.progress
     columns, repeats = plan.features, config.report.importance_repeats
     if config.report.importance is False:
         return ()
@@ -154,7 +147,7 @@ def run_importance(
             "(report.importance_rows)"
         )
         return ()
-    with times.stage("importance"):
+    with context.times.stage("importance"):
         # The first call may compile the model, which no shuffle waits for again.
         model.scorer.score(rows.ids_BF[:1], rows.numbers_BN[:1])
         started = time.perf_counter()

@@ -2,47 +2,122 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset.ingested import IngestedRows, joint_label_rate
+from ctr_pipeline.dataset.ingested import joint_label_rate
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
 from ctr_pipeline.export.parity import ProvingProcess, prove_parity
 from ctr_pipeline.export.rows import RowBlock
-from ctr_pipeline.export.servable import discard_export, export_servable, publish_export
+from ctr_pipeline.export.servable import (
+    ExportedModel,
+    discard_export,
+    export_servable,
+    publish_export,
+)
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.model.embedding_rows import TrainedRows
 from ctr_pipeline.pipeline.model.trained_model import TrainedModel, score_table
-from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.timing import StageTimes
+from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.fitted import raw_signature
-from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.parity import ParityProof
-from ctr_pipeline.statistics import Statistics
 
 _BLOCK_ROWS = 65_536
 
 
-def run_export(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    model: TrainedModel,
-    *,
-    ingested: IngestedRows,
-    features: tuple[FeatureSpec, ...],
-    statistics: Statistics,
-    metrics: Mapping[str, Any],
-    progress: Progress,
-    times: StageTimes,
+@dataclass(frozen=True)
+class WrittenExport:
+    """A servable model that is not published yet, and what to prove it by.
+
+    Attributes:
+        exported: The files.
+        rows: Ordinary and difficult rows, as they are read.
+        scores: The trainer's logits of them, float32.
+        num_edge_rows: How many of the rows, the last ones, are difficult.
+    """
+
+    exported: ExportedModel
+    rows: pa.Table
+    scores: NDArray[np.float32]
+    num_edge_rows: int
+
+
+def write_export(
+    context: RunContext, model: TrainedModel, analysis: Analysis, *, metrics: Mapping[str, Any]
+) -> WrittenExport:
+    """Writes a servable model, which `prove_export` publishes, and scores the rows to prove it by.
+
+    The trainer's rows are needed no more afterwards.
+    """
+    config, run, refit = context.config, context.run, model.state.refit
+    ingested, statistics, features = analysis.ingested, analysis.statistics, analysis.features
+    signature = raw_signature(model.plan)
+    split = "test" if "test" in ingested.splits else "valid"
+    ordinary = _first_rows(ingested.splits[split].files, list(signature), config.export.parity_rows)
+    version_folder = run.export / str(config.export.model_version)
+    with context.times.stage("export"):
+        context.progress.log("Writing the servable model")
+        exported = export_servable(
+            model=model.compiled.assign(model.dense.values),
+            preprocessing=build_preprocessing(model.plan, run.path),
+            column_types=signature,
+            row_blocks=_blocks(model.rows),
+            num_rows=model.rows.num_rows if model.rows is not None else 0,
+            width=model.row_width,
+            version_folder=version_folder,
+            info=ModelCardInfo(
+                name=config.name,
+                architecture=_architecture_of(model, config.model.name),
+                created=datetime.now(UTC),
+                training_rows=statistics.num_rows if refit is None else refit.num_rows,
+                base_rate=statistics.base_rate
+                if refit is None
+                else joint_label_rate([ingested.splits[one] for one in ("train", "valid")]),
+                metrics=metrics,
+                features=[_describe(feature) for feature in features],
+                missing_values=config.data.missing_values,
+                extra=_describe_members(model, config.model.embedding_dim),
+            ),
+            slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
+            slots=model.compiled.slots,
+        )
+    with context.times.stage("parity"):
+        hard = edge_rows(
+            signature,
+            ordinary=ordinary,
+            missing_values=config.data.missing_values,
+            lists=model.plan.list_columns,
+        )
+        rows = pa.concat_tables([ordinary, hard])
+        try:
+            scores = score_table(rows, run, model)
+        except BaseException:
+            discard_export(exported)
+            raise
+    return WrittenExport(exported, rows, scores, hard.num_rows)
+
+
+def prove_export(
+    context: RunContext, written: WrittenExport, analysis: Analysis, process: ProvingProcess
 ) -> tuple[Path, ParityProof]:
-    """Writes, proves and publishes the export; releases the rows on the way.
+    """Proves that an export scores as the trainer does, and publishes it.
+
+    Args:
+        context: Of the run.
+        written: What `write_export` returned.
+        analysis: Of the same run.
+        process: Loads the export; it holds the exported rows, beside which the trainer's should
+            not take memory.
 
     Returns:
         The version folder and the proof, which also lies in it.
@@ -50,73 +125,28 @@ def run_export(
     Raises:
         ExportError: The export scores a row otherwise than the trainer; nothing is published.
     """
-    config, refit = loaded.config, model.state.refit
-    signature = raw_signature(model.plan)
-    split = "test" if "test" in ingested.splits else "valid"
-    ordinary = _first_rows(ingested.splits[split].files, list(signature), config.export.parity_rows)
-    version_folder = run.export / str(config.export.model_version)
-    with ProvingProcess() as process:
-        with times.stage("export"):
-            progress.log("Writing the servable model")
-            exported = export_servable(
-                model=model.compiled.assign(model.dense.values),
-                preprocessing=build_preprocessing(model.plan, run.path),
-                column_types=signature,
-                row_blocks=_blocks(model.rows),
-                num_rows=model.rows.num_rows if model.rows is not None else 0,
-                width=model.row_width,
-                version_folder=version_folder,
-                info=ModelCardInfo(
-                    name=config.name,
-                    architecture=_architecture_of(model, config.model.name),
-                    created=datetime.now(UTC),
-                    training_rows=statistics.num_rows if refit is None else refit.num_rows,
-                    base_rate=statistics.base_rate
-                    if refit is None
-                    else joint_label_rate([ingested.splits[one] for one in ("train", "valid")]),
-                    metrics=metrics,
-                    features=[_describe(feature) for feature in features],
-                    missing_values=config.data.missing_values,
-                    extra=_describe_members(model, config.model.embedding_dim),
-                ),
-                slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
-                slots=model.compiled.slots,
-            )
-        with times.stage("parity"):
-            progress.log("Proving that it scores like the trainer")
-            hard = edge_rows(
-                signature,
-                ordinary=ordinary,
-                missing_values=config.data.missing_values,
-                lists=model.plan.list_columns,
-            )
-            rows = pa.concat_tables([ordinary, hard])
-            try:
-                scores = score_table(rows, run, model)
-                if model.rows is not None:
-                    # The process that proves holds the exported rows, and these are needed no more.
-                    model.rows.release()
-                with tempfile.TemporaryDirectory(
-                    dir=run.path / "cache", prefix=".parity.", suffix=".tmp"
-                ) as workspace:
-                    proof = prove_parity(
-                        exported,
-                        rows,
-                        scores,
-                        process=process,
-                        workspace=Path(workspace),
-                        num_edge_rows=hard.num_rows,
-                        sensitive={
-                            part.column
-                            for feature in features
-                            if feature.sensitive
-                            for part in feature.parts
-                        },
-                    )
-            except BaseException:
-                discard_export(exported)
-                raise
-            return publish_export(exported), proof
+    sensitive = {
+        part.column for feature in analysis.features if feature.sensitive for part in feature.parts
+    }
+    with context.times.stage("parity"):
+        context.progress.log("Proving that it scores like the trainer")
+        try:
+            with tempfile.TemporaryDirectory(
+                dir=context.run.path / "cache", prefix=".parity.", suffix=".tmp"
+            ) as workspace:
+                proof = prove_parity(
+                    written.exported,
+                    written.rows,
+                    written.scores,
+                    process=process,
+                    workspace=Path(workspace),
+                    num_edge_rows=written.num_edge_rows,
+                    sensitive=sensitive,
+                )
+        except BaseException:
+            discard_export(written.exported)
+            raise
+        return publish_export(written.exported), proof
 
 
 def _architecture_of(model: TrainedModel, name: str) -> str:

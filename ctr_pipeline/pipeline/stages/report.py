@@ -10,9 +10,10 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember
-from ctr_pipeline.pipeline.model.trained_model import TrainedModel
+from ctr_pipeline.pipeline.model.trained_model import RowCounts, TrainedModel
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import Session
 from ctr_pipeline.pipeline.stages.analyze import Analysis
@@ -24,7 +25,7 @@ from ctr_pipeline.pipeline.stages.report_facts import (
     shown_splits,
 )
 from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
-from ctr_pipeline.pipeline.timing import StageTimes, start_up_sentence
+from ctr_pipeline.pipeline.timing import start_up_sentence
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.findings import Finding, decide_findings
 from ctr_pipeline.reporting.render import render_report
@@ -33,8 +34,7 @@ from ctr_pipeline.training.profile import describe_bound, load_profile
 
 
 def run_report(
-    loaded: LoadedConfig,
-    run: RunFolder,
+    context: RunContext,
     analysis: Analysis,
     model: TrainedModel,
     *,
@@ -42,10 +42,7 @@ def run_report(
     importance: tuple[ImportanceRow, ...],
     export_folder: Path,
     proof: ParityProof,
-    num_embedding_rows: int,
-    embedding_bytes: int,
-    spilled_bytes: int,
-    times: StageTimes,
+    row_counts: RowCounts,
     sessions: Sequence[Session],
 ) -> tuple[Finding, ...]:
     """Writes the report, and the facts it is made of, for `ctrpipe report`.
@@ -53,6 +50,7 @@ def run_report(
     Returns:
         What a reader should know first.
     """
+    loaded, run, times = context.loaded, context.run, context.times
     with times.stage("report"):
         config = loaded.config
         split = "test" if "test" in results else "valid"
@@ -87,9 +85,9 @@ def run_report(
             ),
             parity=proof,
             num_dense_parameters=model.compiled.num_parameters,
-            num_embedding_rows=num_embedding_rows,
-            embedding_bytes=embedding_bytes,
-            spilled_bytes=spilled_bytes,
+            num_embedding_rows=row_counts.num_rows,
+            embedding_bytes=row_counts.num_bytes,
+            spilled_bytes=row_counts.num_spilled_bytes,
             export_path=str(export_folder),
             job=None if model.runtime is None else _job(model.runtime),
             ensemble=tuple(_ensemble_member(member) for member in model.members),

@@ -13,6 +13,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.model.embedding_rows import (
     describe_memory,
     memory_limit_of,
@@ -32,7 +33,7 @@ from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
 from ctr_pipeline.pipeline.stages.warm_start import Beginning
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
-from ctr_pipeline.pipeline.timing import FIRST_STEP, StageTimes, start_up_sentence
+from ctr_pipeline.pipeline.timing import FIRST_STEP, start_up_sentence
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import CheckpointFolder
 from ctr_pipeline.training.compiled import CompiledModel
@@ -49,41 +50,32 @@ _ROWS_COUNTED = 65_536
 
 
 def run_training(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    encoding: Encoding,
-    *,
-    resume: bool,
-    beginning: Beginning | None = None,
-    profile: bool = False,
-    progress: Progress,
-    times: StageTimes,
+    context: RunContext, encoding: Encoding, *, beginning: Beginning | None = None
 ) -> TrainedModel:
     """Trains from the start or an earlier run, or goes on from the newest whole checkpoint.
 
     Args:
-        loaded: The config.
-        run: The run folder.
+        context: Of the run; the profile of an ensemble's model is kept beside that model.
         encoding: The rows.
-        resume: Go on from a checkpoint if there is one.
         beginning: What the run takes over from an earlier one.
-        profile: See where the time goes, say it and keep it for the report; of an ensemble, beside
-            each of its models.
-        progress: Who is told.
+
+    Returns:
+        The model, whose rows the caller releases.
     """
+    loaded, run = context.loaded, context.run
 
     def claim() -> None:
-        if not resume:
+        if not context.resume:
             run.discard_results()
         run.keep_config(loaded)
 
-    job = _Training(run, encoding, claim, resume, beginning, profile, progress, times)
-    with times.stage("training"):
-        if resume:
+    job = _Training(context, encoding, claim, beginning)
+    with context.times.stage("training"):
+        if context.resume:
             require_mode(run, processes=False)
         if loaded.config.train.ensemble > 1:
             _train_members(loaded, job)
-            return open_trained(loaded, run, progress)
+            return open_trained(loaded, run, context.progress)
         model, state = _train(loaded, run, job)
     return model.opened(state).trained()
 
@@ -93,34 +85,27 @@ class _Training:
     """What the training of one model, or of each model of an ensemble, rests on.
 
     Attributes:
-        run: The run folder.
+        context: Of the run.
         encoding: Prepared rows.
         claim: Called before anything is written, once the first model is known to be one.
-        resume: Go on from the newest whole checkpoints.
         beginning: What the run takes over from an earlier one.
-        profile: See where the time goes.
-        progress: Who is told.
     """
 
-    run: RunFolder
+    context: RunContext
     encoding: Encoding
     claim: Callable[[], None]
-    resume: bool
     beginning: Beginning | None
-    profile: bool
-    progress: Progress
-    times: StageTimes
 
 
 def _train_members(loaded: LoadedConfig, job: _Training) -> None:
     """Trains the models of an ensemble, one after another; only one is in memory at a time."""
-    members, progress = member_configs(loaded.config), job.progress
+    members, progress = member_configs(loaded.config), job.context.progress
     for number, config in enumerate(members):
         named = (
             f"Model {number + 1} of {len(members)} ({config.model.name}, seed {config.train.seed})"
         )
-        folder = job.run.member(number)
-        if job.resume and _has_finished(config, folder, job):
+        folder = job.context.run.member(number)
+        if job.context.resume and _has_finished(config, folder, job):
             progress.log(f"{named} is trained already")
             if number == 0:
                 job.claim()
@@ -140,11 +125,11 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     Raises:
         CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
     """
-    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.progress.log)
+    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.context.progress.log)
     if checkpoint is None:
         return False
     state = TrainingState.from_json(checkpoint.state)
-    require_same_rows(state, job.encoding.fingerprint, job.run)
+    require_same_rows(state, job.encoding.fingerprint, job.context.run)
     train = config.train
     if not state.history:
         return False
@@ -152,7 +137,7 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     decision = decide_stop(state.history, train.early_stopping, train.epochs)
     if not train.refit or not decision.stop:
         return decision.stop
-    return find_refit(folder, checkpoint.state, job.progress, is_whole=True) is not None
+    return find_refit(folder, checkpoint.state, job.context.progress, is_whole=True) is not None
 
 
 def _train(
@@ -178,8 +163,8 @@ def _choose(
     loaded: LoadedConfig, folder: RunFolder, job: _Training
 ) -> tuple[LocalModel, TrainingState]:
     """Trains a model on the training rows, down to the epoch that validation rows like best."""
-    config, run, encoding = loaded.config, job.run, job.encoding
-    progress, times = job.progress, job.times
+    config, run, encoding = loaded.config, job.context.run, job.encoding
+    progress, times = job.context.progress, job.context.times
     with contextlib.ExitStack() as stack:
         model = assemble_local(loaded, run, encoding.plan, encoding.counts)
         times.reach("model")
@@ -195,7 +180,7 @@ def _choose(
             times.reach(FIRST_STEP)
             progress.log(start_up_sentence(times.start_up))
 
-        profiler = _profiler_of(model, num_threads(config.runtime)) if job.profile else None
+        profiler = _profiler_of(model, num_threads(config.runtime)) if job.context.profile else None
         trainer = Trainer(
             config=config.train,
             compiled=model.compiled,
@@ -208,7 +193,7 @@ def _choose(
             profiler=profiler,
             after_first_step=log_start_up,
         )
-        checkpoint = trainer.checkpoints.load_newest(progress.log) if job.resume else None
+        checkpoint = trainer.checkpoints.load_newest(progress.log) if job.context.resume else None
         if checkpoint is not None:
             trainer.restore(checkpoint)
             require_same_rows(trainer.state, encoding.fingerprint, run)
@@ -246,7 +231,8 @@ def _refit(
         chosen: How the training before went.
         job: All else.
     """
-    config, run, encoding, progress = loaded.config, job.run, job.encoding, job.progress
+    config, encoding = loaded.config, job.encoding
+    run, progress = job.context.run, job.context.progress
     epochs = best_epoch(chosen.to_json())
     folders = [encoding.folders[split] for split in ("train", "valid")]
     with EncodedReader(*folders) as rows:
@@ -264,7 +250,7 @@ def _refit(
             progress=progress,
         )
         checkpoint = None
-        if job.resume:
+        if job.context.resume:
             checkpoint = find_refit(folder, chosen.to_json(), progress, is_whole=False)
         if checkpoint is not None:
             trainer.restore(checkpoint)
@@ -295,11 +281,11 @@ def _begin(loaded: LoadedConfig, trainer: Trainer, model: LocalModel, job: _Trai
         model.plan,
         job.beginning,
         threads=num_threads(loaded.config.runtime),
-        memory_limit=memory_limit_of(loaded.config, job.run.path),
-        progress=job.progress,
+        memory_limit=memory_limit_of(loaded.config, job.context.run.path),
+        progress=job.context.progress,
     )
     trainer.state.earlier_steps = job.beginning.record.all_steps
-    job.progress.log(f"Training begins from {job.beginning.record.describe()}")
+    job.context.progress.log(f"Training begins from {job.beginning.record.describe()}")
 
 
 def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
