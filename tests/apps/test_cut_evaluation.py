@@ -11,13 +11,13 @@ import pytest
 from clicks import settings_of, write_clicks
 from sklearn.metrics import log_loss, roc_auc_score
 
-from ctr_pipeline.apps.scoring import cut as cut_evaluation
 from ctr_pipeline.apps.scoring import job as scoring_job
 from ctr_pipeline.apps.scoring.cut import decide_beside, evaluate_newest_cut
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.apps.scoring.job import CutScores
 from ctr_pipeline.apps.scoring.predict import predict
 from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.distributed.master.manifests import (
@@ -154,7 +154,7 @@ def contents_of(run):
     ],
 )
 def test_a_cut_is_scored_beside_a_job_that_goes_on(mode, job_state, beside):
-    assert decide_beside(mode, job_state) is beside
+    assert decide_beside(RuntimeConfig(mode=mode), job_state) is beside
 
 
 def test_the_newest_cut_is_found_before_an_epoch_is_done(world):
@@ -255,10 +255,12 @@ def test_test_rows_are_evaluated_in_a_place_of_their_own(world, scorer):
 def test_another_config_is_refused(world, scorer):
     take_cut(world.run, 1)
     with pytest.raises(RunFolderError, match="trains with another config"):
-        evaluate_newest_cut(world.load("model.embedding_dim=8"), world.run, SilentProgress())
+        evaluate_newest_cut(
+            RunContext(world.load("model.embedding_dim=8"), world.run, SilentProgress())
+        )
     for override in ("evaluation.gauc_column=user", "evaluation.group_by=[user]"):
         with pytest.raises(DataError, match="column 'user' was not kept"):
-            evaluate_newest_cut(world.load(override), world.run, SilentProgress())
+            evaluate_newest_cut(RunContext(world.load(override), world.run, SilentProgress()))
     assert scorer == []
 
 
@@ -270,7 +272,7 @@ def test_other_rows_are_refused(world, scorer, changed):
         (world.run.encoded / "test" / "meta.json").unlink()
     take_cut(world.run, 1, **({"rows_fingerprint": "others"} if changed == "cut" else {}))
     with pytest.raises(DataError, match="rows in the cache are not those"):
-        evaluate_newest_cut(world.load(), world.run, SilentProgress())
+        evaluate_newest_cut(RunContext(world.load(), world.run, SilentProgress()))
     assert scorer == []
 
 
@@ -286,7 +288,7 @@ def test_nothing_is_kept_of_rows_that_change_meanwhile(world, monkeypatch, score
 
     monkeypatch.setattr(scoring_job, "scored_in_processes", score_and_change)
     with pytest.raises(DataError, match="rows in the cache are not those"):
-        evaluate_newest_cut(world.load(), world.run, SilentProgress())
+        evaluate_newest_cut(RunContext(world.load(), world.run, SilentProgress()))
     assert list(world.run.evaluations.iterdir()) == []
 
 
@@ -297,7 +299,7 @@ def test_a_folder_in_use_is_waited_for_where_nothing_may_be_scored_beside(
     world, monkeypatch, scorer, job_state, overrides
 ):
     take_cut(world.run, 1)
-    monkeypatch.setattr(cut_evaluation, "find_job_state", lambda run: job_state)
+    monkeypatch.setattr("ctr_pipeline.apps.scoring.evaluate.find_job_state", lambda run: job_state)
     with world.run.locked(), pytest.raises(FolderInUseError, match="another run"):
         evaluate(world.load(*overrides), progress=SilentProgress())
     assert scorer == []
