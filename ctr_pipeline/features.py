@@ -9,7 +9,7 @@ options; what they compute is in `preprocessing`, which statistics they need is 
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -364,22 +364,7 @@ AnyTransform = Annotated[
 
 TRANSFORMS: dict[str, type[Transform]] = {
     transform.model_fields["name"].default: transform
-    for transform in (
-        Log,
-        Standardize,
-        Normalize,
-        Clip,
-        Fill,
-        LogRound,
-        RoundIdentity,
-        Bucketize,
-        Hash,
-        Vocabulary,
-        CountEncode,
-        TargetEncode,
-        Datetime,
-        Age,
-    )
+    for transform in get_args(get_args(AnyTransform)[0])
 }
 """Every transform by its YAML name."""
 

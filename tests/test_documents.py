@@ -14,7 +14,6 @@ from ctr_pipeline.cli.main import app
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import Config, OptimizerConfig
-from ctr_pipeline.features import TRANSFORMS
 from ctr_pipeline.models.registry import MODELS, check_model
 from tests.paper_snippets import ROOT, blocks, commands, inline_code, papers, text_of
 
@@ -237,11 +236,6 @@ def test_the_page_of_training_has_all_optimizers():
         r"^Optimizers, [^:]+: (.+?)\.$", text_of("docs/training.md"), re.M | re.S
     )
     assert re.findall(r"`(\w+)`", listed) == list(names)
-
-
-def test_the_page_of_features_has_all_transforms():
-    rows = re.findall(r"^\| (?:number|text) \| \w+ \| (.+) \|$", text_of("docs/features.md"), re.M)
-    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(TRANSFORMS)
 
 
 def test_every_benchmark_is_in_the_benchmarks_readme():

@@ -6,60 +6,11 @@ alone, does not wait for TensorFlow:
     from ctr_pipeline.preprocessing import Hashing
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctr_pipeline.preprocessing import layers
 
-if TYPE_CHECKING:
-    from ctr_pipeline.preprocessing.layers import (
-        Age,
-        Clip,
-        ConcatenateWithOffset,
-        DatetimePart,
-        Discretization,
-        Fill,
-        HashedCrossing,
-        Hashing,
-        IndexLookup,
-        IntervalIds,
-        Log,
-        LogRound,
-        Normalizer,
-        NumberLookup,
-        RoundIdentity,
-        SequenceSlots,
-        SparseEmbedding,
-        Standardize,
-        ToNumber,
-        ToRagged,
-        ToSparse,
-        VectorNumbers,
-    )
-
-__all__ = [
-    "Age",
-    "Clip",
-    "ConcatenateWithOffset",
-    "DatetimePart",
-    "Discretization",
-    "Fill",
-    "HashedCrossing",
-    "Hashing",
-    "IndexLookup",
-    "IntervalIds",
-    "Log",
-    "LogRound",
-    "Normalizer",
-    "NumberLookup",
-    "RoundIdentity",
-    "SequenceSlots",
-    "SparseEmbedding",
-    "Standardize",
-    "ToNumber",
-    "ToRagged",
-    "ToSparse",
-    "VectorNumbers",
-]
+__all__ = list(layers.LAYER_MODULES)
 
 
 def __getattr__(name: str) -> Any:

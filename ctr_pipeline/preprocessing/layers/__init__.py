@@ -6,59 +6,7 @@ So that importing this package never waits for TensorFlow:
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ctr_pipeline.preprocessing.layers.buckets import (
-        Discretization,
-        IntervalIds,
-        LogRound,
-        RoundIdentity,
-    )
-    from ctr_pipeline.preprocessing.layers.concatenate_with_offset import ConcatenateWithOffset
-    from ctr_pipeline.preprocessing.layers.crossing import HashedCrossing
-    from ctr_pipeline.preprocessing.layers.datetimes import Age, DatetimePart
-    from ctr_pipeline.preprocessing.layers.hashing import Hashing
-    from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
-    from ctr_pipeline.preprocessing.layers.number_lookup import NumberLookup
-    from ctr_pipeline.preprocessing.layers.numbers import (
-        Clip,
-        Fill,
-        Log,
-        Normalizer,
-        Standardize,
-    )
-    from ctr_pipeline.preprocessing.layers.sequence_slots import SequenceSlots
-    from ctr_pipeline.preprocessing.layers.sparse_embedding import SparseEmbedding
-    from ctr_pipeline.preprocessing.layers.structure import ToRagged, ToSparse
-    from ctr_pipeline.preprocessing.layers.to_number import ToNumber
-    from ctr_pipeline.preprocessing.layers.vector_numbers import VectorNumbers
-
-__all__ = [
-    "LAYER_MODULES",
-    "Age",
-    "Clip",
-    "ConcatenateWithOffset",
-    "DatetimePart",
-    "Discretization",
-    "Fill",
-    "HashedCrossing",
-    "Hashing",
-    "IndexLookup",
-    "IntervalIds",
-    "Log",
-    "LogRound",
-    "Normalizer",
-    "NumberLookup",
-    "RoundIdentity",
-    "SequenceSlots",
-    "SparseEmbedding",
-    "Standardize",
-    "ToNumber",
-    "ToRagged",
-    "ToSparse",
-    "VectorNumbers",
-]
+from typing import Any
 
 LAYER_MODULES = {
     "Age": "datetimes",
@@ -85,6 +33,8 @@ LAYER_MODULES = {
     "VectorNumbers": "vector_numbers",
 }
 """Every public layer with the module of this package that holds it."""
+
+__all__ = list(LAYER_MODULES)
 
 
 def __getattr__(name: str) -> Any:
