@@ -24,7 +24,6 @@ from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Role
 
 _TRIES = 5
-_AT_WORK_SECONDS = 10.0
 _CGROUPS = Path("/sys/fs/cgroup")
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 
@@ -59,6 +58,7 @@ class Disturbance:
             with others; None: where it likes.
         since: Unix time at which the present fault's part of the run began: an event before it
             was another's.
+        at_work_seconds: A target that stays idle for so long is a miss.
     """
 
     run: WatchedRun
@@ -69,6 +69,7 @@ class Disturbance:
     resumed: bool = False
     window: tuple[float, float] | None = None
     since: float = 0.0
+    at_work_seconds: float = 10.0
 
     def wait_for_moment(self, low: float = 0.15, high: float = 0.6) -> None:
         """Waits for a random place between two fractions of the job, in the middle of steps."""
@@ -96,7 +97,7 @@ class Disturbance:
         Raises:
             MissedError: It stays idle, or is gone.
         """
-        give_up = time.monotonic() + _AT_WORK_SECONDS
+        give_up = time.monotonic() + self.at_work_seconds
         while why := self._why_not_at_work(role, index):
             if time.monotonic() > give_up or self.run.has_ended:
                 raise MissedError(f"{role} {index}: {why}")

@@ -10,7 +10,6 @@ import sys
 import time
 from types import SimpleNamespace
 
-import chaos_faults
 import pytest
 from chaos import (
     FULL,
@@ -149,11 +148,6 @@ def test_waiting_ends_in_time(run):
             run.wait(0.1)
 
 
-@pytest.fixture(autouse=True)
-def no_patience(monkeypatch):
-    monkeypatch.setattr(chaos_faults, "_AT_WORK_SECONDS", 0.05)
-
-
 def training(run, *, running=True, leases=1):
     now = time.monotonic()
     trained = [100, 200] if running else [100, 100]
@@ -169,7 +163,10 @@ def training(run, *, running=True, leases=1):
 
 def test_a_worker_at_work_is_hit(run):
     training(run)
-    assert Disturbance(run, random.Random(0)).require_at_work("worker", 0).pid == 1
+    assert (
+        Disturbance(run, random.Random(0), at_work_seconds=0.05).require_at_work("worker", 0).pid
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,13 +176,13 @@ def test_a_worker_at_work_is_hit(run):
 def test_an_idle_target_is_a_miss(run, state, said):
     training(run, **state)
     with pytest.raises(MissedError, match=said):
-        Disturbance(run, random.Random(0)).require_at_work("worker", 0)
+        Disturbance(run, random.Random(0), at_work_seconds=0.05).require_at_work("worker", 0)
 
 
 def test_an_unknown_target_is_a_miss(run):
     training(run)
     with pytest.raises(MissedError, match="no worker 7"):
-        Disturbance(run, random.Random(0)).require_at_work("worker", 7)
+        Disturbance(run, random.Random(0), at_work_seconds=0.05).require_at_work("worker", 7)
 
 
 def test_names_of_faults_are_unique_and_their_configs_valid(tmp_path):

@@ -1,6 +1,5 @@
 """Members of launcher tests: small Python programs instead of the real ones."""
 
-import time
 from pathlib import Path
 
 
@@ -25,17 +24,6 @@ class Scripts:
 
 
 SLEEP = "import time; time.sleep(600)"
-
-
-def wait_until(condition, seconds=20.0):
-    """Waits for other processes; the condition's value once it is true."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"did not happen within {seconds} s")
 
 
 def is_alive(pid):

@@ -4,7 +4,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from launched import Scripts, is_alive, wait_until
+from launched import Scripts, is_alive
+from waiting import wait_until
 
 from ctr_pipeline.distributed.local.launcher import LocalLauncher
 from ctr_pipeline.distributed.rpc.access import Access

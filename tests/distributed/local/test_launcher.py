@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from launched import SLEEP, Scripts, is_alive, wait_until
+from launched import SLEEP, Scripts, is_alive
+from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
 from ctr_pipeline.distributed.local.client import RemoteLauncher
@@ -409,8 +410,9 @@ LAUNCHER_PROCESS = textwrap.dedent(
     """
     import sys, time
     from pathlib import Path
-    sys.path.insert(0, {tests!r})
-    from launched import SLEEP, Scripts, wait_until
+    sys.path[:0] = {tests!r}
+    from launched import SLEEP, Scripts
+    from waiting import wait_until
     from ctr_pipeline.distributed.local.launcher import LocalLauncher
     from ctr_pipeline.distributed.rpc.access import Access
 
@@ -445,7 +447,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
 class TestOrphans:
     def test_none_is_left_when_the_launcher_is_killed(self, tmp_path):
         text = LAUNCHER_PROCESS.format(
-            tests=str(Path(__file__).parent), logs=str(tmp_path / "logs")
+            tests=[str(Path(__file__).parents[n]) for n in (0, 1)], logs=str(tmp_path / "logs")
         )
         with subprocess.Popen(
             [sys.executable, "-c", text], stdout=subprocess.PIPE, text=True

@@ -2,10 +2,10 @@
 
 import itertools
 import threading
-import time
 from dataclasses import asdict
 
 import pytest
+from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
@@ -252,11 +252,7 @@ class Stage:
     def told(self):
         return "\n".join(event.what for event in self.executor.events)
 
-    def wait_for(self, condition):
-        give_up = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < give_up
-            time.sleep(0.005)
+    wait_for = staticmethod(wait_until)
 
 
 @pytest.fixture

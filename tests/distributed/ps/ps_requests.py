@@ -1,6 +1,5 @@
 """Requests as workers send them, written by hand."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -106,16 +105,6 @@ class Pushing:
     def result(self):
         assert self.answer.has_come
         return self.answer.reply
-
-
-def wait_until(happened, seconds=20.0):
-    """Waits for other threads, and says so if they never come."""
-    pause = threading.Event()
-    for _ in range(int(seconds / 0.005)):
-        if happened():
-            return
-        pause.wait(0.005)
-    raise AssertionError("it never happened")
 
 
 def batch(number, task=0, attempt=1, epoch=0):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from ps_requests import wait_until
+from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ps_requests import Caller, batch, counting, key, owned_keys, wait_until
+from ps_requests import Caller, batch, counting, key, owned_keys
+from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     PartitionFiles,

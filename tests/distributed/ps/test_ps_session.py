@@ -2,7 +2,8 @@ import threading
 
 import pytest
 from network import ScriptedMaster
-from ps_requests import Caller, Pushing, batch, key, nothing_trained, wait_until
+from ps_requests import Caller, Pushing, batch, key, nothing_trained
+from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
+from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.rpc import wire
@@ -291,14 +292,6 @@ class TestLaterReplies:
         with pytest.raises(PeerUnavailable):
             call.result()
         open_pair.service.later[0].give(Answer("too late"))
-
-
-def wait_until(is_so, seconds=20.0):
-    """Returns once it is so, which another thread brings about."""
-    ends = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.005)
 
 
 def is_unanswered(client):

@@ -1,0 +1,13 @@
+"""Waiting for other threads and processes."""
+
+import time
+
+
+def wait_until(condition, seconds=20.0):
+    """The condition's value once it is true; fails if that takes longer than `seconds`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"did not happen within {seconds} s")
