@@ -23,6 +23,7 @@ _PACKAGE = Path(__file__).parents[1]
 SHARED_FILES = (
     *sorted((_PACKAGE / "kernels").glob("*.py")),
     *sorted((_PACKAGE / "embeddings").glob("*.py")),
+    *sorted((_PACKAGE / "specs").glob("*.py")),
     _PACKAGE / "splitmix.py",
 )
 """What kernels of other files may use."""

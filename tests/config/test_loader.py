@@ -408,7 +408,7 @@ class TestModelCheck:
         used = []
 
         def check(model: ModelConfig):
-            used.append(model.model_fields_set & {"cross_layers"})
+            used.append(keys_set(model) & {"cross_layers"})
             return self.check(model)
 
         assert config_from_mapping(mapping, check_model=check).config.model.cross_layers == 2

@@ -10,7 +10,6 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
-from ctr_pipeline import notebook
 from ctr_pipeline.errors import CheckpointError, ConfigError, DataError, RunFolderError
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.progress import SilentProgress
@@ -25,7 +24,7 @@ def calls(monkeypatch):
         seen.append((loaded.config, options))
         return RunResult(loaded.config.run_folder, {}, {}, {})
 
-    monkeypatch.setattr(notebook, "run_pipeline", run_pipeline)
+    monkeypatch.setattr("ctr_pipeline.pipeline.run.run_pipeline", run_pipeline)
     return seen
 
 
