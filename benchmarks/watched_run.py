@@ -33,6 +33,7 @@ from ctr_pipeline.pipeline.job.control import Job, MasterLine, read_status
 
 MARK = "CTRPIPE_WATCHED_RUN"
 CTRPIPE = (sys.executable, "-m", "ctr_pipeline")
+_KILL_ROUNDS = 5
 _PREPARED = (
     "cache",
     "statistics.json",
@@ -120,11 +121,18 @@ class WatchedRun:
     def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._watcher.join()
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):  # it may end by itself
-                process.kill()
         if self._process is not None:
+            self._process.kill()
             self._process.wait()
+        # Again, since a process that becomes another program is not found at that very moment.
+        for _ in range(_KILL_ROUNDS):
+            living = self.processes()
+            for process in living:
+                with contextlib.suppress(psutil.Error):  # it may end by itself
+                    process.kill()
+            if not living:
+                break
+            wait_until_gone([process.pid for process in living], 5.0)
 
     # Starting and ending.
 
