@@ -210,6 +210,18 @@ def test_a_store_that_ignores_conditions_is_refused():
         CommitWriter(Careless())
 
 
+def test_a_store_whose_answers_are_lost_does_not_ignore_conditions():
+    class Lossy(Memory):
+        def put_if_absent(self, key, data):
+            """As after an answer that was lost: an object of equal bytes counts as put."""
+            if self.objects.get(key) != data:
+                super().put_if_absent(key, data)
+
+    storage = Lossy()
+    commit(CommitWriter(storage), "one")
+    assert CommitReader(storage).newest().state == {"text": "one"}
+
+
 def test_a_commit_whose_answer_was_lost_is_followed_by_the_next():
     class Lossy(Memory):
         loses = False
@@ -225,6 +237,8 @@ def test_a_commit_whose_answer_was_lost_is_followed_by_the_next():
     storage.loses = True
     with pytest.raises(StorageAwayError):
         commit(writer, "one")
+    writer.retain(1)
+    assert CommitReader(storage).newest().state == {"text": "one"}
     assert commit(writer, "two").slot == Slot(1, 1)
     assert CommitReader(storage).newest().state == {"text": "two"}
 
