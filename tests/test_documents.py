@@ -1,5 +1,6 @@
 """What the papers name has to exist, and what they show has to be valid."""
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -12,6 +13,7 @@ from typer.exceptions import TyperException
 
 from ctr_pipeline.cli.main import app
 from ctr_pipeline.cli.session import CommandSession
+from ctr_pipeline.config.key_facts import field_at
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import Config, OptimizerConfig
 from ctr_pipeline.models.registry import MODELS, check_model
@@ -189,6 +191,21 @@ def test_config_keys_in_the_text_exist(paper):
         assert schema_of(found[1]), code
         if found[2]:
             config_from_mapping(ROWS, [f"{found[1]}={found[2]}"], check_model=check_model)
+
+
+def test_remedies_name_config_keys_that_exist():
+    dotted = re.compile(rf"\b(?:{'|'.join(Config.model_fields)})(?:\.[a-z_0-9]+)+")
+    named = {
+        key
+        for path in (ROOT / "ctr_pipeline").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.keyword) and node.arg == "remedy"
+        for part in ast.walk(node.value)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        for key in dotted.findall(part.value)
+    }
+    assert len(named) > 20
+    assert [key for key in sorted(named) if field_at(Config, tuple(key.split("."))) is None] == []
 
 
 @pytest.mark.parametrize("paper", PAPERS)

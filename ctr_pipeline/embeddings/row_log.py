@@ -276,7 +276,8 @@ def require_finite(*parts: Float32Array) -> None:
     if not all(np.isfinite(part).all() for part in parts):
         raise TrainingError(
             "the parameters hold a value that is not finite, so no checkpoint is written",
-            remedy="Lower train.learning_rate, or look for values out of range",
+            remedy="Lower train.optimizer.learning_rate or those in train.embeddings, or look for "
+            "values out of range",
         )
 
 
