@@ -29,7 +29,7 @@ _SAVED_BYTES = 64 << 20
 _NUM_BUFFERS = 8
 _CHUNK_BYTES = 3 << 19
 _ROWS_LOOKED_AT = 1 << 20
-_PATIENCE_SECONDS = 1.0
+_TIMEOUT_SECONDS = 1.0
 
 
 class SnapshotAbandonedError(RuntimeError):
@@ -59,7 +59,7 @@ class RowSnapshot:
         cut: Number of the cut.
         saved_bytes: Memory of all buffers of saved records together.
         chunk_bytes: Bytes of records copied at a time, the lock held.
-        patience_seconds: An update that waits so long for a buffer gives the snapshot up.
+        timeout_seconds: An update that waits so long for a buffer gives the snapshot up.
 
     Attributes:
         cut: Number of the cut.
@@ -75,7 +75,7 @@ class RowSnapshot:
         cut: int,
         saved_bytes: int = _SAVED_BYTES,
         chunk_bytes: int = _CHUNK_BYTES,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         self._store = store
         self._rows = store.rows
@@ -88,7 +88,7 @@ class RowSnapshot:
         self._filled: list[_SavedRecords] = []
         self._room = threading.Condition(self._rows.lock)
         self._chunk_rows = max(chunk_bytes // store.row_bytes, 1)
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._given_up = ""
         self._num_rows = 0
         self._first_unwritten = 0
@@ -170,8 +170,8 @@ class RowSnapshot:
 
     def _await_buffer(self) -> None:
         # Where the disk writes nothing meanwhile, training does not stand still for it.
-        if not self._room.wait(self._patience_seconds):
-            self.abandon(f"the disk has stalled for {self._patience_seconds:g} s")
+        if not self._room.wait(self._timeout_seconds):
+            self.abandon(f"the disk has stalled for {self._timeout_seconds:g} s")
 
     def _save(self, rows_U: Int32Array, begin: int) -> int:
         """Saves and marks rows from a place on; where to go on once there is room."""

@@ -265,7 +265,7 @@ def test_an_update_gives_up_a_snapshot_for_which_the_disk_has_stalled(tmp_path):
     rng = np.random.default_rng(0)
     train(store, EVERYTHING, 1, rng)
     row_bytes = store.row_bytes + 8
-    snapshot = RowSnapshot(store, cut=1, saved_bytes=8 * row_bytes, patience_seconds=0.0)
+    snapshot = RowSnapshot(store, cut=1, saved_bytes=8 * row_bytes, timeout_seconds=0.0)
     snapshot.begin(full=True)
     # Of the buffers each takes one record; nobody writes any.
     train(store, EVERYTHING, 2, rng)

@@ -31,7 +31,7 @@ from ctr_pipeline.distributed.coordination.launching import (
     ProcessState,
 )
 from ctr_pipeline.distributed.coordination.messages import Role
-from ctr_pipeline.distributed.local import parent_death as lifeline
+from ctr_pipeline.distributed.local import parent_death
 from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills
 from ctr_pipeline.distributed.local.fork_server import (
     SINGLE_THREADED,
@@ -265,7 +265,7 @@ class LocalLauncher:
     def _run(self) -> None:
         self._selector.register(self._wake_reading, selectors.EVENT_READ, self._answer_questions)
         if self._commands.fork_server() is not None:
-            lifeline.adopt_orphans(wanted=True)
+            parent_death.adopt_orphans(wanted=True)
             self._kept[_FORK_SERVER] = _Kept()
             self._start_fork_server()
         while not (self._ending and not any(one.running for one in self._processes.values())):
@@ -290,7 +290,7 @@ class LocalLauncher:
         if self._fork_server is not None:
             self._fork_server.close()
         if _FORK_SERVER in self._kept:
-            lifeline.adopt_orphans(wanted=False)
+            parent_death.adopt_orphans(wanted=False)
         self._selector.close()
         self._wake_reading.close()
         self._wake_writing.close()

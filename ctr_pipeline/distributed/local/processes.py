@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ctr_pipeline.distributed.local import parent_death as lifeline
+from ctr_pipeline.distributed.local import parent_death
 
 _EXIT_UNKNOWN = 255
-_LIFELINE = str(Path(lifeline.__file__).resolve())
+_PARENT_DEATH = str(Path(parent_death.__file__).resolve())
 
 
 def spawn(
@@ -31,7 +31,7 @@ def spawn(
     Returns:
         Its pid.
     """
-    arguments = [sys.executable, "-I", "-S", _LIFELINE, str(os.getpid()), *command]
+    arguments = [sys.executable, "-I", "-S", _PARENT_DEATH, str(os.getpid()), *command]
     source: tuple[int, ...] | tuple[int, int, str, int, int] = (
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
         if standard_input is None

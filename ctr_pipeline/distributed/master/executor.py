@@ -519,7 +519,7 @@ class JobExecutor:
             except (LauncherBusyError, CannotLaunchError) as error:
                 is_final = isinstance(error, CannotLaunchError)
                 _LOGGER.warning("%s %d cannot be started: %s", action.role, action.index, error)
-                self._submit_from_lane(
+                self._submit_unless_gone(
                     StartRefused(action.role, action.index, str(error), is_final)
                 )
                 return
@@ -527,7 +527,7 @@ class JobExecutor:
                 raise
             except Exception as error:
                 if isinstance(action, StartMember):
-                    self._submit_from_lane(
+                    self._submit_unless_gone(
                         StartRefused(action.role, action.index, str(error), is_final=False)
                     )
                 raise
@@ -540,7 +540,7 @@ class JobExecutor:
             self._ps_addresses_with(action.planned.source),
             abandoned=lambda: self._is_void(action.generation),
         )
-        self._submit_from_lane(outcome)
+        self._submit_unless_gone(outcome)
 
     def _place_partitions(self, action: PlacePartitions) -> None:
         held_seconds = self._mover.place(
@@ -579,15 +579,15 @@ class JobExecutor:
                 fence=lambda: self._store.commit({FENCE_RECORD: {"cut": action.cut}}, durable=True),
             )
         except Exception as error:
-            self._submit_from_lane(CutFailed(action.cut, f"{type(error).__name__}: {error}"))
+            self._submit_unless_gone(CutFailed(action.cut, f"{type(error).__name__}: {error}"))
             raise
         if isinstance(outcome, CutTaken):
             self._newest_cut = NewestCut(action.cut, action.step, self._wall_clock())
-        self._submit_from_lane(outcome)
+        self._submit_unless_gone(outcome)
 
     def _drop_cuts(self, keep: tuple[int, ...]) -> None:
         for damage in self._cuts.keep_only(keep):
-            self._submit_from_lane(damage)
+            self._submit_unless_gone(damage)
 
     def _restore_cut(self, action: RestoreCut) -> None:
         try:
@@ -596,9 +596,9 @@ class JobExecutor:
             )
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            self._submit_from_lane(RestoreFailed(action.generation, action.cut, reason, "server"))
+            self._submit_unless_gone(RestoreFailed(action.generation, action.cut, reason, "server"))
             raise
-        self._submit_from_lane(outcome)
+        self._submit_unless_gone(outcome)
         if restored is None:
             return
         # What the machine made of it: the best cut at the end takes nothing back.
@@ -608,7 +608,7 @@ class JobExecutor:
         self._recorder.roll_back(status.step, [read_record(line) for line in status.history])
 
     def _end_epoch(self, action: DecideEpoch) -> None:
-        self._submit_from_lane(self._decide(action))
+        self._submit_unless_gone(self._decide(action))
 
     def _decide(self, action: DecideEpoch) -> EpochDecided | CannotGoOn:
         pauses = self._delays(0.1, 4.0, 10.0, seed=0)
@@ -628,7 +628,7 @@ class JobExecutor:
             else:
                 return outcome
 
-    def _submit_from_lane(self, event: Event) -> None:
+    def _submit_unless_gone(self, event: Event) -> None:
         try:
             self.submit(event)
         except MasterGoneError:
@@ -651,7 +651,7 @@ class JobExecutor:
                 pause = next(pauses)
             else:
                 is_silent, pauses, pause = False, self._observe_pauses(), _OBSERVE_EVERY_SECONDS
-                self._submit_from_lane(ProcessesSeen(processes))
+                self._submit_unless_gone(ProcessesSeen(processes))
 
     def _observe_pauses(self) -> Iterator[float]:
         return self._delays(_OBSERVE_EVERY_SECONDS, 2.0, 5.0, seed=0)

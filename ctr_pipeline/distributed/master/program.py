@@ -207,7 +207,7 @@ class Master:
                     Endpoint(address, metrics_address, socket.gethostname(), os.getpid()),
                 )
                 _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
-                _run_child(executor, start)
+                _tick_until_over(executor, start)
         if executor.death is not None:
             raise executor.death
         return 1 if executor.ended == "failed" else 0
@@ -245,7 +245,7 @@ class Master:
                 return server, _reachable(bound)
 
 
-def _run_child(executor: JobExecutor, start: MasterStart) -> None:
+def _tick_until_over(executor: JobExecutor, start: MasterStart) -> None:
     """Lets time pass until the job ends, or this master does."""
     noted_at = time.monotonic()
     with interruption.deferred():

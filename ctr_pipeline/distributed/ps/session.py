@@ -78,7 +78,7 @@ class PsSession:
         self._active_workers: tuple[str, ...] | None = None
         self._link: MasterConnection | None = None
         self._registered = False
-        self._told_to_leave = self._was_answered = False
+        self._must_leave = self._was_answered = False
         self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
         self._absence = MasterAbsence(
             member,
@@ -90,7 +90,7 @@ class PsSession:
     @property
     def must_leave(self) -> bool:
         """Whether the master has said so."""
-        return self._told_to_leave
+        return self._must_leave
 
     def turn(self) -> float:
         """Registers, or sends a heartbeat.
@@ -170,7 +170,7 @@ class PsSession:
             self._core.place(PlaceRequest(reply.generation, placement, reply.move), moves_begun)
         if reply.directive == "leave":
             _LOGGER.info("The master says to leave")
-            self._told_to_leave = True
+            self._must_leave = True
 
     def _call(self, method: str, message: object, reply: type[T]) -> T:
         if self._link is None:

@@ -32,7 +32,7 @@ from ctr_pipeline.training.step import TrainingStep
 
 _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
-_PATIENCE_SECONDS = 5.0
+_PS_SECONDS = 5.0
 """For a parameter server; then the loop looks up whether to go on waiting."""
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -130,8 +130,8 @@ def run_worker(
                     spec,
                     access,
                     incarnation=session.incarnation,
-                    deadline_seconds=_PATIENCE_SECONDS,
-                    call_seconds=_PATIENCE_SECONDS,
+                    deadline_seconds=_PS_SECONDS,
+                    call_seconds=_PS_SECONDS,
                 )
                 try:
                     loop = WorkerLoop(

@@ -511,12 +511,12 @@ def test_rows_go_to_the_servers_of_their_partitions(make_spec, make_core, make_o
         assert restored_core.num_rows == len(mine)
 
 
-def stall_disk(monkeypatch, *, patience_seconds):
+def stall_disk(monkeypatch, *, timeout_seconds):
     """Cuts have room for a row and stop at the disk: told when one does, and until it may go on."""
     monkeypatch.setattr(
         server_state_module,
         "RowSnapshot",
-        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, patience_seconds=patience_seconds),
+        partial(RowSnapshot, saved_bytes=1, chunk_bytes=1, timeout_seconds=timeout_seconds),
     )
     stalls, disk_goes_on = threading.Event(), threading.Event()
     write = RowLogWriter.flush
@@ -539,7 +539,7 @@ def test_an_update_does_not_wait_for_a_stalled_disk(
     caller.init()
     keys = owned_keys(spec, 0)
     caller.pull(keys)
-    stalls, disk_goes_on = stall_disk(monkeypatch, patience_seconds=0.0)
+    stalls, disk_goes_on = stall_disk(monkeypatch, timeout_seconds=0.0)
     replies = []
     thread = threading.Thread(target=lambda: replies.extend(take_cut([core], 0, 1)))
     thread.start()
@@ -568,7 +568,7 @@ def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
     caller.init()
     keys = owned_keys(spec, 0)
     caller.pull(keys)
-    stalls, disk_goes_on = stall_disk(monkeypatch, patience_seconds=10.0)
+    stalls, disk_goes_on = stall_disk(monkeypatch, timeout_seconds=10.0)
     waits = threading.Event()
     await_room = RowSnapshot.await_room
 

@@ -126,14 +126,13 @@ def _advance_end(state: JobState) -> None:
     if state.over_since is None:
         state.over_since, state.seen_since_over = now, False
     waited = now - state.over_since
-    patience = state.settings.leave_seconds
     still_there = any(
         member.process.running
         if member.process is not None
         else bool(member.incarnation) and not member.must_leave
         for member in state.members.values()
     )
-    if (state.seen_since_over and not still_there) or waited > 2 * patience:
+    if (state.seen_since_over and not still_there) or waited > 2 * state.settings.leave_seconds:
         state.has_ended = True
         state.actions.append(End(state.head.phase))
 

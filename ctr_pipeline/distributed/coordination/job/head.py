@@ -15,7 +15,7 @@ class Servers:
 
     Attributes:
         placement: Which parameter server holds what.
-        wanted: How many workers there are to be.
+        wanted: How many parameter servers there are to be.
         is_balancing: Partitions move until all of these have as many.
     """
 
