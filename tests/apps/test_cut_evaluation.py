@@ -299,7 +299,7 @@ def test_a_folder_in_use_is_waited_for_where_nothing_may_be_scored_beside(
     world, monkeypatch, scorer, job_state, overrides
 ):
     take_cut(world.run, 1)
-    monkeypatch.setattr("ctr_pipeline.apps.scoring.evaluate.find_job_state", lambda run: job_state)
+    monkeypatch.setattr("ctr_pipeline.apps.scoring.cut.find_job_state", lambda run: job_state)
     with world.run.locked(), pytest.raises(FolderInUseError, match="another run"):
         evaluate(world.load(*overrides), progress=SilentProgress())
     assert scorer == []

@@ -316,6 +316,24 @@ class TestProcess:
         )
         assert done.stdout.splitlines()[-1] == "HEAVY 0 []"
 
+    def test_a_refusal_without_a_model_imports_nothing_heavy(self, tmp_path):
+        (tmp_path / "c.yaml").write_text("data: {train: rows.csv, label: click}\noutput: run\n")
+        program = (
+            "import sys\nfrom ctr_pipeline.cli.main import main\n"
+            "code = main(['predict', 'c.yaml', '--data', 'rows.csv', '--output', 'p.csv'])\n"
+            "heavy = {'tensorflow', 'keras', 'numpy', 'pyarrow', 'duckdb', 'numba'}\n"
+            "print('HEAVY', code, sorted(heavy & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        )
+        assert "holds no trained model" in done.stderr
+        assert done.stdout.splitlines()[-1] == "HEAVY 1 []"
+
     def test_wrong_config_ends_with_1(self, tmp_path):
         done = self.start("check", str(tmp_path / "absent.yaml"))
         assert done.returncode == 1

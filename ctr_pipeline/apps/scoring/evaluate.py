@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline import interruption
-from ctr_pipeline.apps.scoring.cut import decide_beside, evaluate_newest_cut, find_job_state
 from ctr_pipeline.apps.scoring.files import FileScorer, file_scorer, scores_by_job
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
@@ -48,6 +47,13 @@ def evaluate(
         try:
             stack.enter_context(opened_trained(context, beside_training=data is not None))
         except FolderInUseError:
+            # It loads gRPC, which an evaluation in one process does not need.
+            from ctr_pipeline.apps.scoring.cut import (
+                decide_beside,
+                evaluate_newest_cut,
+                find_job_state,
+            )
+
             state = find_job_state(context.run)
             if data is not None or not decide_beside(loaded.config.runtime, state):
                 raise

@@ -126,7 +126,7 @@ def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
     return has_members(loaded.config.runtime) and (run.job / "spec.json").exists()
 
 
-def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "FileScorer":
+def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> FileScorer:
     """What scores new rows: members of a job, or the model opened in this process.
 
     Raises:
@@ -139,7 +139,6 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> "Fi
         from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
 
         return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
-    from ctr_pipeline.apps.scoring.files import ModelScorer
     from ctr_pipeline.pipeline.model.loading import open_trained
 
     process = run.user_process()

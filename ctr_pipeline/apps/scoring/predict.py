@@ -1,26 +1,23 @@
-"""Probabilities of rows that are not part of the run: `ctrpipe predict`."""
+"""Probabilities of rows that are not part of the run: `ctrpipe predict`.
+
+What loads slowly is imported once the run folder is known to hold a model.
+"""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from ctr_pipeline import durable
-from ctr_pipeline.apps.outputs import require_output
-from ctr_pipeline.apps.scoring.files import FileScorer, file_scorer
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.paths import paths_of
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.results import PredictResult
 from ctr_pipeline.pipeline.trained_run import opened_trained
 from ctr_pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from ctr_pipeline.apps.scoring.files import FileScorer
 
 _PROBABILITY = "probability"
 
@@ -42,6 +39,8 @@ def predict(
     context = RunContext.create(loaded, progress)
     progress = context.progress
     with opened_trained(context, beside_training=True):
+        from ctr_pipeline.apps.scoring.files import file_scorer
+
         scorer = file_scorer(loaded, context.run, progress)
         return predict_file(
             loaded,
@@ -56,7 +55,7 @@ def predict(
 
 def predict_file(
     loaded: LoadedConfig,
-    scorer: FileScorer,
+    scorer: "FileScorer",
     *,
     data: str,
     output: Path,
@@ -78,6 +77,16 @@ def predict_file(
     Raises:
         DataError: The output cannot be, or a column to carry is not there.
     """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    from ctr_pipeline.apps.outputs import require_output
+    from ctr_pipeline.dataset.bad_rows import BadRowLedger
+    from ctr_pipeline.dataset.paths import paths_of
+    from ctr_pipeline.evaluation.likelihood import probabilities_of
+
     started = time.perf_counter()
     if output.suffix not in {".parquet", ".csv"}:
         raise DataError(
