@@ -644,14 +644,6 @@ class PsClient:
                 server,
             )
 
-    def learn_placement(self) -> None:
-        """Asks who holds what; for a caller that divides once and for all.
-
-        Raises:
-            RolledBack, PeerUnavailable: As `push`.
-        """
-        self._learn_placement(0, self.generation)
-
     def _learn_placement(self, server: int, generation: int) -> None:
         """Asks a server that knows a newer placement, unless it is known by now."""
         placement = self._calls.placement_of(server, generation)
