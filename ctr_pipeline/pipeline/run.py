@@ -1,7 +1,6 @@
 """The whole pipeline, and each of its stages on its own: same config, same run folder."""
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline import durable, interruption
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.errors import (
-    ConfigError,
-)
+from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.job.launchers import has_members
@@ -32,10 +29,7 @@ from ctr_pipeline.pipeline.stages.planted import planted_figures
 from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
 from ctr_pipeline.pipeline.stages.warm_start import Beginning, find_beginning
 from ctr_pipeline.pipeline.timing import FIRST_STEP
-from ctr_pipeline.pipeline.trained_run import (
-    logged,
-    opened_trained,
-)
+from ctr_pipeline.pipeline.trained_run import logged, opened_trained
 from ctr_pipeline.preprocessing.encode import wake_kernels
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics
@@ -44,8 +38,6 @@ if TYPE_CHECKING:
     from ctr_pipeline.pipeline.model.trained_model import TrainedModel
     from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
     from ctr_pipeline.training.trainer import TrainingState
-
-_LOGGER = logging.getLogger("ctr_pipeline")
 
 
 @dataclass(frozen=True)
@@ -286,7 +278,7 @@ def _finish(
         run_importance,
         split_scorer,
     )
-    from ctr_pipeline.pipeline.stages.export import prove_export, write_export
+    from ctr_pipeline.pipeline.stages.export import prove_export, written_export
     from ctr_pipeline.pipeline.stages.report import run_report
 
     run, progress, times = context.run, context.progress, context.times
@@ -303,8 +295,10 @@ def _finish(
     metrics: dict[str, Any] = {name: result.to_metrics() for name, result in results.items()}
     row_counts = model.count_rows()
     # It starts before the export, as it loads TensorFlow meanwhile.
-    with ProvingProcess() as process:
-        written = write_export(context, model, analysis, metrics=metrics)
+    with (
+        ProvingProcess() as process,
+        written_export(context, model, analysis, metrics=metrics) as written,
+    ):
         # The process that proves holds the exported rows; these are needed no more.
         model.release_rows()
         export_folder, proof = prove_export(context, written, analysis, process)

@@ -4,6 +4,7 @@ import html
 import json
 import math
 import shutil
+import signal
 import threading
 from itertools import chain
 
@@ -24,7 +25,8 @@ from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.stored_rows import StoredRows
-from ctr_pipeline.errors import CheckpointError, DataError, RunFolderError
+from ctr_pipeline.errors import CheckpointError, DataError, Interrupted, RunFolderError
+from ctr_pipeline.pipeline.model.trained_model import TrainedModel
 from ctr_pipeline.pipeline.run import analyze, export_model, train
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.report_facts import rewrite_report
@@ -388,6 +390,22 @@ def test_exporting_alone_holds_few_rows_and_writes_the_same(out, tmp_path, monke
     assert result.metrics["importance"] == before["importance"]
     assert result.metrics["training"]["embedding_rows"] == before["training"]["embedding_rows"]
     assert list((tmp_path / "out/cache").glob(".*")) == []
+
+
+def test_an_export_that_is_stopped_while_rows_are_released_is_gone(out, tmp_path, monkeypatch):
+    shutil.copytree(out, tmp_path / "out")
+    loaded = load_config(
+        tmp_path / "out/config.resolved.yaml",
+        overrides=[f"output={tmp_path / 'out'}", "export.model_version=2"],
+    )
+
+    def stop(_model):
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(TrainedModel, "release_rows", stop)
+    with pytest.raises(Interrupted):
+        export_model(loaded, progress=SilentProgress())
+    assert [path.name for path in (tmp_path / "out/export").iterdir()] == ["1"]
 
 
 def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predictions, tmp_path):

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,12 +53,13 @@ class WrittenExport:
     num_edge_rows: int
 
 
-def write_export(
+@contextmanager
+def written_export(
     context: RunContext, model: TrainedModel, analysis: Analysis, *, metrics: Mapping[str, Any]
-) -> WrittenExport:
-    """Writes a servable model, which `prove_export` publishes, and scores the rows to prove it by.
+) -> Iterator[WrittenExport]:
+    """Writes a servable model and scores the rows to prove it by; an error inside discards it.
 
-    The trainer's rows are needed no more afterwards.
+    `prove_export` publishes it. The trainer's rows are not needed inside.
     """
     config, run, refit = context.config, context.run, model.state.refit
     ingested, statistics, features = analysis.ingested, analysis.statistics, analysis.features
@@ -91,20 +93,20 @@ def write_export(
             slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
             slots=model.compiled.slots,
         )
-    with context.times.stage("parity"):
-        hard = edge_rows(
-            signature,
-            ordinary=ordinary,
-            missing_values=config.data.missing_values,
-            lists=model.plan.list_columns,
-        )
-        rows = pa.concat_tables([ordinary, hard])
-        try:
+    try:
+        with context.times.stage("parity"):
+            hard = edge_rows(
+                signature,
+                ordinary=ordinary,
+                missing_values=config.data.missing_values,
+                lists=model.plan.list_columns,
+            )
+            rows = pa.concat_tables([ordinary, hard])
             scores = score_table(rows, run, model)
-        except BaseException:
-            discard_export(exported)
-            raise
-    return WrittenExport(exported, rows, scores, hard.num_rows)
+        yield WrittenExport(exported, rows, scores, hard.num_rows)
+    except BaseException:
+        discard_export(exported)
+        raise
 
 
 def prove_export(
@@ -114,7 +116,7 @@ def prove_export(
 
     Args:
         context: Of the run.
-        written: What `write_export` returned.
+        written: What `written_export` gives.
         analysis: Of the same run.
         process: Loads the export; it holds the exported rows, beside which the trainer's should
             not take memory.
@@ -130,22 +132,18 @@ def prove_export(
     }
     with context.times.stage("parity"):
         context.progress.log("Proving that it scores like the trainer")
-        try:
-            with tempfile.TemporaryDirectory(
-                dir=context.run.path / "cache", prefix=".parity.", suffix=".tmp"
-            ) as workspace:
-                proof = prove_parity(
-                    written.exported,
-                    written.rows,
-                    written.scores,
-                    process=process,
-                    workspace=Path(workspace),
-                    num_edge_rows=written.num_edge_rows,
-                    sensitive=sensitive,
-                )
-        except BaseException:
-            discard_export(written.exported)
-            raise
+        with tempfile.TemporaryDirectory(
+            dir=context.run.path / "cache", prefix=".parity.", suffix=".tmp"
+        ) as workspace:
+            proof = prove_parity(
+                written.exported,
+                written.rows,
+                written.scores,
+                process=process,
+                workspace=Path(workspace),
+                num_edge_rows=written.num_edge_rows,
+                sensitive=sensitive,
+            )
         return publish_export(written.exported), proof
 
 
