@@ -82,7 +82,7 @@ def test_the_collector_rests_meanwhile_and_later_looks_at_what_is_new(tmp_path):
     assert done.stdout.splitlines()[-2:] == ["False True True True", "False None 0"]
 
 
-def test_the_command_line_loads_tensorflow_hide_optional_packages():
+def test_the_command_line_loads_tensorflow_without_optional_packages():
     code = (
         "import sys\n"
         "from ctr_pipeline.cli.session import CommandSession\n"

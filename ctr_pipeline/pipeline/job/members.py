@@ -185,12 +185,12 @@ def be_worker(
 
 def _can_join(folder: Path, role: "Role", master_address: str | None, wait_seconds: float) -> bool:
     """Whether a member that nobody launched finds a job; False if it is finished."""
-    from ctr_pipeline.pipeline.job import waiting as job_arrival
+    from ctr_pipeline.pipeline.job import waiting
     from ctr_pipeline.pipeline.job.control import Job
 
     job = Job(folder, role)
-    look = job_arrival.JobSight(job, master_address)
-    return job_arrival.await_job(job, look, wait_seconds=wait_seconds)
+    look = waiting.JobSight(job, master_address)
+    return waiting.await_job(job, look, wait_seconds=wait_seconds)
 
 
 def load_worker_code() -> None:
