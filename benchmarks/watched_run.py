@@ -138,7 +138,7 @@ class WatchedRun:
 
     @property
     def job(self) -> Job:
-        """For `job_control`."""
+        """For `pipeline.job.control`."""
         return Job(self.output)
 
     @property

@@ -7,7 +7,7 @@ Constants arrive as one float32 vector (see the `CONSTANT_` indices), so that no
 promoted to float64.
 
 A rule is written once, as a function of values, and used for eight of them side by side and for
-those that remain (see `lanes`). It is given addresses: of the values, of their slots, of the
+those that remain (see `kernels.simd`). It is given addresses: of the values, of their slots, of the
 gradient. Places are unsigned, because a signed one may be negative, which has to be checked.
 """
 

@@ -176,7 +176,10 @@ class Pace:
             progress.batches += 1
 
     def slowest(self, active: frozenset[int] | None, now: float) -> int:
-        """Batches of the slowest worker that others wait for, 0 if there is none; as `hear`."""
+        """Batches of the slowest worker that others wait for, 0 if there is none.
+
+        Arguments as of `note_heard`.
+        """
         return min(
             (
                 progress.batches

@@ -95,7 +95,7 @@ def sum_gradients(
 
 @kernel
 def index_keys(keys: Int64Array, slots: Int32Array) -> None:
-    """Fills empty slots, a power of two at least twice the distinct keys, for `mark_common`."""
+    """Fills empty slots, a power of two at least twice the distinct keys, for `find_common`."""
     mask = slots.shape[0] - 1
     shift = np.uint64(64)
     size = slots.shape[0]

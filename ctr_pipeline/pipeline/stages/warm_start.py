@@ -1,7 +1,7 @@
 """Going on from an earlier run: what is taken over, and what keeps it from being taken over.
 
 Features and fitted transforms of the earlier run stay as they are; its files of values are copied
-below the new run, which then stands alone. Vocabularies are grown by `vocabulary_growth`.
+below the new run, which then stands alone. Vocabularies are grown by `vocabulary_extension`.
 """
 
 import json
