@@ -126,9 +126,9 @@ def test_killed_again_and_again_it_loses_nothing_and_repeats_nothing(tmp_path):
             master.wait_for(lambda view, enough=enough: view.records.trained > enough)
             address = load_endpoint(world.run_folder / "job").address
             assert master.end(signal.SIGKILL) == -signal.SIGKILL
-            before = world.launcher.members[("ps", 0)].bitmaps[0].copy()
+            before = world.launcher.members[("ps", 0)].marks[0].copy()
             time.sleep(0.3)
-            after = world.launcher.members[("ps", 0)].bitmaps[0].copy()
+            after = world.launcher.members[("ps", 0)].marks[0].copy()
             trained_alone += _num_batches(after) - _num_batches(before)
             master.start()
             assert load_endpoint(world.run_folder / "job").address == address
