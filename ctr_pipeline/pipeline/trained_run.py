@@ -1,6 +1,6 @@
-"""A trained run folder: how it is opened, and probabilities of new rows.
+"""Opens the folder of a trained run, and writes its log.
 
-Apart from `run.py`, so that `ctrpipe predict` does not wait for the libraries of the statistics.
+It loads none of the libraries of the statistics, so that `ctrpipe predict` starts quickly.
 """
 
 import io

@@ -67,12 +67,11 @@ def predict_file(
 
     Args:
         loaded: The config, whose key columns are carried.
-        scorer: Of the trained model.
+        scorer: Scores rows with the trained model.
         data: File or glob.
         output: A new file, Parquet or CSV by its ending.
         keep: More columns to carry.
         overwrite: Replace a file that stands at `output`.
-        progress: Who is told.
 
     Raises:
         DataError: The output cannot be, or a column to carry is not there.
