@@ -14,7 +14,7 @@ def serve() -> int:
     session.start_logging()
 
     def run() -> None:
-        from ctr_pipeline.distributed.local.fork_server import serve_forks
+        from ctr_pipeline.distributed.launchers.processes.fork_server import serve_forks
         from ctr_pipeline.pipeline.job.members import load_worker_code
 
         serve_forks(load_worker_code, main)

@@ -5,7 +5,7 @@
 - `ps`: a parameter server: rows of its partitions and its range of the dense parameters.
 - `worker`: leases tasks, pulls, computes, pushes, reports.
 - `master`: the ledger of tasks, members, cuts, validation, status. Never on the gradient path.
-- `local`: the launcher that makes members processes of this machine.
+- `launchers`: what starts and stops members, one for each `runtime.mode` with members.
 
 A *task* is 64 batches of an epoch's permutation. A *lease* gives it to one worker. A *cut* is a
 consistent checkpoint: the ledger is frozen first, then every parameter server snapshots itself

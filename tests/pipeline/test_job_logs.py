@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctr_pipeline.distributed.local.log_file import LogFile
+from ctr_pipeline.distributed.launchers.processes.log_file import LogFile
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.pipeline.job import control as job_control
 from ctr_pipeline.pipeline.job.control import Job, await_log, read_log

@@ -16,10 +16,10 @@ LauncherFactory = Callable[[RunFolder, "Access"], AbstractContextManager["JobLau
 
 
 def _local(folder: RunFolder, access: "Access") -> "AbstractContextManager[JobLauncher]":
-    from ctr_pipeline.distributed.local.launcher import LocalLauncher
+    from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
     from ctr_pipeline.pipeline.job.members import CommandLines
 
-    return LocalLauncher(CommandLines(folder.config), logs_folder=folder.logs, access=access)
+    return ProcessLauncher(CommandLines(folder.config), logs_folder=folder.logs, access=access)
 
 
 LAUNCHERS: dict[str, LauncherFactory] = {"processes": _local}

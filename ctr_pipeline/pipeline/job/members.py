@@ -16,7 +16,7 @@ from ctr_pipeline.tracebacks import render_traceback
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
-    from ctr_pipeline.distributed.local.launcher import MemberStart
+    from ctr_pipeline.distributed.launchers.processes.launcher import MemberStart
     from ctr_pipeline.distributed.rpc.certificates import Role
 
 LOOPBACK_HOST = "127.0.0.1"
@@ -73,7 +73,7 @@ def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None
     folder = require_job(loaded)
 
     def run() -> int:
-        from ctr_pipeline.distributed.local.client import RemoteLauncher
+        from ctr_pipeline.distributed.launchers.client import RemoteLauncher
         from ctr_pipeline.distributed.master.program import run_master
         from ctr_pipeline.distributed.rpc.access import Access
 

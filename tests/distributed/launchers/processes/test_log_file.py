@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctr_pipeline.distributed.local.log_file import NUM_OLD_FILES, LogFile
+from ctr_pipeline.distributed.launchers.processes.log_file import NUM_OLD_FILES, LogFile
 
 
 def files(path):

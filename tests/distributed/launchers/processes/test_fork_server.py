@@ -7,12 +7,12 @@ import pytest
 from launched import Scripts, is_alive
 from waiting import wait_until
 
-from ctr_pipeline.distributed.local.launcher import LocalLauncher
+from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
 from ctr_pipeline.distributed.rpc.access import Access
 
 FORK_SERVER = """
 import os, sys, time
-from ctr_pipeline.distributed.local.fork_server import serve_forks
+from ctr_pipeline.distributed.launchers.processes.fork_server import serve_forks
 
 loaded = []
 
@@ -40,7 +40,7 @@ def launch(tmp_path):
     open_ones = []
 
     def start(scripts, **options):
-        launcher = LocalLauncher(
+        launcher = ProcessLauncher(
             scripts, logs_folder=tmp_path / "logs", access=Access("open-x", tls=None), **options
         )
         open_ones.append(launcher)

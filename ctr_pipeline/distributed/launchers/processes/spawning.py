@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ctr_pipeline.distributed.local import parent_death
+from ctr_pipeline.distributed.launchers.processes import parent_death
 
 _EXIT_UNKNOWN = 255
 _PARENT_DEATH = str(Path(parent_death.__file__).resolve())

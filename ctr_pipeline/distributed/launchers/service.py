@@ -7,7 +7,7 @@ from ctr_pipeline.distributed.coordination.launching import (
     LauncherBusyError,
 )
 from ctr_pipeline.distributed.coordination.messages import Empty
-from ctr_pipeline.distributed.local.messages import (
+from ctr_pipeline.distributed.launchers.messages import (
     BUSY,
     CANNOT_LAUNCH,
     SERVICE,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ctr_pipeline.distributed.local.parent_death import die_with_parent
+from ctr_pipeline.distributed.launchers.processes.parent_death import die_with_parent
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.tracebacks import render_traceback
 

@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_pipeline.distributed.local.restarts import (
+from ctr_pipeline.distributed.launchers.restarts import (
     MAX_CRASHES,
     STEADY_SECONDS,
     Ends,

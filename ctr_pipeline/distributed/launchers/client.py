@@ -7,7 +7,7 @@ from ctr_pipeline.distributed.coordination.launching import (
     ProcessState,
 )
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
-from ctr_pipeline.distributed.local.messages import (
+from ctr_pipeline.distributed.launchers.messages import (
     BUSY,
     CANNOT_LAUNCH,
     SERVICE,

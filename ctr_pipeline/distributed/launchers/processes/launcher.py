@@ -31,19 +31,19 @@ from ctr_pipeline.distributed.coordination.launching import (
     ProcessState,
 )
 from ctr_pipeline.distributed.coordination.messages import Role
-from ctr_pipeline.distributed.local import parent_death
-from ctr_pipeline.distributed.local.exits import classify_exit, count_oom_kills
-from ctr_pipeline.distributed.local.fork_server import (
+from ctr_pipeline.distributed.launchers.processes import parent_death
+from ctr_pipeline.distributed.launchers.processes.exits import classify_exit, count_oom_kills
+from ctr_pipeline.distributed.launchers.processes.fork_server import (
     SINGLE_THREADED,
     Failed,
     ForkServer,
     Ready,
     Spawned,
 )
-from ctr_pipeline.distributed.local.log_file import LogFile
-from ctr_pipeline.distributed.local.processes import ProcessHandle, spawn
-from ctr_pipeline.distributed.local.restarts import Ends, decide_restart
-from ctr_pipeline.distributed.local.service import serve_launcher
+from ctr_pipeline.distributed.launchers.processes.log_file import LogFile
+from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
+from ctr_pipeline.distributed.launchers.restarts import Ends, decide_restart
+from ctr_pipeline.distributed.launchers.service import serve_launcher
 from ctr_pipeline.distributed.rpc.access import Access
 
 _LOGGER = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ _FORK_SERVER = ("fork-server", 0)
 _Key = tuple[str, int]
 
 
-class LocalLauncher:
+class ProcessLauncher:
     """A `Launcher` of processes on this machine, and the service by which the master reaches it.
 
     A context manager: leaving it ends every member.

@@ -13,9 +13,9 @@ from launched import SLEEP, Scripts, is_alive
 from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
-from ctr_pipeline.distributed.local.client import RemoteLauncher
-from ctr_pipeline.distributed.local.launcher import LocalLauncher
-from ctr_pipeline.distributed.local.processes import ProcessHandle, spawn
+from ctr_pipeline.distributed.launchers.client import RemoteLauncher
+from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
+from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 
@@ -27,7 +27,7 @@ def launch(tmp_path):
     open_ones = []
 
     def start(scripts, **options):
-        launcher = LocalLauncher(scripts, logs_folder=tmp_path / "logs", access=ACCESS, **options)
+        launcher = ProcessLauncher(scripts, logs_folder=tmp_path / "logs", access=ACCESS, **options)
         open_ones.append(launcher)
         return launcher
 
@@ -413,12 +413,12 @@ LAUNCHER_PROCESS = textwrap.dedent(
     sys.path[:0] = {tests!r}
     from launched import SLEEP, Scripts
     from waiting import wait_until
-    from ctr_pipeline.distributed.local.launcher import LocalLauncher
+    from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
     from ctr_pipeline.distributed.rpc.access import Access
 
     fork_server = '''
     import sys
-    from ctr_pipeline.distributed.local.fork_server import serve_forks
+    from ctr_pipeline.distributed.launchers.processes.fork_server import serve_forks
     def run(arguments):
         import time
         time.sleep(600)
@@ -428,7 +428,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
     import textwrap
     forks = textwrap.dedent(fork_server)
     scripts = Scripts(master=SLEEP, ps=SLEEP, worker=SLEEP, fork_server=forks)
-    launcher = LocalLauncher(
+    launcher = ProcessLauncher(
         scripts, logs_folder=Path({logs!r}), access=Access(token="open-x", tls=None)
     )
     launcher.start("master", 0)
@@ -447,7 +447,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
 class TestOrphans:
     def test_none_is_left_when_the_launcher_is_killed(self, tmp_path):
         text = LAUNCHER_PROCESS.format(
-            tests=[str(Path(__file__).parents[n]) for n in (0, 1)], logs=str(tmp_path / "logs")
+            tests=[str(Path(__file__).parents[n]) for n in (1, 2)], logs=str(tmp_path / "logs")
         )
         with subprocess.Popen(
             [sys.executable, "-c", text], stdout=subprocess.PIPE, text=True
