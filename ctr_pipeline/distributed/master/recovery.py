@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import JobSpec
-from ctr_pipeline.distributed.coordination.storage import StorageWait
+from ctr_pipeline.distributed.coordination.storage_wait import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
 from ctr_pipeline.distributed.master.ledger.etcd_gateway import EtcdAccess
