@@ -1107,6 +1107,12 @@ class RuntimeConfig(Section):
         "written; then it ends, and --resume goes on from the last checkpoint.",
     )
 
+    @property
+    def ledger_kind(self) -> str:
+        """`sqlite`, or the first key of the section that is given: `etcd`."""
+        ledger = self.ledger
+        return ledger if isinstance(ledger, str) else next(iter(type(ledger).model_fields))
+
 
 class SearchValues(Section):
     """Values that one key may take in a search: those between two, or those of a list."""

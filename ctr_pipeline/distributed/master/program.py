@@ -19,6 +19,7 @@ from ctr_pipeline.distributed.coordination.launching import Launcher
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
+from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, place_ledger
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.metrics import JobCollector
 from ctr_pipeline.distributed.master.moves import Mover
@@ -29,7 +30,6 @@ from ctr_pipeline.distributed.master.recovery import (
     await_storage,
     begin_job,
     find_newest_cut,
-    open_ledger,
     read_events,
     read_start,
 )
@@ -106,9 +106,8 @@ class Master:
         )
         scores.mkdir(exist_ok=True)
         with ExitStack() as stack:
-            self.store = open_ledger(
-                config, self._spec, self._job_folder, wait_seconds=ledger_seconds
-            )
+            place = place_ledger(config.runtime, self._job_folder)
+            self.store = place.open(identify_ledger(self._spec), wait_seconds=ledger_seconds)
             stack.callback(self.store.close)
             records = self.store.load()
             self._before = read_start(records)

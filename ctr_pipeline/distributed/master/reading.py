@@ -7,12 +7,12 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.coordination.events import Phase
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.job.head import JobHead
+from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, place_ledger
 from ctr_pipeline.distributed.master.ledger.store import LedgerError
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.recovery import (
     find_newest_cut,
     read_events,
-    read_records,
     records_of_job,
 )
 from ctr_pipeline.distributed.master.settings import plan_job
@@ -29,7 +29,7 @@ def read_status(run_folder: Path) -> JobView:
     job_folder = run_folder / "job"
     spec = load_spec(job_folder)
     config = load_config(run_folder / "config.resolved.yaml").config
-    records = read_records(config, spec, job_folder)
+    records = place_ledger(config.runtime, job_folder).read(identify_ledger(spec))
     settings = plan_job(spec, config.runtime, scores_folder=run_folder / "scores", launched=True)
     job = Job.from_ledger(settings, records_of_job(records), 0.0)
     status = job.status()
@@ -58,7 +58,7 @@ def read_phase(run_folder: Path) -> Phase | None:
     spec = load_spec(job_folder)
     config = load_config(run_folder / "config.resolved.yaml").config
     try:
-        records = read_records(config, spec, job_folder)
+        records = place_ledger(config.runtime, job_folder).read(identify_ledger(spec))
     except LedgerError:
         return None
     return JobHead.from_json(records["head"]).phase if "head" in records else None

@@ -1,29 +1,17 @@
-"""Where a master begins: its ledger, and the job that the ledger or the cuts describe."""
+"""Where a master begins: the job that its ledger or the cuts describe."""
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from ctr_pipeline.config.models import Config, EtcdLedgerConfig
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.coordination.storage_wait import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job
-from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
-from ctr_pipeline.distributed.master.ledger.etcd_gateway import EtcdAccess
-from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger, read_ledger
-from ctr_pipeline.distributed.master.ledger.store import (
-    LedgerDamagedError,
-    LedgerIdentity,
-    LedgerStore,
-    compare_identity,
-)
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
 from ctr_pipeline.errors import CheckpointError, StorageError
@@ -35,8 +23,6 @@ START_RECORD = "master/start"
 FENCE_RECORD = "master/fence"
 _OWN_RECORDS = "master/"
 """Records of the ledger that the job machine does not know begin so."""
-
-_SQLITE_FILE = "ledger.sqlite"
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -54,63 +40,6 @@ class MasterStart:
     launch: str
     number: int
     alive_at: float
-
-
-def open_ledger(
-    config: Config, spec: JobSpec, job_folder: Path, *, wait_seconds: float
-) -> LedgerStore:
-    """The ledger that the config asks for, locked; a damaged file is set aside.
-
-    For etcd it waits until the lock is free, as long as it takes; for a file, `wait_seconds`.
-
-    Raises:
-        LedgerError: Another master holds it, it belongs to another job, or it cannot be reached.
-    """
-    wanted, identity = config.runtime.ledger, _identity_of(spec)
-    if wanted != "sqlite":
-        return EtcdLedger(
-            wanted.etcd,
-            wanted.prefix,
-            identity,
-            wait_seconds=float("inf"),
-            access=etcd_access(wanted),
-        )
-    path = job_folder / _SQLITE_FILE
-    try:
-        return _open_sqlite(path, identity, wait_seconds)
-    except LedgerDamagedError as error:
-        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-        _LOGGER.warning("%s. It is set aside as %s", error, aside.name)
-        for suffix in ("", "-wal", "-shm"):
-            part = path.with_name(path.name + suffix)
-            if part.exists():
-                shutil.move(part, aside.with_name(aside.name + suffix))
-        return _open_sqlite(path, identity, wait_seconds)
-
-
-def etcd_access(wanted: EtcdLedgerConfig) -> EtcdAccess:
-    """What the config and the environment give to be shown to etcd."""
-    files = EtcdAccess(wanted.ca, wanted.certificate, wanted.key)
-    return files.as_user_of_environment()
-
-
-def read_records(config: Config, spec: JobSpec, job_folder: Path) -> Mapping[str, Json]:
-    """The records of the job's ledger, whoever holds it.
-
-    Raises:
-        LedgerError: There is none, it belongs to another job, or it cannot be read.
-    """
-    wanted = config.runtime.ledger
-    if wanted == "sqlite":
-        place = str(job_folder / _SQLITE_FILE)
-        identity, records = read_ledger(job_folder / _SQLITE_FILE)
-    else:
-        place = wanted.etcd
-        identity, records = read_etcd_ledger(
-            wanted.etcd, wanted.prefix, spec.job, access=etcd_access(wanted)
-        )
-    compare_identity(identity, _identity_of(spec), place)
-    return records
 
 
 def begin_job(
@@ -223,17 +152,3 @@ def find_newest_cut(folder: CheckpointsFolder, cut: int) -> NewestCut:
         _LOGGER.warning("the last checkpoint cannot be read: %s", error)
         return NewestCut(cut, 0, time.time())
     return NewestCut(cut, facts.step, facts.taken_at)
-
-
-def _identity_of(spec: JobSpec) -> LedgerIdentity:
-    return LedgerIdentity(spec.job, spec.config_fingerprint, spec.rows_fingerprint)
-
-
-def _open_sqlite(path: Path, identity: LedgerIdentity, wait_seconds: float) -> SqliteLedger:
-    store = SqliteLedger(path, identity, wait_seconds=wait_seconds)
-    try:
-        store.load()
-    except BaseException:
-        store.close()
-        raise
-    return store

@@ -11,11 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.master.ledger.etcd import await_etcd
-from ctr_pipeline.distributed.master.recovery import etcd_access
+from ctr_pipeline.distributed.master.ledger.opening import place_ledger
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
@@ -29,15 +27,14 @@ from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.stages.warm_start import Beginning
-from ctr_pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.spec import JobSpec
     from ctr_pipeline.pipeline.model.trained_model import TrainedModel
     from ctr_pipeline.training.compiled import CompiledModel
 
-_ETCD_SECONDS = 60.0
-"""For etcd to answer before members are started; it may be starting, too."""
+_LEDGER_SECONDS = 60.0
+"""For what keeps the ledger to answer before members are started; it may be starting, too."""
 
 
 @contextmanager
@@ -102,7 +99,10 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     if resume:
         # Before the config in the folder is replaced.
         require_same_partitions(loaded.config, run)
-    _await_ledger(loaded, context.progress)
+    # A master would wait where nobody sees it.
+    place_ledger(loaded.config.runtime, run.job).await_ready(
+        wait_seconds=_LEDGER_SECONDS, on_wait=context.progress.log
+    )
     if not resume:
         run.discard_results()
     run.keep_config(loaded)
@@ -110,22 +110,6 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     # Of a master that is gone.
     (run.job / "endpoint.json").unlink(missing_ok=True)
     return access, resume
-
-
-def _await_ledger(loaded: LoadedConfig, progress: Progress) -> None:
-    """Waits for etcd where it keeps the ledger: its master would do so where nobody sees it.
-
-    Raises:
-        LedgerError: It does not answer.
-    """
-    ledger = loaded.config.runtime.ledger
-    if ledger != "sqlite":
-        await_etcd(
-            ledger.etcd,
-            wait_seconds=_ETCD_SECONDS,
-            on_wait=progress.log,
-            access=etcd_access(ledger),
-        )
 
 
 def _prepare(

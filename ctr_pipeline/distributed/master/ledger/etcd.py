@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ctr_pipeline.config.models import EtcdLedgerConfig
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.master.ledger.etcd_gateway import (
     OPEN_TO_ALL,
@@ -48,6 +49,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerHeldError,
     LedgerIdentity,
     LedgerLostError,
+    LedgerStore,
     LedgerUnavailableError,
     compare_identity,
 )
@@ -104,6 +106,34 @@ class _Pieces:
             return None
         folder, _, number = value[1:].decode().partition("/")
         return cls(folder, int(number))
+
+
+class EtcdPlace:
+    """Keys of etcd under the name of the job."""
+
+    def __init__(self, wanted: EtcdLedgerConfig, _: Path) -> None:
+        self._url, self._prefix = wanted.etcd, wanted.prefix
+        files = EtcdAccess(wanted.ca, wanted.certificate, wanted.key)
+        self._access = files.as_user_of_environment()
+
+    def await_ready(self, *, wait_seconds: float, on_wait: Callable[[str], None]) -> None:
+        """Waits until etcd answers."""
+        await_etcd(self._url, wait_seconds=wait_seconds, on_wait=on_wait, access=self._access)
+
+    def open(self, identity: LedgerIdentity, *, wait_seconds: float) -> LedgerStore:
+        """The ledger, locked; waits as long as it takes until the lock is free."""
+        forever = float("inf")
+        return EtcdLedger(
+            self._url, self._prefix, identity, wait_seconds=forever, access=self._access
+        )
+
+    def read(self, identity: LedgerIdentity) -> Mapping[str, Json]:
+        """The records of the ledger, whoever holds it."""
+        found, records = read_etcd_ledger(
+            self._url, self._prefix, identity.job, access=self._access
+        )
+        compare_identity(found, identity, self._url)
+        return records
 
 
 class EtcdLedger:

@@ -3,7 +3,9 @@
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -20,6 +22,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerError,
     LedgerHeldError,
     LedgerIdentity,
+    LedgerStore,
     LedgerUnavailableError,
     compare_identity,
 )
@@ -30,6 +33,39 @@ _NETWORK_DISKS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"}
 )
 _WAIT_STEP_SECONDS = 0.1
+_FILE = "ledger.sqlite"
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class SqlitePlace:
+    """A file in the job's folder."""
+
+    def __init__(self, _: object, job_folder: Path) -> None:
+        self._path = job_folder / _FILE
+
+    def await_ready(self, *, wait_seconds: float, on_wait: Callable[[str], None]) -> None:
+        """The disk is there."""
+
+    def open(self, identity: LedgerIdentity, *, wait_seconds: float) -> LedgerStore:
+        """The ledger, locked; a damaged file is set aside."""
+        path = self._path
+        try:
+            return _open_sound(path, identity, wait_seconds)
+        except LedgerDamagedError as error:
+            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+            _LOGGER.warning("%s. It is set aside as %s", error, aside.name)
+            for suffix in ("", "-wal", "-shm"):
+                part = path.with_name(path.name + suffix)
+                if part.exists():
+                    shutil.move(part, aside.with_name(aside.name + suffix))
+            return _open_sound(path, identity, wait_seconds)
+
+    def read(self, identity: LedgerIdentity) -> Mapping[str, Json]:
+        """The records of the ledger, whoever holds it."""
+        found, records = read_ledger(self._path)
+        compare_identity(found, identity, str(self._path))
+        return records
 
 
 class SqliteLedger:
@@ -137,6 +173,16 @@ class SqliteLedger:
                     database.execute("ROLLBACK")
                 raise
         self._waiting.clear()
+
+
+def _open_sound(path: Path, identity: LedgerIdentity, wait_seconds: float) -> SqliteLedger:
+    store = SqliteLedger(path, identity, wait_seconds=wait_seconds)
+    try:
+        store.load()
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def read_ledger(path: Path) -> tuple[LedgerIdentity, Mapping[str, Json]]:

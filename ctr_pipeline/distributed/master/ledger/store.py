@@ -1,6 +1,6 @@
 """What keeps a ledger: named JSON records, one writer, and a line drawn under some of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -96,6 +96,40 @@ class LedgerStore(Protocol):
 
     def close(self) -> None:
         """Writes what waits and gives the lock back; does nothing the second time."""
+
+
+class LedgerPlace(Protocol):
+    """Where the ledger of a job is, or will be."""
+
+    def await_ready(self, *, wait_seconds: float, on_wait: Callable[[str], None]) -> None:
+        """Waits until a ledger can be kept here.
+
+        Args:
+            wait_seconds: For what keeps it to answer.
+            on_wait: Told once what is waited for, if it does not answer the first time.
+
+        Raises:
+            LedgerError: It did not answer.
+        """
+
+    def open(self, identity: LedgerIdentity, *, wait_seconds: float) -> LedgerStore:
+        """The ledger, locked; a new one is made if there is none.
+
+        Args:
+            wait_seconds: For another master to go before giving up. A store that several hosts
+                reach may wait for its turn as long as it takes.
+
+        Raises:
+            LedgerError: Another master holds it, it belongs to another job, or it cannot be
+                reached.
+        """
+
+    def read(self, identity: LedgerIdentity) -> Mapping[str, Json]:
+        """The records of the ledger, whoever holds it; nothing is written.
+
+        Raises:
+            LedgerError: There is none, it belongs to another job, or it cannot be read.
+        """
 
 
 def compare_identity(found: LedgerIdentity, ours: LedgerIdentity, place: str) -> None:

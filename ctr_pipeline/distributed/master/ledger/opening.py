@@ -1,0 +1,27 @@
+"""Where the config wants the ledger of a job. A new kind is a file of its own, and a line here."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.master.ledger.etcd import EtcdPlace
+from ctr_pipeline.distributed.master.ledger.sqlite import SqlitePlace
+from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity, LedgerPlace
+
+LEDGERS: Mapping[str, Callable[[Any, Path], LedgerPlace]] = {
+    "sqlite": SqlitePlace,
+    "etcd": EtcdPlace,
+}
+"""By the kinds that `runtime.ledger` names; each takes its value and the job's folder."""
+
+
+def place_ledger(runtime: RuntimeConfig, job_folder: Path) -> LedgerPlace:
+    """The place that the config names; nothing is opened or looked for yet."""
+    return LEDGERS[runtime.ledger_kind](runtime.ledger, job_folder)
+
+
+def identify_ledger(spec: JobSpec) -> LedgerIdentity:
+    """Whose ledger the job's is."""
+    return LedgerIdentity(spec.job, spec.config_fingerprint, spec.rows_fingerprint)
