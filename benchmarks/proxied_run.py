@@ -29,7 +29,7 @@ from ctr_pipeline.pipeline.job import members  # noqa: E402
 from ctr_pipeline.pipeline.job.members import CommandLines  # noqa: E402
 
 if TYPE_CHECKING:
-    from ctr_pipeline.distributed.launchers.processes.launcher import MemberStart
+    from ctr_pipeline.distributed.coordination.launching import MemberStart
 
 _NOWHERE = "127.0.0.1:9"
 

@@ -25,7 +25,7 @@ from ctr_pipeline.cli.main import main as ctrpipe
 from ctr_pipeline.pipeline.job.members import CommandLines
 
 if TYPE_CHECKING:
-    from ctr_pipeline.distributed.launchers.processes.launcher import MemberStart
+    from ctr_pipeline.distributed.coordination.launching import MemberStart
 
 _FOLDER = "CTRPIPE_TIMED_RUN"
 

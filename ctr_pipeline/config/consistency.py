@@ -14,6 +14,7 @@ from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_o
 from ctr_pipeline.config.models import ALL_COLUMNS, Config
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import TRANSFORMS, cross_name
+from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
     ("data", "label"),
@@ -198,6 +199,18 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
             "cost a worker its tasks",
         )
     _check_etcd(value_at(values, ("runtime", "ledger", "etcd")), source)
+    kind = _launcher_kind(values)
+    if kind is not None and kind.spans_hosts and value_at(values, ("runtime", "tls")) == "off":
+        source.add(
+            ("runtime", "tls"),
+            f"members of mode: {kind.mode} are on several hosts and talk by TLS; leave it out",
+        )
+
+
+def _launcher_kind(values: dict[str, Any]) -> LauncherKind | None:
+    """What starts members; None: training is in this process, or the mode is none that there is."""
+    mode = value_at(values, ("runtime", "mode"))
+    return LAUNCHERS.get(mode) if isinstance(mode, str) else None
 
 
 def _check_ensemble(values: dict[str, Any], source: Source) -> None:
@@ -217,7 +230,7 @@ def _check_ensemble(values: dict[str, Any], source: Source) -> None:
             ("train", "ensemble_models"),
             f"names {num_kinds} kinds for {size} models; raise train.ensemble or name fewer",
         )
-    if size > 1 and value_at(values, ("runtime", "mode")) == "processes":
+    if size > 1 and _launcher_kind(values) is not None:
         source.add(
             ("train", "ensemble"),
             "an ensemble is trained in one process; set runtime.mode: local, or ensemble: 1",
@@ -228,7 +241,7 @@ def _check_refit(values: dict[str, Any], source: Source) -> None:
     key: KeyPath = ("train", "refit")
     if value_at(values, key) is not True:
         return
-    if value_at(values, ("runtime", "mode")) == "processes":
+    if _launcher_kind(values) is not None:
         source.add(
             key, "a refit is trained in one process; set runtime.mode: local, or refit: false"
         )

@@ -5,7 +5,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -28,6 +28,7 @@ from ctr_pipeline.features import (
     VectorSpec,
     cross_name,
 )
+from ctr_pipeline.specs.launchers import LAUNCHERS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 
@@ -992,14 +993,24 @@ class EtcdLedgerConfig(Section):
         return self
 
 
+if TYPE_CHECKING:
+    RuntimeMode = str
+else:
+    RuntimeMode = Literal[("local", *LAUNCHERS)]
+
+
 class RuntimeConfig(Section):
     """Where and with what the pipeline runs."""
 
-    mode: Literal["local", "processes"] = Field(
+    mode: RuntimeMode = Field(
         default="local",
-        description="local: training in this process; processes: a master, parameter servers and "
-        "workers, each of which may be killed. The other keys but threads and memory_limit_gb "
-        "belong to processes.",
+        description="; ".join(
+            (
+                "local: training in this process",
+                *(f"{kind.mode}: {kind.summary}" for kind in LAUNCHERS.values()),
+            )
+        )
+        + ". The other keys but threads and memory_limit_gb do not apply to local.",
     )
     threads: int | None = Field(
         default=None,
@@ -1061,8 +1072,8 @@ class RuntimeConfig(Section):
     )
     tls: Literal["auto", "always", "off"] = Field(
         default="auto",
-        description="auto: members that people start, which may be on several hosts, talk by "
-        "mutual TLS, and those that ctrpipe run starts on this machine without; always: all do; "
+        description="auto: members that may be on several hosts talk by mutual TLS, and those that "
+        "ctrpipe run starts on this machine without; always: all do; "
         "off: none does, and addresses beyond this machine are refused.",
     )
     ledger: Literal["sqlite"] | EtcdLedgerConfig = Field(

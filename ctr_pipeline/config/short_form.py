@@ -22,6 +22,7 @@ from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.models import ALL_COLUMNS
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.yaml_source import Place, Source
+from ctr_pipeline.specs.launchers import DEFAULT_MODE
 
 NUMBER_ACTIONS: dict[str, dict[str, Any]] = {
     "age": {},
@@ -251,7 +252,7 @@ def _take_resources(source: Source) -> None:
     if not isinstance(runtime, dict):
         return
     source.places.setdefault(("runtime",), source.place_of(("resources",)))
-    for key, value in {"mode": "processes", **resources}.items():
+    for key, value in {"mode": DEFAULT_MODE, **resources}.items():
         if key in runtime:
             if key != "mode":
                 source.add(("resources", key), f"is given here and as runtime.{key}; keep one")

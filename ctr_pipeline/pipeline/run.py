@@ -32,6 +32,7 @@ from ctr_pipeline.pipeline.timing import FIRST_STEP
 from ctr_pipeline.pipeline.trained_run import logged, opened_trained
 from ctr_pipeline.preprocessing.encode import wake_kernels
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 from ctr_pipeline.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -383,8 +384,8 @@ def _check_has_members(loaded: LoadedConfig) -> None:
             [
                 loaded.problem_at(
                     "runtime.mode",
-                    "--prepare-only leaves it to people to start the members of a job, and only "
-                    "'processes' has members",
+                    "--prepare-only leaves it to people to start the members of a job, and 'local' "
+                    f"has none; set runtime.mode: {MODES_WITH_MEMBERS}",
                 )
             ]
         )

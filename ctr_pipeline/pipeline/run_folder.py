@@ -418,18 +418,22 @@ def discard_unlocked(scoring: Path) -> None:
                     shutil.rmtree(left, ignore_errors=True)
 
 
-def require_mode(run: RunFolder, *, processes: bool) -> None:
-    """Refuses to resume what was trained in the other mode.
+def require_mode(run: RunFolder, *, has_members: bool) -> None:
+    """Refuses to resume what was trained otherwise: checkpoints of a job and of one process differ.
+
+    Args:
+        has_members: Whether the training that resumes is a job with members.
 
     Raises:
-        RunFolderError: The checkpoints are of the other one.
+        RunFolderError: The one before was not, or was where this one is not.
+        CtrPipelineError: Its config cannot be read.
     """
     of_job = (run.job / "spec.json").exists()
     has_checkpoints = run.checkpoints.is_dir() and any(
         entry.name != MARKER for entry in run.checkpoints.iterdir()
     )
-    if has_checkpoints and of_job != processes:
-        mode = "processes" if of_job else "local"
+    if has_checkpoints and of_job != has_members:
+        mode = load_config(run.config).config.runtime.mode
         raise RunFolderError(
             f"was trained with runtime.mode: {mode}",
             place=str(run.path),

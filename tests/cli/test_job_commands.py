@@ -403,7 +403,7 @@ import sys
 before = set(sys.modules)
 import ctr_pipeline.cli.main
 import ctr_pipeline.pipeline.job.members
-import ctr_pipeline.distributed.launchers.client
+import ctr_pipeline.distributed.launchers.remote
 import ctr_pipeline.distributed.rpc.access
 import {program}
 print(*sorted({heavy} & set(sys.modules)))

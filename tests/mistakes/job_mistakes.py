@@ -151,7 +151,7 @@ COMMAND_MISTAKES = (
     Case(
         "members_of_one_process",
         nothing,
-        ("runtime.mode", "--prepare-only", "'processes'"),
+        ("runtime.mode", "--prepare-only", "runtime.mode: processes"),
         ("train", "c.yaml", "--prepare-only"),
     ),
     Case(

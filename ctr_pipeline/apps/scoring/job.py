@@ -28,7 +28,7 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.job.following import follow_job
-from ctr_pipeline.pipeline.job.launchers import launch
+from ctr_pipeline.pipeline.job.launchers import launch, needs_tls
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.trained_cut import TrainedCut, find_trained_cut
 from ctr_pipeline.pipeline.resources import num_threads
@@ -151,7 +151,7 @@ def _prepare(
     config = loaded.config
     runtime = config.runtime.model_copy(update={"ledger": "sqlite"})
     own = config.model_copy(update={"output": str(folder.path.resolve()), "runtime": runtime})
-    access = Access.create(folder.job, tls=runtime.tls == "always")
+    access = Access.create(folder.job, tls=needs_tls(runtime))
     durable.write_text(folder.config, resolved_yaml(own))
     shutil.copyfile(run.statistics, folder.statistics)
     shutil.copyfile(run.preprocessing, folder.preprocessing)

@@ -48,8 +48,8 @@ from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.job.status import JobStatus
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
-    Launcher,
     LauncherBusyError,
+    MemberControl,
 )
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -129,7 +129,7 @@ class JobExecutor:
         job: Job,
         store: LedgerStore,
         *,
-        launcher: Launcher | None,
+        launcher: MemberControl | None,
         cuts: CutKeeper,
         mover: Mover,
         recorder: Recorder,
@@ -637,7 +637,7 @@ class JobExecutor:
     def _is_void(self, generation: int) -> bool:
         return self._closing.is_set() or self.generation != generation
 
-    def _observe(self, launcher: Launcher) -> None:
+    def _observe(self, launcher: MemberControl) -> None:
         is_silent, pauses, pause = False, self._observe_pauses(), _OBSERVE_EVERY_SECONDS
         while not self._closing.wait(pause):
             try:

@@ -15,7 +15,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.config import load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.distributed.coordination.launching import Launcher
+from ctr_pipeline.distributed.coordination.launching import MemberControl
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
@@ -38,7 +38,12 @@ from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
 from ctr_pipeline.distributed.master.settings import bound_workers, plan_job, steps_through
 from ctr_pipeline.distributed.master.validation import decide_epoch
 from ctr_pipeline.distributed.rpc.access import Access
-from ctr_pipeline.distributed.rpc.endpoint import Endpoint, load_endpoint, save_endpoint
+from ctr_pipeline.distributed.rpc.endpoint import (
+    Endpoint,
+    load_endpoint,
+    reachable_address,
+    save_endpoint,
+)
 from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
@@ -48,12 +53,11 @@ _TICK_SECONDS = 0.5
 _ALIVE_EVERY_SECONDS = 1.0
 _SNAPSHOT_SECONDS = 600.0
 _GRACE_SECONDS = 1.0
-_EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  recognised, not bound
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def run_master(run_folder: Path, bind: str, launcher: Launcher | None = None) -> int:
+def run_master(run_folder: Path, bind: str, launcher: MemberControl | None = None) -> int:
     """Is the master of a prepared job until the job ends.
 
     What is prepared: `config.resolved.yaml`, `job/spec.json` and `job/token` in the run folder.
@@ -89,7 +93,7 @@ class Master:
         self,
         run_folder: Path,
         bind: str,
-        launcher: Launcher | None,
+        launcher: MemberControl | None,
         *,
         ledger_seconds: float = 20.0,
     ) -> None:
@@ -119,7 +123,7 @@ class Master:
         self,
         records: Mapping[str, Json],
         config: Config,
-        launcher: Launcher | None,
+        launcher: MemberControl | None,
         stack: ExitStack,
     ) -> JobExecutor:
         spec = self._spec
@@ -241,7 +245,7 @@ class Master:
                 if not addresses:
                     raise
             else:
-                return server, _reachable(bound)
+                return server, reachable_address(bound)
 
 
 def _tick_until_over(executor: JobExecutor, start: MasterStart) -> None:
@@ -255,12 +259,6 @@ def _tick_until_over(executor: JobExecutor, start: MasterStart) -> None:
                 alive = replace(start, alive_at=time.time())
                 # With it goes all that was not worth a write of its own.
                 executor.note({START_RECORD: asdict(alive)}, durable=True)
-
-
-def _reachable(address: str) -> str:
-    """An address that others can use, of one that may stand for all of this host's."""
-    host, _, port = address.rpartition(":")
-    return f"{socket.gethostname()}:{port}" if host in _EVERY_HOST else address
 
 
 def _host_of(address: str) -> str:

@@ -3,7 +3,6 @@
 import logging
 import secrets
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.ps.session import PsSession
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
-from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.endpoint import load_endpoint, reachable_address
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest
@@ -35,7 +34,6 @@ from ctr_pipeline.specs.table import TableSpec
 
 _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
-_EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  compared with, not bound to
 _MOST_ROW_THREADS = 4
 _TOY_ROWS = 1 << 10
 """So many that their index grows."""
@@ -115,8 +113,8 @@ def run_ps(
                 member=Member(
                     "ps", index, incarnation or secrets.token_hex(8), secrets.token_hex(16)
                 ),
-                address=advertise or _reachable(address),
-                metrics_address=_reachable(metrics_address),
+                address=advertise or reachable_address(address),
+                metrics_address=reachable_address(metrics_address),
                 connect=connect,
                 stats=figures,
             )
@@ -187,12 +185,6 @@ def _talk(session: PsSession, over: threading.Event, terminated: threading.Event
 def row_threads(spec: JobSpec) -> int:
     """That work on rows: cores for this process, divided as if all servers were here."""
     return max(1, min(_MOST_ROW_THREADS, available_cores() // spec.num_parameter_servers))
-
-
-def _reachable(address: str) -> str:
-    """The address as others can use it."""
-    host, _, port = address.rpartition(":")
-    return f"{socket.gethostname()}:{port}" if host in _EVERY_HOST else address
 
 
 def _announced(job_folder: Path) -> str:

@@ -1,12 +1,14 @@
-"""Where the master of a job is found: `job/endpoint.json` in the run folder."""
+"""Addresses of members, and where the master of a job is found: `job/endpoint.json`."""
 
 import json
+import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctr_pipeline import durable
 
 _FILE = "endpoint.json"
+_EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  recognised, not bound
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,9 @@ def load_endpoint(job_folder: Path) -> Endpoint | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def reachable_address(address: str) -> str:
+    """The address that others can use of one that a member listens on, `host:port`."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in _EVERY_HOST else address

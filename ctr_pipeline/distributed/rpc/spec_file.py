@@ -8,6 +8,7 @@ from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 
 _FILE = "spec.json"
 
@@ -34,7 +35,7 @@ def load_spec(job_folder: Path) -> JobSpec:
         raise RunFolderError(
             "no job was prepared here",
             place=str(path),
-            remedy="Start it with 'ctrpipe run' and runtime.mode: processes",
+            remedy=f"Start it with 'ctrpipe run' and runtime.mode: {MODES_WITH_MEMBERS}",
         ) from None
     except OSError as error:
         raise RunFolderError(f"cannot be read ({error.strerror})", place=str(path)) from error

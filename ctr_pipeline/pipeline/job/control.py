@@ -22,6 +22,7 @@ from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 from ctr_pipeline.pipeline.run_folder import find_run
+from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 
 T = TypeVar("T")
 
@@ -75,7 +76,8 @@ def find_job(run: Path) -> Job:
         raise RunFolderError(
             "holds no job of several processes",
             place=str(folder),
-            remedy="Only runs with runtime.mode: processes have members, once their rows are read",
+            remedy=f"Only runs with runtime.mode: {MODES_WITH_MEMBERS} have members, once "
+            "their rows are read",
         )
     return job
 

@@ -4,7 +4,6 @@ import logging
 import signal
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from ctr_pipeline import interruption
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
@@ -26,15 +25,8 @@ _FINISH_SECONDS = 20.0
 _RESUME = "--resume goes on from the last checkpoint"
 
 
-class JobLauncher(Launcher, Protocol):
-    """A launcher that starts a master again, and gives up on one that fails too often."""
-
-    def failure(self) -> str:
-        """Why the master is not started again, with its last lines; empty while all is well."""
-
-
 def follow_job(
-    run: RunFolder, launcher: JobLauncher, progress: Progress, *, resumable: bool
+    run: RunFolder, launcher: Launcher, progress: Progress, *, resumable: bool
 ) -> JobView:
     """Shows a job until there is nothing left to train or to score, and its master has ended.
 
@@ -86,7 +78,7 @@ def follow_job(
             time.sleep(_LOOK_SECONDS)
 
 
-def _last_view(job: Job, launcher: JobLauncher, failure: str) -> JobView | None:
+def _last_view(job: Job, launcher: Launcher, failure: str) -> JobView | None:
     """How a job ended, from its ledger; None where its master goes on, or ended without an end.
 
     Args:
@@ -118,7 +110,7 @@ def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> Tr
     )
 
 
-def _await_master(launcher: JobLauncher) -> None:
+def _await_master(launcher: Launcher) -> None:
     """Lets members leave, the master last; the launcher ends those that stay."""
     until = time.monotonic() + _FINISH_SECONDS
     while time.monotonic() < until:

@@ -1,28 +1,17 @@
-"""Which launcher starts the members of a job: an entry for each `runtime.mode` with members."""
+"""Opens the launcher that `runtime.mode` names; `specs.launchers` lists those that there are."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
 
 if TYPE_CHECKING:
+    from ctr_pipeline.distributed.coordination.launching import Launcher, LauncherContext
     from ctr_pipeline.distributed.rpc.access import Access
-    from ctr_pipeline.pipeline.job.following import JobLauncher
-
-LauncherFactory = Callable[[RunFolder, "Access"], AbstractContextManager["JobLauncher"]]
-"""The folder of a job and the secrets of its members → a launcher, which ends them when it ends."""
-
-
-def _local(folder: RunFolder, access: "Access") -> "AbstractContextManager[JobLauncher]":
-    from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
-    from ctr_pipeline.pipeline.job.members import CommandLines
-
-    return ProcessLauncher(CommandLines(folder.config), logs_folder=folder.logs, access=access)
-
-
-LAUNCHERS: dict[str, LauncherFactory] = {"processes": _local}
 
 
 def has_members(runtime: RuntimeConfig) -> bool:
@@ -30,14 +19,51 @@ def has_members(runtime: RuntimeConfig) -> bool:
     return runtime.mode in LAUNCHERS
 
 
-def launch(
-    runtime: RuntimeConfig, folder: RunFolder, access: "Access"
-) -> "AbstractContextManager[JobLauncher]":
-    """The launcher that a config asks for.
+def needs_tls(runtime: RuntimeConfig) -> bool:
+    """Whether members that a launcher starts talk by TLS."""
+    spans_hosts = LAUNCHERS[runtime.mode].spans_hosts
+    return runtime.tls == "always" or (runtime.tls == "auto" and spans_hosts)
+
+
+@contextmanager
+def launch(runtime: RuntimeConfig, folder: RunFolder, access: "Access") -> "Iterator[Launcher]":
+    """The launcher that a config asks for, which the master can reach; ends all members at last.
 
     Args:
-        runtime: Whose mode has members.
+        runtime: Of a mode with members.
         folder: Of the job.
         access: Secrets of its members.
     """
-    return LAUNCHERS[runtime.mode](folder, access)
+    from ctr_pipeline.distributed.coordination.launching import LauncherContext
+    from ctr_pipeline.distributed.launchers.remote import LauncherService
+    from ctr_pipeline.pipeline.job import members
+
+    kind = LAUNCHERS[runtime.mode]
+    # Closed last, so that a master which takes its leave does not find its launcher gone.
+    with closing(LauncherService(access, kind.bind_host)) as service:
+        context = LauncherContext(
+            commands=members.CommandLines(
+                folder.config, launcher_address=service.address, bind_host=kind.bind_host
+            ),
+            logs_folder=folder.logs,
+            environment=_environment(access),
+        )
+        with open_launcher(kind, context) as launcher:
+            service.serve(launcher)
+            yield launcher
+
+
+def open_launcher(kind: LauncherKind, context: "LauncherContext") -> "Launcher":
+    """Imports the code of a launcher and constructs it."""
+    module, _, name = kind.code.partition(":")
+    launcher: Launcher = getattr(import_module(module), name)(context)
+    return launcher
+
+
+def _environment(access: "Access") -> Mapping[str, str]:
+    import os
+
+    if access.tls is None or os.environ.get("GRPC_VERBOSITY", "NONE") != "NONE":
+        return {}
+    # Only in its own log, and at this level, does gRPC tell of a certificate that it refused.
+    return {"GRPC_VERBOSITY": "INFO"}

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 from ctr_pipeline.tracebacks import render_traceback
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
-    from ctr_pipeline.distributed.launchers.processes.launcher import MemberStart
+    from ctr_pipeline.distributed.coordination.launching import MemberStart
     from ctr_pipeline.distributed.rpc.certificates import Role
 
 LOOPBACK_HOST = "127.0.0.1"
@@ -37,10 +38,14 @@ class CommandLines:
 
     Attributes:
         config: That they read.
+        launcher_address: `host:port` of the launcher, for the master.
+        bind_host: Address that members listen on.
         with_fork_server: Workers are forked from a process that has TensorFlow loaded.
     """
 
     config: Path
+    launcher_address: str
+    bind_host: str = LOOPBACK_HOST
     with_fork_server: bool = True
 
     def member(self, start: "MemberStart") -> Sequence[str]:
@@ -54,9 +59,11 @@ class CommandLines:
     def from_fork_server(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of the command line."""
         command = [start.role, "--config", str(self.config)]
+        bind = ["--bind", f"{self.bind_host}:0"]
         if start.role == "master":
-            return [*command, "--launcher", start.launcher_address]
-        return [*command, "--index", str(start.index), "--incarnation", start.incarnation]
+            return [*command, "--launcher", self.launcher_address, *bind]
+        command += ["--index", str(start.index), "--incarnation", start.incarnation]
+        return [*command, *(bind if start.role == "ps" else ["--metrics-host", self.bind_host])]
 
 
 def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None) -> int:
@@ -73,7 +80,7 @@ def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None
     folder = require_job(loaded)
 
     def run() -> int:
-        from ctr_pipeline.distributed.launchers.client import RemoteLauncher
+        from ctr_pipeline.distributed.launchers.remote import RemoteLauncher
         from ctr_pipeline.distributed.master.program import run_master
         from ctr_pipeline.distributed.rpc.access import Access
 
@@ -210,8 +217,8 @@ def require_job(loaded: "LoadedConfig") -> Path:
         raise RunFolderError(
             "no job has been prepared here",
             place=str(folder),
-            remedy="'ctrpipe run' with runtime.mode: processes prepares it and starts all members; "
-            "'ctrpipe train --prepare-only' starts none",
+            remedy=f"'ctrpipe run' with runtime.mode: {MODES_WITH_MEMBERS} prepares it and starts "
+            "all members; 'ctrpipe train --prepare-only' starts none",
         )
     return folder
 

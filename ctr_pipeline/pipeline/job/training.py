@@ -20,7 +20,7 @@ from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.following import follow_job
-from ctr_pipeline.pipeline.job.launchers import launch
+from ctr_pipeline.pipeline.job.launchers import launch, needs_tls
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.resources import num_threads
@@ -53,7 +53,7 @@ def trained_in_processes(
         Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
     """
     loaded, run, progress = context.loaded, context.run, context.progress
-    access, resume = _claim_job(context, tls=context.config.runtime.tls == "always")
+    access, resume = _claim_job(context, tls=needs_tls(context.config.runtime))
     with (
         launch(context.config.runtime, run, access) as launcher,
         context.times.stage("training"),
@@ -66,7 +66,11 @@ def trained_in_processes(
     with ExitStack() as stack:
         model = stream_job_model(loaded, run, progress, stack, compiled)
         progress.log(f"Training ended: {model.state.finished}")
-        yield replace(model, scores=ScoreFiles(run.scores), runtime=describe_job(view))
+        yield replace(
+            model,
+            scores=ScoreFiles(run.scores),
+            runtime=describe_job(view, context.config.runtime.mode),
+        )
 
 
 def prepare_for_members(
@@ -94,7 +98,7 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     """New secrets in a folder that is ready for a job, and whether one is there to go on with."""
     loaded, run, resume = context.loaded, context.run, context.resume
     if resume:
-        require_mode(run, processes=True)
+        require_mode(run, has_members=True)
     resume = resume and (run.job / "spec.json").exists()
     if resume:
         # Before the config in the folder is replaced.
@@ -166,11 +170,11 @@ def _write_beginning(
     progress.log(f"Training begins from {beginning.record.describe()}")
 
 
-def describe_job(view: JobView) -> dict[str, Any]:
+def describe_job(view: JobView, mode: str) -> dict[str, Any]:
     """How members of a job fared, for `metrics.json`."""
     recoveries = [event for event in view.events if event.recovery_seconds is not None]
     return {
-        "mode": "processes",
+        "mode": mode,
         "records": asdict(view.records),
         "dropped_tasks": list(view.dropped_tasks),
         "generation": view.generation,

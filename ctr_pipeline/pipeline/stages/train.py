@@ -72,7 +72,7 @@ def run_training(
     job = _Training(context, encoding, claim, beginning)
     with context.times.stage("training"):
         if context.resume:
-            require_mode(run, processes=False)
+            require_mode(run, has_members=False)
         if loaded.config.train.ensemble > 1:
             _train_members(loaded, job)
             return open_trained(loaded, run, context.progress)

@@ -3,17 +3,17 @@ import pytest
 from ctr_pipeline.distributed.launchers.restarts import (
     MAX_CRASHES,
     STEADY_SECONDS,
-    Ends,
+    ShortLives,
     decide_restart,
 )
 
 
 def end_often(reason, exit_code, *, times, lived_seconds=1.0):
-    ends, found = Ends(), []
+    lives, found = ShortLives(), []
     for _ in range(times):
-        restart = decide_restart(reason, exit_code, lived_seconds=lived_seconds, before=ends)
+        restart = decide_restart(reason, exit_code, lived_seconds=lived_seconds, before=lives)
         found.append(restart)
-        ends = restart.ends
+        lives = restart.short_lives
     return found
 
 
@@ -46,11 +46,11 @@ def test_a_crash_loop_ends(reason, exit_code):
 
 
 def test_kills_between_crashes_are_no_crashes():
-    ends = Ends()
+    lives = ShortLives()
     for reason, exit_code in [("error", 3), ("killed", -9)] * MAX_CRASHES:
-        restart = decide_restart(reason, exit_code, lived_seconds=1.0, before=ends)
+        restart = decide_restart(reason, exit_code, lived_seconds=1.0, before=lives)
         assert restart.after_seconds is not None
-        ends = restart.ends
+        lives = restart.short_lives
 
 
 def test_a_long_life_makes_up_for_crashes():

@@ -18,21 +18,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from ctr_pipeline.distributed.coordination.exit_codes import format_exit
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     ExitReason,
     LauncherBusyError,
+    LauncherContext,
+    MemberStart,
     ProcessState,
 )
 from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.distributed.launchers.exits import classify_exit, count_oom_kills
 from ctr_pipeline.distributed.launchers.processes import parent_death
-from ctr_pipeline.distributed.launchers.processes.exits import classify_exit, count_oom_kills
 from ctr_pipeline.distributed.launchers.processes.fork_server import (
     SINGLE_THREADED,
     Failed,
@@ -42,9 +43,7 @@ from ctr_pipeline.distributed.launchers.processes.fork_server import (
 )
 from ctr_pipeline.distributed.launchers.processes.log_file import LogFile
 from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
-from ctr_pipeline.distributed.launchers.restarts import Ends, decide_restart
-from ctr_pipeline.distributed.launchers.service import serve_launcher
-from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.launchers.restarts import KeptRunning
 
 _LOGGER = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
@@ -56,34 +55,6 @@ _LAST_WORDS_SECONDS = 1.0
 """For what an ended member wrote; whoever holds its output open longer is not waited for."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class MemberStart:
-    """What a member's command line is made of.
-
-    Attributes:
-        incarnation: Name of this start.
-        launcher_address: Address of the launcher's service; for the master.
-    """
-
-    role: Role
-    index: int
-    incarnation: str
-    launcher_address: str
-
-
-class MemberCommands(Protocol):
-    """How the programs of members are called; arguments come after the interpreter's own."""
-
-    def member(self, start: MemberStart) -> Sequence[str]:
-        """Arguments of `python` for a member."""
-
-    def fork_server(self) -> Sequence[str] | None:
-        """Arguments of `python` for the workers' fork server; None: each worker starts alone."""
-
-    def from_fork_server(self, start: MemberStart) -> Sequence[str]:
-        """Arguments of a fork server's child."""
 
 
 @dataclass
@@ -112,33 +83,17 @@ class _Process:
         return self.exit_code is None
 
 
-@dataclass
-class _Kept:
-    """A process that the launcher itself restarts."""
-
-    wanted: bool = True
-    ends: Ends = field(default_factory=Ends)
-    restart_at: float | None = None
-    gave_up: str = ""
-
-
 _MASTER = ("master", 0)
 _FORK_SERVER = ("fork-server", 0)
 _Key = tuple[str, int]
 
 
 class ProcessLauncher:
-    """A `Launcher` of processes on this machine, and the service by which the master reaches it.
-
-    A context manager: leaving it ends every member.
+    """A `Launcher` of processes on this machine.
 
     Args:
-        commands: How members are called.
-        logs_folder: Where `<role>-<index>.log` of each member goes.
-        access: Secrets of the job.
-        environment: Environment variables of the members; None: those of this process.
         clock: Seconds, monotonic.
-        spawn: Starts a process; see `processes.spawn`.
+        spawn: Starts a process; see `spawning.spawn`.
         watch: Watches a process for its end.
         fork_seconds: A fork server that has not forked by then hangs.
         retry_seconds: Between attempts to restart a process while the system allows no more.
@@ -146,31 +101,25 @@ class ProcessLauncher:
 
     def __init__(
         self,
-        commands: MemberCommands,
+        context: LauncherContext,
         *,
-        logs_folder: Path,
-        access: Access,
-        environment: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         spawn: Callable[..., int] = spawn,
         watch: Callable[[int], ProcessHandle] = ProcessHandle,
         fork_seconds: float = 5.0,
         retry_seconds: float = 1.0,
     ) -> None:
-        self._commands = commands
+        self._commands = context.commands
+        self._logs_folder = context.logs_folder
+        self._environment = {**os.environ, **context.environment}
         self._start_process = spawn
         self._open_handle = watch
         self._fork_seconds = fork_seconds
         self._retry_seconds = retry_seconds
-        self._logs_folder = logs_folder
-        self._environment = dict(os.environ if environment is None else environment)
-        if access.tls is not None and self._environment.get("GRPC_VERBOSITY", "NONE") == "NONE":
-            # Only in its own log, and at this level, does gRPC tell of a certificate it refused.
-            self._environment["GRPC_VERBOSITY"] = "INFO"
         self._clock = clock
         self._processes: dict[_Key, _Process] = {}
         self._logs: dict[_Key, LogFile] = {}
-        self._kept: dict[_Key, _Kept] = {}
+        self._kept: dict[_Key, KeptRunning] = {}
         self._fork_server: ForkServer | None = None
         self._fork_server_ready = False
         self._num_requests = 0
@@ -180,8 +129,6 @@ class ProcessLauncher:
         self._wake_reading.setblocking(False)
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
-        self._server = serve_launcher(self, access)
-        self.address = self._server.start()
         self._thread.start()
 
     def start(self, role: Role, index: int) -> None:
@@ -194,10 +141,10 @@ class ProcessLauncher:
         try:
             self._ask(lambda: self._start((role, index)))
         except OSError as error:
-            words = error.strerror or str(error)
+            message = error.strerror or str(error)
             if _is_final(error):
-                raise CannotLaunchError(words, place=sys.executable) from error
-            raise LauncherBusyError(words) from error
+                raise CannotLaunchError(message, place=sys.executable) from error
+            raise LauncherBusyError(message) from error
 
     def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
         """Asks one process to end, kills it after the grace, 0 at once.
@@ -218,15 +165,13 @@ class ProcessLauncher:
 
     def failure(self) -> str:
         """Why the master is not started again, with its last lines; empty while all is well."""
-        return self._ask(lambda: self._kept[_MASTER].gave_up if _MASTER in self._kept else "")
+        return self._ask(lambda: self._kept[_MASTER].failure if _MASTER in self._kept else "")
 
     def close(self, *, grace_seconds: float = 5.0) -> None:
         """Ends every member, those that do not listen by force, and the launcher itself."""
         if self._thread.is_alive():
             self._ask(lambda: self._stop_all(grace_seconds))
             self._thread.join()
-        # Last, so that a master which takes its leave does not find its launcher gone.
-        self._server.stop(0)
 
     def __enter__(self) -> Self:
         return self
@@ -266,7 +211,7 @@ class ProcessLauncher:
         self._selector.register(self._wake_reading, selectors.EVENT_READ, self._answer_questions)
         if self._commands.fork_server() is not None:
             parent_death.adopt_orphans(wanted=True)
-            self._kept[_FORK_SERVER] = _Kept()
+            self._kept[_FORK_SERVER] = KeptRunning("fork-server")
             self._start_fork_server()
         while not (self._ending and not any(one.running for one in self._processes.values())):
             for key, _ in self._selector.select(self._seconds_to_next_timer()):
@@ -336,8 +281,7 @@ class ProcessLauncher:
             self._spawn(process, self._commands.member(process.start))
         self._processes[key] = process
         if key == _MASTER:
-            kept = self._kept.setdefault(key, _Kept())
-            kept.wanted, kept.gave_up = True, ""
+            self._kept.setdefault(key, KeptRunning(process.name)).start()
 
     def _new_process(self, key: _Key) -> _Process:
         role, index = key
@@ -351,7 +295,6 @@ class ProcessLauncher:
             role=role,  # type: ignore[arg-type]
             index=index,
             incarnation=secrets.token_hex(8),
-            launcher_address=self.address,
         )
         self._logs[key].begin()
         return _Process(
@@ -471,26 +414,20 @@ class ProcessLauncher:
         if key == _FORK_SERVER:
             self._lose_fork_server()
         kept = self._kept.get(key)
-        if kept is None or not kept.wanted or self._ending:
-            return
-        restart = decide_restart(
-            process.reason,
-            exit_code,
-            lived_seconds=self._clock() - process.started_at,
-            before=kept.ends,
-        )
-        kept.ends = restart.ends
-        if restart.after_seconds is not None:
-            kept.restart_at = self._clock() + restart.after_seconds
-        elif restart.why_not:
-            kept.gave_up = f"{process.name} {restart.why_not}\n{process.tail}".rstrip()
-            _LOGGER.warning("%s %s and is not started again", process.name, restart.why_not)
+        if kept is not None and not self._ending:
+            now = self._clock()
+            kept.end(
+                process.reason,
+                exit_code,
+                lived_seconds=now - process.started_at,
+                now=now,
+                tail=process.tail,
+            )
 
     def _stop(self, key: _Key, grace_seconds: float) -> None:
         kept = self._kept.get(key)
         if kept is not None:
-            kept.wanted = False
-            kept.restart_at = None
+            kept.stop()
         process = self._processes.get(key)
         if process is None or not process.running:
             return

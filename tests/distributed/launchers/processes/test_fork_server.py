@@ -7,8 +7,8 @@ import pytest
 from launched import Scripts, is_alive
 from waiting import wait_until
 
+from ctr_pipeline.distributed.coordination.launching import LauncherContext
 from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
-from ctr_pipeline.distributed.rpc.access import Access
 
 FORK_SERVER = """
 import os, sys, time
@@ -40,9 +40,7 @@ def launch(tmp_path):
     open_ones = []
 
     def start(scripts, **options):
-        launcher = ProcessLauncher(
-            scripts, logs_folder=tmp_path / "logs", access=Access("open-x", tls=None), **options
-        )
+        launcher = ProcessLauncher(LauncherContext(scripts, tmp_path / "logs"), **options)
         open_ones.append(launcher)
         return launcher
 

@@ -12,14 +12,13 @@ import pytest
 from launched import SLEEP, Scripts, is_alive
 from waiting import wait_until
 
-from ctr_pipeline.distributed.coordination.launching import CannotLaunchError, LauncherBusyError
-from ctr_pipeline.distributed.launchers.client import RemoteLauncher
+from ctr_pipeline.distributed.coordination.launching import (
+    CannotLaunchError,
+    LauncherBusyError,
+    LauncherContext,
+)
 from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
 from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
-from ctr_pipeline.distributed.rpc.access import Access
-from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
-
-ACCESS = Access("open-secret", tls=None)
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def launch(tmp_path):
     open_ones = []
 
     def start(scripts, **options):
-        launcher = ProcessLauncher(scripts, logs_folder=tmp_path / "logs", access=ACCESS, **options)
+        launcher = ProcessLauncher(LauncherContext(scripts, tmp_path / "logs"), **options)
         open_ones.append(launcher)
         return launcher
 
@@ -295,15 +294,13 @@ class TestNoRoom:
     def test_is_told_to_who_asks_and_asking_again_helps(self, launch):
         room = self.Room()
         launcher = launch(Scripts(ps=SLEEP), spawn=room.spawn)
-        remote = RemoteLauncher(launcher.address, ACCESS)
         room.is_there = False
         with pytest.raises(LauncherBusyError, match="Resource temporarily unavailable"):
-            remote.start("ps", 0)
+            launcher.start("ps", 0)
         assert launcher.observe() == ()
         room.is_there = True
-        remote.start("ps", 0)
+        launcher.start("ps", 0)
         assert state_of(launcher, "ps").running
-        remote.close()
 
     def test_a_process_that_cannot_be_watched_is_ended(self, launch):
         spawned, can_watch = [], threading.Event()
@@ -344,47 +341,9 @@ class TestNoRoom:
 class TestNoProgram:
     def test_is_told_as_what_asking_again_does_not_help(self, launch, monkeypatch):
         launcher = launch(Scripts(ps=SLEEP))
-        remote = RemoteLauncher(launcher.address, ACCESS)
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with pytest.raises(CannotLaunchError, match="/nowhere/python: No such file or directory"):
-            remote.start("ps", 0)
-        remote.close()
-
-
-class TestService:
-    def test_the_master_uses_it_from_afar(self, launch):
-        launcher = launch(Scripts(ps=SLEEP, worker=SLEEP))
-        remote = RemoteLauncher(launcher.address, ACCESS)
-        remote.start("ps", 1)
-        remote.start("worker", 0)
-        assert remote.observe() == launcher.observe()
-        assert {one.role for one in remote.observe()} == {"ps", "worker"}
-        remote.stop("ps", 1, state_of(launcher, "ps", 1).incarnation, grace_seconds=0)
-        assert ended(launcher, "ps", 1).exit_code == -9
-        remote.close()
-
-    def test_only_with_the_token(self, launch):
-        launcher = launch(Scripts(ps=SLEEP))
-        remote = RemoteLauncher(launcher.address, Access("open-other", tls=None))
-        with pytest.raises(CallRefused):
-            remote.start("ps", 0)
-        assert launcher.observe() == ()
-        remote.close()
-
-    def test_the_master_cannot_start_masters(self, launch):
-        launcher = launch(Scripts(master=SLEEP))
-        remote = RemoteLauncher(launcher.address, ACCESS)
-        with pytest.raises(CallRefused, match="master-0 is not the master's"):
-            remote.start("master", 0)
-        remote.close()
-
-    def test_a_closed_launcher_is_unavailable(self, launch):
-        launcher = launch(Scripts(ps=SLEEP))
-        launcher.close()
-        remote = RemoteLauncher(launcher.address, ACCESS)
-        with pytest.raises(PeerUnavailable):
-            remote.observe()
-        remote.close()
+            launcher.start("ps", 0)
 
 
 class TestClose:
@@ -414,7 +373,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
     from launched import SLEEP, Scripts
     from waiting import wait_until
     from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
-    from ctr_pipeline.distributed.rpc.access import Access
+    from ctr_pipeline.distributed.coordination.launching import LauncherContext
 
     fork_server = '''
     import sys
@@ -428,9 +387,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
     import textwrap
     forks = textwrap.dedent(fork_server)
     scripts = Scripts(master=SLEEP, ps=SLEEP, worker=SLEEP, fork_server=forks)
-    launcher = ProcessLauncher(
-        scripts, logs_folder=Path({logs!r}), access=Access(token="open-x", tls=None)
-    )
+    launcher = ProcessLauncher(LauncherContext(scripts, Path({logs!r})))
     launcher.start("master", 0)
     for index in range(2):
         launcher.start("ps", index)

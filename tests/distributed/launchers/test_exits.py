@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_pipeline.distributed.launchers.processes.exits import classify_exit, count_oom_kills
+from ctr_pipeline.distributed.launchers.exits import classify_exit, count_oom_kills
 
 
 class TestClassifyExit:
