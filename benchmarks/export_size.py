@@ -158,12 +158,13 @@ def main() -> None:
     from ctr_pipeline.config.models import ModelConfig
     from ctr_pipeline.export.model_card import ModelCardInfo
     from ctr_pipeline.export.servable import export_servable, publish_export
-    from ctr_pipeline.features import ColumnType
     from ctr_pipeline.models.build import build_model
     from ctr_pipeline.models.inputs import ModelSignature
     from ctr_pipeline.preprocessing.build import build_preprocessing
     from ctr_pipeline.preprocessing.encode import ColumnEncoder
-    from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan
+    from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
+    from ctr_pipeline.specs.columns import ColumnType
+    from ctr_pipeline.transforms.hash import HashStep
 
     machine = describe_machine()
     plan = PreprocessingPlan(
@@ -174,7 +175,7 @@ def main() -> None:
                 column_type=ColumnType.TEXT,
                 transforms=("hash",),
                 num_ids=num_rows + 1,
-                step=FittedHash(num_bins=num_rows, missing_id=num_rows),
+                step=HashStep(num_bins=num_rows, missing_id=num_rows),
             ),
         ),
         numbers=(),

@@ -262,7 +262,7 @@ def side_plans(folder: Path, _kind: str) -> dict[str, Any]:
     from ctr_pipeline.pipeline.context import RunContext
     from ctr_pipeline.pipeline.run_folder import RunFolder
     from ctr_pipeline.pipeline.stages.analyze import run_analysis
-    from ctr_pipeline.preprocessing.plan import plan_preprocessing
+    from ctr_pipeline.preprocessing.fit import plan_preprocessing
     from ctr_pipeline.progress import SilentProgress
 
     for name, chain in KERNEL_FEATURES.items():
@@ -288,7 +288,7 @@ def side_kernels(folder: Path, kind: str) -> dict[str, Any]:
     from ctr_pipeline.pipeline.resources import available_cores
     from ctr_pipeline.preprocessing.build import build_preprocessing
     from ctr_pipeline.preprocessing.encode import ColumnEncoder
-    from ctr_pipeline.preprocessing.fitted import load_plan
+    from ctr_pipeline.preprocessing.plan import load_plan
 
     name, _, turns = kind.partition("-")
     run = folder / f"plan-{name}"

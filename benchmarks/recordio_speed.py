@@ -30,7 +30,7 @@ from ctr_pipeline.dataset.recordio_rows import (
 from ctr_pipeline.dataset.row_writers import lines_of, text_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBERS = [f"I{n}" for n in range(1, 14)]
 CATEGORIES = [f"C{n}" for n in range(1, 27)]

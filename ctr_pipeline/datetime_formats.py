@@ -16,6 +16,10 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 
 ISO = "iso"
+TIME_FORMAT_HELP = (
+    "iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern of %Y, %m, "
+    "%d, %H, %M, %S."
+)
 EPOCH_DIVISORS = {
     "epoch_seconds": 1,
     "epoch_milliseconds": 1000,

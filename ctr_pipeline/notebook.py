@@ -187,8 +187,8 @@ class LoadedRun:
         import pyarrow as pa
 
         from ctr_pipeline.dataset.lists import as_texts, find_bad_vectors, is_list
-        from ctr_pipeline.features import ColumnType
         from ctr_pipeline.pipeline.model.trained_model import score_table
+        from ctr_pipeline.specs.columns import ColumnType
 
         columns = {}
         for name, kind in self._model.plan.inputs.items():

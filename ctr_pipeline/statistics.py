@@ -26,7 +26,7 @@ from pydantic_core import to_json
 
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 T = TypeVar("T")
 

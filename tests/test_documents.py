@@ -31,6 +31,8 @@ SECTIONS = "data|features|model|train|evaluation|export|report|runtime|analysis|
 KEY = re.compile(rf"((?:{SECTIONS})(?:\.[a-z_0-9]+)+)(?:: (.+))?")
 ENDINGS = (".csv", ".txt", ".tsv", ".parquet", ".html", ".py", ".yaml", ".json", ".j2")
 OPTION = re.compile(r"--[a-z][a-z-]+")
+# The files that the worked addition of CONTRIBUTING makes.
+TO_ADD = {"ctr_pipeline/transforms/sqrt.py", "ctr_pipeline/preprocessing/layers/sqrt.py"}
 ROWS = {"data": {"train": "rows.csv"}}
 
 
@@ -99,8 +101,8 @@ def test_papers_are_short(paper):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_named_paths_exist(paper):
-    missing = [path for path in set(PATH.findall(text_of(paper))) if not (ROOT / path).exists()]
-    assert missing == []
+    named = set(PATH.findall(text_of(paper))) - TO_ADD
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,7 @@ def test_named_paths_exist(paper):
 def test_named_modules_exist(paper, places):
     named = {code.split()[0] for code in inline_code(paper)}
     modules = {name for name in named if MODULE.fullmatch(name) and name != "my_model.py"}
+    modules = {name for name in modules if not name.endswith("/NAME.py")}
     missing = [name for name in modules if not any((ROOT / at / name).exists() for at in places)]
     assert missing == []
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ctr_pipeline.config import config_from_mapping
-from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.transforms import TRANSFORMS
 from tools import reference
 
 

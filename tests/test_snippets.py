@@ -19,7 +19,12 @@ from tests.paper_snippets import Block, blocks, commands, papers, text_of
 MODEL_FILE = "def build_model("
 PYTHON = [block for paper in papers() for block in blocks(paper, "python")]
 # Examples of docstrings are run by tests/preprocessing/test_layer_examples.py.
-PROGRAMS = [block for block in PYTHON if ">>>" not in block.text and MODEL_FILE not in block.text]
+# The worked addition of CONTRIBUTING is made by tests/preprocessing/test_worked_addition.py.
+PROGRAMS = [
+    block
+    for block in PYTHON
+    if block.paper != "CONTRIBUTING.md" and ">>>" not in block.text and MODEL_FILE not in block.text
+]
 
 
 def write_clicks(path):

@@ -22,8 +22,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ctr_pipeline.config.models import FeatureEntry
-from ctr_pipeline.features import TRANSFORMS, Transform
 from ctr_pipeline.preprocessing import layers
+from ctr_pipeline.transforms import TRANSFORMS
+from ctr_pipeline.transforms.base import Transform
 
 PAGE = Path(__file__).parent.parent / "docs" / "layers-and-transforms.md"
 COMMAND = "python -m tools.reference"
@@ -97,19 +98,22 @@ def render_page() -> str:
 def layer_texts() -> list[LayerText]:
     """The public layers, in the order of their names."""
     folder = Path(layers.__file__).parent
-    trees: dict[str, dict[str, ast.ClassDef]] = {}
-    texts = []
-    for name, module in sorted(layers.LAYER_MODULES.items()):
-        if module not in trees:
-            tree = ast.parse((folder / f"{module}.py").read_text(encoding="utf-8"))
-            trees[module] = {
-                node.name: node for node in tree.body if isinstance(node, ast.ClassDef)
-            }
-        found = trees[module][name]
-        texts.append(
-            LayerText(name, _signature(found, trees[module]), ast.get_docstring(found) or "")
-        )
-    return texts
+    classes = {
+        node.name: node
+        for file in folder.glob("*.py")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
+    return [
+        LayerText(name, _signature(node, classes), ast.get_docstring(node) or "")
+        for name, node in sorted(classes.items())
+        if any(_is_registration(one) for one in node.decorator_list)
+    ]
+
+
+def _is_registration(decorator: ast.expr) -> bool:
+    """Whether a decorator registers the class with Keras."""
+    return ast.unparse(decorator).startswith(("serves(", "keras.saving.register_keras"))
 
 
 def _signature(found: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> str:

@@ -7,30 +7,20 @@ to derive from them.
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from ctr_pipeline.features import (
-    Age,
-    AnyTransform,
-    Bucketize,
-    ColumnType,
-    CountEncode,
-    FeatureSpec,
-    Normalize,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    VectorSpec,
-    Vocabulary,
-    features_by_table,
-    is_none,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec, features_by_table
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms import AnyTransform
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 Chain = tuple[AnyTransform, ...]
-
-
-def _is_empty(value: object) -> bool:
-    return value == ()
 
 
 class _Frozen(BaseModel):
@@ -77,9 +67,9 @@ class ColumnPlan(_Frozen):
     boundaries: tuple[BoundaryPlan, ...] = ()
     vocabulary: Vocabulary | None = None
     table_min_count: int | None = None
-    sequence: SequenceSpec | None = Field(default=None, exclude_if=is_none)
-    vector: VectorSpec | None = Field(default=None, exclude_if=is_none)
-    table: str | None = Field(default=None, exclude_if=is_none)
+    sequence: SequenceSpec | None = None
+    vector: VectorSpec | None = None
+    table: str | None = None
     is_sensitive: bool = False
 
     @property
@@ -128,8 +118,8 @@ class StatisticsPlan(_Frozen):
 
     label: str
     columns: tuple[ColumnPlan, ...]
-    weight: WeightPlan | None = Field(default=None, exclude_if=is_none)
-    text_numbers: tuple[TextNumbersPlan, ...] = Field(default=(), exclude_if=_is_empty)
+    weight: WeightPlan | None = None
+    text_numbers: tuple[TextNumbersPlan, ...] = ()
 
 
 def plan_statistics(

@@ -19,8 +19,8 @@ from ctr_pipeline.analysis.sql import frequent_values_query, weights_query
 from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_new_values
 from ctr_pipeline.durable import FileSyncs, os_errors_explained, sync_folder
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.features import ColumnType, Vocabulary
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import (
     STATISTICS_VERSION,
     ColumnDrift,
@@ -32,6 +32,7 @@ from ctr_pipeline.statistics import (
     load_statistics,
     save_statistics,
 )
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 STATISTICS_FILE = "statistics.json"
 _STAGING_FOLDER = ".statistics.tmp"

@@ -14,22 +14,16 @@ from types import MappingProxyType
 from ctr_pipeline.analysis.leaks import describe_leak
 from ctr_pipeline.analysis.whole_numbers import FEW_VALUES, Nature, WholeNumbers
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, iso_seconds
-from ctr_pipeline.features import (
-    AnyTransform,
-    Bucketize,
-    ColumnType,
-    Datetime,
-    DatetimePart,
-    FeatureSpec,
-    ListSpec,
-    Log,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    VectorSpec,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec, ListSpec, SequenceSpec, VectorSpec
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
+from ctr_pipeline.transforms import AnyTransform
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.datetime import Datetime, DatetimePart
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 NUM_QUANTILES = 30
 MOST_ROWS_FOR_RATES = 50_000

@@ -35,7 +35,7 @@ from ctr_pipeline.dataset.maxcompute.selection import group_partitions, select_r
 from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.maxcompute.table import TableRows
 from ctr_pipeline.errors import CtrPipelineError, StatisticsError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnDrift
 
 MOST_SELECTS = 256

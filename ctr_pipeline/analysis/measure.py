@@ -37,7 +37,8 @@ from ctr_pipeline.analysis.stability import (
     drift_of_intervals,
     drift_of_values,
 )
-from ctr_pipeline.features import ColumnType, SequenceSpec, VectorSpec, expression_key
+from ctr_pipeline.features import SequenceSpec, VectorSpec, expression_key
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import (
     ColumnDrift,
     ColumnStatistics,

@@ -18,7 +18,7 @@ from ctr_pipeline.analysis.sql import (
     value_counts_query,
 )
 from ctr_pipeline.analysis.value_files import read_counts, vocabulary_files, write_new_values
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, VocabularyStatistics
 
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr_pipeline.analysis.aggregates import Chain
-from ctr_pipeline.analysis.chains import apply_step, placeholder_prefix
-from ctr_pipeline.features import ColumnType, Log
+from ctr_pipeline.analysis.chains import placeholder_prefix
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.base import NumberTransform
 
 FIXED_POINT_BITS = 62
 """A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
@@ -322,31 +323,17 @@ def _after_chains(
     found = []
     for place, chain in enumerate(chains):
         values = counts.numbers
-        for position, step in enumerate(chain):
+        for position, transform in enumerate(chain):
             prefix = f"{placeholder_prefix(place, position)}_"
-            if isinstance(step, Log):
-                values = np.array([_log_as_sql(value) for value in values.tolist()])
-                continue
-            given = ((name, parameters.get(prefix + name)) for name in _STEP_NUMBERS)
-            numbers = {name: float(value) for name, value in given if value is not None}
-            values = apply_step(values, step, numbers)
+            numbers = {
+                name.removeprefix(prefix): float(number)
+                for name, number in parameters.items()
+                if name.startswith(prefix)
+            }
+            if isinstance(transform, NumberTransform):
+                values = transform.step_with(numbers).kernel(values)
         found.append(np.where(np.isfinite(values), values, math.nan))
     return found
-
-
-_STEP_NUMBERS = ("fill", "shift", "width", "low", "high")
-
-
-def _log_as_sql(value: float) -> float:
-    """What `chains.build_step` says in SQL, by the same logarithm of the C library."""
-    if math.isnan(value):
-        return value
-    if value <= 0.0:
-        return 0.0
-    above = 1.0 + value
-    if above == 1.0:
-        return value
-    return math.log(above) if value > 1.0 else math.log(above) * value / (above - 1.0)
 
 
 def _fixed_point_sum(terms: NDArray[np.float64], num_rows: NDArray[np.int64]) -> str | None:

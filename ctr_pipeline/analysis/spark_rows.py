@@ -31,7 +31,7 @@ from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_order_ranges
 from ctr_pipeline.dataset.text import TextFile
 from ctr_pipeline.dataset.text_blocks import read_head
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 LINE = "line"
 """The column of a view of lines."""

@@ -15,14 +15,11 @@ from ctr_pipeline.analysis import small_counts
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step, placeholder_prefix
 from ctr_pipeline.analysis.small_counts import FIXED_POINT_BITS
-from ctr_pipeline.features import (
-    ColumnType,
-    CountEncode,
-    SequenceSpec,
-    TargetEncode,
-    Transform,
-    VectorSpec,
-)
+from ctr_pipeline.features import SequenceSpec, VectorSpec
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.base import Transform
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.target_encode import TargetEncode
 
 PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"

@@ -11,7 +11,7 @@ from ctr_pipeline.analysis.aggregates import StatisticsPlan, WeightPlan
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import DataError, StatisticsError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 
 class RowsInSql(Protocol):

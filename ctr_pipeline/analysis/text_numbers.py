@@ -25,8 +25,10 @@ from ctr_pipeline.analysis.part_counts import PartCounts
 from ctr_pipeline.analysis.sql import PART_COUNTS, drop_query, value_counts_query
 from ctr_pipeline.dataset.parts import count_values, read_batches
 from ctr_pipeline.dataset.weights import weight_units
-from ctr_pipeline.features import ColumnType, Transform, expression_key
+from ctr_pipeline.features import expression_key
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import Moments
+from ctr_pipeline.transforms.base import Transform
 
 NumbersOf = Callable[[Transform, pa.Array], np.ndarray]
 """From a transform of texts and some texts, NULL where missing, to float64, NaN where missing."""

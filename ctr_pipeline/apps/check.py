@@ -45,8 +45,8 @@ from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.labels import label_rate_of
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.text_ages import open_ages, reopen_ages
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.statistics import Statistics

@@ -25,11 +25,14 @@ from ctr_pipeline.dataset.paths import names_table
 from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
 from ctr_pipeline.dataset.times import find_unordered_time
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, Datetime, FeatureSpec, Transform
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.stages.columns import no_feature
 from ctr_pipeline.pipeline.stages.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.base import Transform
+from ctr_pipeline.transforms.datetime import Datetime
 
 _COMMENT_COLUMN = 60
 """Comments begin here, unless the line is longer."""

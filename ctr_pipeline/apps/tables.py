@@ -24,7 +24,7 @@ from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError, RunFolderError
-from ctr_pipeline.features import ColumnType, DatetimePart, FeatureSpec
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import UNFIT
@@ -36,8 +36,10 @@ from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_drift, render_profile
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnDrift, Statistics
 from ctr_pipeline.tracebacks import conceal_values
+from ctr_pipeline.transforms.datetime import DatetimePart
 
 _OPTIONS = (
     (", and the other in data.negative", ""),

@@ -13,8 +13,9 @@ from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.config.models import ALL_COLUMNS, Config
 from ctr_pipeline.config.yaml_source import Source
-from ctr_pipeline.features import TRANSFORMS, cross_name
+from ctr_pipeline.features import cross_name
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
+from ctr_pipeline.transforms import TRANSFORMS
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
     ("data", "label"),

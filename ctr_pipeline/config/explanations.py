@@ -12,7 +12,8 @@ from ctr_pipeline.config.key_facts import models_in
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
 from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedgerConfig, WorkersConfig
 from ctr_pipeline.config.yaml_source import Source
-from ctr_pipeline.features import TRANSFORMS, Transform
+from ctr_pipeline.transforms import TRANSFORMS
+from ctr_pipeline.transforms.base import Transform
 
 Loc = tuple[str | int, ...]
 

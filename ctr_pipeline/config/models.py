@@ -20,17 +20,13 @@ from pydantic import (
 from ctr_pipeline.config.key_facts import IS_PATH, MAY_CHANGE, NotSearched, keys_set
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
-from ctr_pipeline.features import (
-    AnyTransform,
-    Hash,
-    SequenceSpec,
-    TransformKind,
-    VectorSpec,
-    cross_name,
-)
+from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
 from ctr_pipeline.specs.launchers import LAUNCHERS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
+from ctr_pipeline.transforms import AnyTransform
+from ctr_pipeline.transforms.base import TransformKind
+from ctr_pipeline.transforms.hash import Hash
 
 _ROWS = NotSearched(
     "all trials share the prepared rows, which this key changes; set it in the config itself"

@@ -11,7 +11,8 @@ from ctr_pipeline.config.key_facts import IS_PATH
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry, Section
 from ctr_pipeline.config.yaml_source import dump_yaml
-from ctr_pipeline.features import FeatureSpec, Transform
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.transforms.base import Transform
 
 RESOLVED_CONFIG = "config.resolved.yaml"
 RUN_LOCK = ".lock"

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.transforms import TRANSFORMS
 
 
 def json_schema() -> dict[str, Any]:

@@ -23,26 +23,19 @@ from ctr_pipeline.config.models import ALL_COLUMNS
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.yaml_source import Place, Source
 from ctr_pipeline.specs.launchers import DEFAULT_MODE
+from ctr_pipeline.transforms import TRANSFORMS
 
 NUMBER_ACTIONS: dict[str, dict[str, Any]] = {
-    "age": {},
-    "count_encode": {},
-    "target_encode": {},
-    "fill": {},
-    "clip": {},
-    "log": {},
-    "standardize": {},
-    "normalize": {},
+    name: transform.short_form
+    for name, transform in sorted(
+        TRANSFORMS.items(), key=lambda item: (not item[1].kind.takes_text, item[1].rank)
+    )
+    if not transform.kind.gives_id
 }
 """Actions that make a dense input, in the order of a chain, with their default options."""
 
 ID_ACTIONS: dict[str, dict[str, Any]] = {
-    "bucketize": {"quantiles": 30},
-    "log_round": {},
-    "round_identity": {},
-    "vocabulary": {"min_count": 2},
-    "hash": {"buckets": 1_000_000},
-    "datetime": {"parts": ["hour", "weekday"]},
+    name: transform.short_form for name, transform in TRANSFORMS.items() if transform.kind.gives_id
 }
 """Actions that make an embedded field; a column can have one of them."""
 
@@ -51,9 +44,9 @@ _RESOURCES = ("parameter_servers", "workers")
 _CROSS_BUCKETS = 1_000_000
 _SEQUENCE = "sequence"
 _ORDER = (*NUMBER_ACTIONS, *ID_ACTIONS, _SEQUENCE)
+_RANKS = {name: (TRANSFORMS[name].kind, TRANSFORMS[name].rank) for name in NUMBER_ACTIONS}
 _EXCLUSIVE = (
-    ("age", "count_encode", "target_encode"),
-    ("standardize", "normalize"),
+    *(tuple(name for name in _RANKS if _RANKS[name] == rank) for rank in set(_RANKS.values())),
     tuple(ID_ACTIONS),
 )
 

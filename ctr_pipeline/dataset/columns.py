@@ -21,7 +21,8 @@ from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
 from ctr_pipeline.dataset.lists import find_list_faults
 from ctr_pipeline.dataset.times import TimeColumn, points_in_time
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
-from ctr_pipeline.features import ColumnType, ListSpec
+from ctr_pipeline.features import ListSpec
+from ctr_pipeline.specs.columns import ColumnType
 
 _NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
 

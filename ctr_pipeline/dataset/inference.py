@@ -22,13 +22,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS
-from ctr_pipeline.features import (
-    WEIGHT_NUMBER,
-    ColumnType,
-    ListSpec,
-    SequenceSpec,
-    VectorSpec,
-)
+from ctr_pipeline.features import WEIGHT_NUMBER, ListSpec, SequenceSpec, VectorSpec
+from ctr_pipeline.specs.columns import ColumnType
 
 _DECIMAL = (
     r"^[+-]?("

@@ -59,8 +59,9 @@ from ctr_pipeline.dataset.times import (
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import os_errors_explained, sync_folder
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, ListSpec
+from ctr_pipeline.features import ListSpec
 from ctr_pipeline.progress import Progress, ProgressTask
+from ctr_pipeline.specs.columns import ColumnType
 
 
 def ingest(

@@ -16,7 +16,8 @@ from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.source import Source, SourceFile
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
-from ctr_pipeline.features import ColumnType, ListSpec
+from ctr_pipeline.features import ListSpec
+from ctr_pipeline.specs.columns import ColumnType
 
 INGESTED_VERSION = 2
 _RECORD = "ingested.json"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.inference import infer_type, is_numeric
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 _MISSING_WORDS = frozenset(
     {"null", "(null)", "<null>", "\\n", "nil", "none", "na", "n/a", "#n/a", "<na>", "nat"}

@@ -35,7 +35,8 @@ from ctr_pipeline.dataset.parquet_layout import DamagedLayoutError, Layout
 from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, ListSpec, VectorSpec
+from ctr_pipeline.features import ListSpec, VectorSpec
+from ctr_pipeline.specs.columns import ColumnType
 
 _BATCH_ROWS = 65_536
 # A column that takes more bytes a value has a dictionary that is not worth its while.

@@ -23,8 +23,8 @@ from ctr_pipeline.dataset.recordio import Positions, RecordIOReader, Records
 from ctr_pipeline.dataset.records import Dialect, find_open_quote, find_records
 from ctr_pipeline.dataset.text import TextBlock, TextFile
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.specs.columns import ColumnType
 
 _LF, _CR = 10, 13
 _NO_QUOTE = -1

@@ -25,7 +25,7 @@ from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 OnBytes = Callable[[int], None]
 _BATCH_ROWS = 16_384

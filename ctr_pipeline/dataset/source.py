@@ -56,7 +56,8 @@ from ctr_pipeline.dataset.text_head import (
 )
 from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, ListSpec
+from ctr_pipeline.features import ListSpec
+from ctr_pipeline.specs.columns import ColumnType
 
 HEAD_BYTES = 4 << 20
 _OTHER_HEAD_BYTES = 64 << 10

@@ -10,7 +10,8 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source, inspect_paths
-from ctr_pipeline.features import ColumnType, ListSpec
+from ctr_pipeline.features import ListSpec
+from ctr_pipeline.specs.columns import ColumnType
 
 
 def stream_rows(

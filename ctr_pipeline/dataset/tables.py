@@ -15,8 +15,9 @@ from ctr_pipeline.dataset.parts import PartsWriter
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType, ListSpec
+from ctr_pipeline.features import ListSpec
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.columns import ColumnType
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from ctr_pipeline.dataset.records import (
     split_record,
 )
 from ctr_pipeline.dataset.times import points_in_time
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 _STEP_BYTES = 1 << 20
 """Arrow's own steps through a block; a longer record is left to the exact path."""

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.text_buffers import text_buffers
-from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.kernels.text_buffers import text_buffers
+from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER = "number"
 """The format of times that are numbers, greater ones later."""

@@ -1,5 +1,5 @@
-"""What compiled code is made of: Numba's decorators, loads, lanes, hashes and threads.
+"""What compiles a kernel (Numba's decorators, SIMD, hashes, threads) and kernels of general use.
 
-Kernels themselves stand beside what they serve: `text_kernels` in preprocessing, `row_kernels` in
-embeddings.
+`text_ids` maps texts to ids, `time_parsing` and `time_parts` read times, `numbers` and
+`float64` are what transforms of numbers compute with. Those of the embedding store stand there.
 """

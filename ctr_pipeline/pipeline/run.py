@@ -37,7 +37,7 @@ from ctr_pipeline.statistics import Statistics
 
 if TYPE_CHECKING:
     from ctr_pipeline.pipeline.model.trained_model import TrainedModel
-    from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+    from ctr_pipeline.preprocessing.plan import PreprocessingPlan
     from ctr_pipeline.training.trainer import TrainingState
 
 

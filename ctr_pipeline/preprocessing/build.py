@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 
 if TYPE_CHECKING:
     from ctr_pipeline.preprocessing.layers.raw_preprocessing import RawPreprocessing

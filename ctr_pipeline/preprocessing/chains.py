@@ -1,23 +1,10 @@
 """Whether a feature's chains of transforms make sense, told without any statistics."""
 
-import math
-
-from ctr_pipeline.features import (
-    AnyTransform,
-    Bucketize,
-    Clip,
-    ColumnType,
-    FeatureSpec,
-    Fill,
-    Hash,
-    LogRound,
-    RoundIdentity,
-    TargetEncode,
-    TransformKind,
-)
-
-MAX_IDS = 2**31 - 1
-"""Ids are int32 in a batch, so a field has at most this many, the missing id included."""
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms import AnyTransform
+from ctr_pipeline.transforms.base import TransformKind
+from ctr_pipeline.transforms.hash import Hash
 
 
 def check_chain(spec: FeatureSpec) -> list[str]:
@@ -28,7 +15,9 @@ def check_chain(spec: FeatureSpec) -> list[str]:
     if spec.id is not None:
         problems += _id_problems(spec, spec.id)
     for transform in (*(spec.number or ()), *(spec.id or ())):
-        problems += _option_problems(spec, transform)
+        problems += [
+            f"feature '{spec.column}': {problem}" for problem in transform.option_problems()
+        ]
     if spec.cross is not None and any(
         isinstance(transform, Hash) and transform.functions > 1 for transform in spec.id or ()
     ):
@@ -118,49 +107,3 @@ def _misplaced_reader(spec: FeatureSpec, transform: AnyTransform) -> str:
         f"Use bucketize, log_round or round_identity, or `type: categorical` to read the "
         f"column as text"
     )
-
-
-def _option_problems(spec: FeatureSpec, transform: AnyTransform) -> list[str]:
-    place = f"feature '{spec.column}'"
-    problems = []
-    if isinstance(transform, Hash) and transform.buckets >= MAX_IDS:
-        problems.append(_too_many(place, "hash", "buckets", transform.buckets))
-    if isinstance(transform, LogRound | RoundIdentity):
-        option, size = (
-            ("num_bins", transform.num_bins)
-            if isinstance(transform, LogRound)
-            else ("num_buckets", transform.num_buckets)
-        )
-        if size >= MAX_IDS:
-            problems.append(_too_many(place, transform.name, option, size))
-        if transform.default_value >= size:
-            problems.append(
-                f"{place}: {transform.name} has default_value {transform.default_value}, and its "
-                f"ids end at {size - 1}. Choose a default_value below {option}"
-            )
-    for option, value in _numbers_of(transform):
-        if not math.isfinite(value):
-            problems.append(f"{place}: {transform.name} has {option} {value}. Use a finite number")
-    return problems
-
-
-def _too_many(place: str, name: str, option: str, size: int) -> str:
-    return (
-        f"{place}: {name} has {size:,} {option}, and ids are 32-bit integers. "
-        f"Use fewer than {MAX_IDS:,}"
-    )
-
-
-def _numbers_of(transform: AnyTransform) -> list[tuple[str, float]]:
-    if isinstance(transform, TargetEncode):
-        return [("smoothing", transform.smoothing)]
-    if isinstance(transform, Fill):
-        return [("value", transform.value)]
-    if isinstance(transform, Clip):
-        bounds = (("minimum", transform.minimum), ("maximum", transform.maximum))
-        return [(option, value) for option, value in bounds if value is not None]
-    if isinstance(transform, Bucketize) and transform.boundaries is not None:
-        return [("a boundary", value) for value in transform.boundaries]
-    if isinstance(transform, LogRound) and transform.base is not None:
-        return [("base", transform.base)]
-    return []

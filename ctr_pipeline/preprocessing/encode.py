@@ -8,23 +8,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.features import ColumnType, VectorSpec
+from ctr_pipeline.features import VectorSpec
 from ctr_pipeline.kernels import compilation
-from ctr_pipeline.kernels.loads import int32_at, int64_at, uint16_at
-from ctr_pipeline.preprocessing.arrow_values import (
+from ctr_pipeline.kernels.arrow_values import (
     NumberColumn,
     TextColumn,
     number_column,
     text_column,
 )
-from ctr_pipeline.preprocessing.crosses import CrossValues, number_part, text_part
-from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES, TextKernel
-from ctr_pipeline.preprocessing.fitted import FittedCross, PreprocessingPlan, TextStep
-from ctr_pipeline.preprocessing.number_kernels import finish_numbers
-from ctr_pipeline.preprocessing.own_rows import RowNumbers
+from ctr_pipeline.kernels.crosses import CrossValues, number_part, text_part
+from ctr_pipeline.kernels.loads import int32_at, int64_at, uint16_at
+from ctr_pipeline.kernels.numbers import finish_numbers
+from ctr_pipeline.kernels.text_ids import fingerprint_values
+from ctr_pipeline.preprocessing.out_of_fold import RowNumbers
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.preprocessing.sequences import encode_sequence
-from ctr_pipeline.preprocessing.text_kernels import fingerprint_values
 from ctr_pipeline.preprocessing.vectors import vector_numbers
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms import AnyTextStep
+from ctr_pipeline.transforms.base import TextKernel
+from ctr_pipeline.transforms.cross import CrossStep
 
 _ROWS_AT_ONCE = np.uint64(128)
 _UINT16_BYTES, _INT32_BYTES = 2, 4
@@ -63,15 +66,13 @@ class ColumnEncoder:
         with ThreadPoolExecutor(threads, thread_name_prefix="open-vocabularies") as pool:
             self._id_kernels = list(
                 pool.map(
-                    lambda field: ID_FACES[field.step.kind].open_kernel(field.step, folder),
+                    lambda field: field.step.open_kernel(folder),
                     plan.fields,
                 )
             )
 
             firsts = plan.text_steps
-            kernels = pool.map(
-                lambda key: TEXT_FACES[key[1].kind].open_kernel(key[1], folder), firsts
-            )
+            kernels = pool.map(lambda key: key[1].open_kernel(folder), firsts)
             self._text_kernels = dict(zip(firsts, kernels, strict=True))
 
     def encode(
@@ -79,7 +80,7 @@ class ColumnEncoder:
         batch: pa.RecordBatch,
         out: EncodedBatch | None = None,
         *,
-        own_rows: RowNumbers | None = None,
+        out_of_fold: RowNumbers | None = None,
     ) -> EncodedBatch:
         """Encodes the plan's columns; others are ignored.
 
@@ -89,7 +90,7 @@ class ColumnEncoder:
             batch: Text columns are string, large_string or dictionary of either; number columns
                 float64, another number type, or a dictionary of one. NULL, '' and NaN are missing.
             out: Where to write, any strides; None makes arrays of their own.
-            own_rows: Target encodings of training rows; None: the rows are others.
+            out_of_fold: Target encodings of training rows; None: the rows are others.
 
         Returns:
             `out`.
@@ -105,7 +106,7 @@ class ColumnEncoder:
         num_plain = len(self._plan.fields) - len(self._plan.sequences)
         ids = _Spreading(out.ids[:, :num_plain])
         numbers = _Spreading(out.numbers[:, : len(self._plan.numbers)].view(np.int32))
-        start = _Columns(batch, self._text_kernels, own_rows or {})
+        start = _Columns(batch, self._text_kernels, out_of_fold or {})
         for d, number in enumerate(self._plan.numbers):
             if number.vector is not None:
                 column = start.vector(number.column, number.vector, number.place or 0)
@@ -113,7 +114,7 @@ class ColumnEncoder:
                 column = start.number(number.column, number.first)
             values = column.values
             for step in number.steps:
-                values = NUMBER_FACES[step.kind].kernel(step, values)
+                values = step.kernel(values)
             numbers.add(d, finish_numbers(values).view(np.int32), column.indices)
         slot, coefficient = num_plain, len(self._plan.numbers)
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
@@ -130,7 +131,7 @@ class ColumnEncoder:
                 )
                 slot, coefficient = after, after_coefficient
                 continue
-            if isinstance(field.step, FittedCross):
+            if isinstance(field.step, CrossStep):
                 values = np.empty(batch.num_rows, np.int32)
                 kernel(start.parts(field.step), values)
                 ids.add(f, values, None)
@@ -155,14 +156,14 @@ class _Columns:
     def __init__(
         self,
         batch: pa.RecordBatch,
-        text_kernels: Mapping[tuple[str, TextStep], TextKernel],
-        own_rows: RowNumbers,
+        text_kernels: Mapping[tuple[str, AnyTextStep], TextKernel],
+        out_of_fold: RowNumbers,
     ) -> None:
         self._batch = batch
         self._text_kernels = text_kernels
-        self._own_rows = own_rows
+        self._own_rows = out_of_fold
         self._texts: dict[str, TextColumn] = {}
-        self._numbers: dict[tuple[str, TextStep | None], NumberColumn] = {}
+        self._numbers: dict[tuple[str, AnyTextStep | None], NumberColumn] = {}
         self._vectors: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
 
     def text(self, name: str) -> TextColumn:
@@ -170,7 +171,7 @@ class _Columns:
             self._texts[name] = text_column(_column(self._batch, name), column=name)
         return self._texts[name]
 
-    def number(self, name: str, first: TextStep | None) -> NumberColumn:
+    def number(self, name: str, first: AnyTextStep | None) -> NumberColumn:
         """A number column, or what `first` makes of a text column."""
         key = (name, first)
         if key not in self._numbers:
@@ -184,16 +185,16 @@ class _Columns:
         numbers_VL, indices = self._vectors[name]
         return NumberColumn(np.ascontiguousarray(numbers_VL[:, place]), indices)
 
-    def parts(self, cross: FittedCross) -> list[CrossValues]:
+    def parts(self, cross: CrossStep) -> list[CrossValues]:
         """The values of each column of a cross."""
         return [
             text_part(_column(self._batch, part.column), column=part.column)
             if part.step is None
-            else number_part(self.number(part.column, None), part.step)
+            else number_part(self.number(part.column, None), part.step.open_kernel(Path()))
             for part in cross.parts
         ]
 
-    def _number(self, name: str, first: TextStep | None) -> NumberColumn:
+    def _number(self, name: str, first: AnyTextStep | None) -> NumberColumn:
         if first is None:
             return number_column(_column(self._batch, name), column=name)
         own = self._own_rows.get((name, first))

@@ -14,13 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.features import WEIGHT_NUMBER, SequenceSpec
-from ctr_pipeline.preprocessing.arrow_values import (
-    SMALLEST_NORMAL_FLOAT32,
-    TextColumn,
-    flush_subnormal,
-    text_column,
-)
-from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
+from ctr_pipeline.kernels.arrow_values import TextColumn, text_column
+from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL_FLOAT32, flush_subnormal
+from ctr_pipeline.kernels.numbers import NUMBER_LIMIT
 
 _BINARY = pa.large_binary()
 _PLACES_AT_ONCE = 1 << 20

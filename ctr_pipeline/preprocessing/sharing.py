@@ -8,17 +8,14 @@ of the table together.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ctr_pipeline.features import (
-    Age,
-    AnyTransform,
-    Bucketize,
-    CountEncode,
-    FeatureSpec,
-    Normalize,
-    Standardize,
-    TargetEncode,
-    features_by_table,
-)
+from ctr_pipeline.features import FeatureSpec, features_by_table
+from ctr_pipeline.transforms import AnyTransform
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
 
 
 @dataclass(frozen=True)

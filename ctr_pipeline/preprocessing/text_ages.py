@@ -6,11 +6,14 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
 from ctr_pipeline.datetime_formats import iso_seconds
-from ctr_pipeline.features import Age, AnyTransform, FeatureSpec, Transform
-from ctr_pipeline.preprocessing.arrow_values import text_column
-from ctr_pipeline.preprocessing.datetime_kernels import ages
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.kernels.arrow_values import text_column
+from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
+from ctr_pipeline.kernels.time_parts import ages
+from ctr_pipeline.transforms import AnyTransform
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.base import Transform
 
 _Chain = tuple[AnyTransform, ...] | None
 

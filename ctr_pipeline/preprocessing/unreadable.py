@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
-from ctr_pipeline.features import Age, Datetime, FeatureSpec
-from ctr_pipeline.preprocessing.arrow_values import text_column
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.kernels.arrow_values import text_column
+from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.datetime import Datetime
 
 
 def datetime_formats_of(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:

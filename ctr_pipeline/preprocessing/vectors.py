@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.features import VECTOR_NUMBER, VectorSpec
-from ctr_pipeline.preprocessing.arrow_values import flush_subnormal
+from ctr_pipeline.kernels.float64 import flush_subnormal
 from ctr_pipeline.preprocessing.sequences import distinct_texts
 
 

@@ -10,7 +10,7 @@ from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.evaluation.ranking import RocPoint
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics
 

@@ -10,8 +10,9 @@ from ctr_pipeline.analysis import collect_statistics, plan_statistics
 from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.weights import unit_exponent
-from ctr_pipeline.features import ColumnType, FeatureSpec
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import Statistics
 
 Collect = Callable[..., Statistics]

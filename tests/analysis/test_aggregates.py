@@ -1,19 +1,17 @@
 import pytest
 
 from ctr_pipeline.analysis.aggregates import BoundaryPlan, StatisticsPlan, plan_statistics
-from ctr_pipeline.features import (
-    Bucketize,
-    Clip,
-    ColumnType,
-    FeatureSpec,
-    Fill,
-    Hash,
-    Log,
-    Normalize,
-    RoundIdentity,
-    Standardize,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.round_identity import RoundIdentity
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 
 def number(**chains: object) -> FeatureSpec:

@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.errors import DataError, RunFolderError, StatisticsError
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    FeatureSpec,
-    Log,
-    Standardize,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import load_statistics
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 
 def text(column: str, **options: object) -> FeatureSpec:

@@ -9,23 +9,20 @@ from ctr_pipeline.analysis import decide as decide_module
 from ctr_pipeline.analysis import decide_features
 from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.analysis.whole_numbers import WholeNumbers
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    Datetime,
-    Log,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    VectorSpec,
-    Vocabulary,
-)
+from ctr_pipeline.features import SequenceSpec, VectorSpec
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import (
     ColumnStatistics,
     Moments,
     Statistics,
     ValueCount,
 )
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.datetime import Datetime
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 ROWS = 1000
 LABELS = [index % 4 == 0 for index in range(ROWS)]

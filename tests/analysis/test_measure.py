@@ -13,18 +13,15 @@ from interval_oracle import interval_cuts, inverted_cdf
 from ctr_pipeline.analysis import part_engine
 from ctr_pipeline.analysis.engine import DuckDbSession
 from ctr_pipeline.analysis.measure import number_text
-from ctr_pipeline.features import (
-    Bucketize,
-    Clip,
-    ColumnType,
-    FeatureSpec,
-    Fill,
-    Hash,
-    Log,
-    Standardize,
-    Vocabulary,
-    expression_key,
-)
+from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 FEW_NUMBERS = st.one_of(
     st.none(),

@@ -9,19 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interval_oracle import interval_cuts
 
-from ctr_pipeline.features import (
-    Bucketize,
-    Clip,
-    ColumnType,
-    FeatureSpec,
-    Fill,
-    Log,
-    Normalize,
-    Standardize,
-    expression_key,
-)
-from ctr_pipeline.preprocessing.faces import NUMBER_FACES
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
 
 NUMBERS = st.one_of(
     st.none(),
@@ -184,7 +180,7 @@ def test_the_kernels_of_training_give_the_values_that_were_measured(collect, tmp
     (planned,) = plan_preprocessing([spec], statistics, tmp_path).numbers
     values = x
     for step in planned.steps[:-1]:
-        values = NUMBER_FACES[step.kind].kernel(step, values)
+        values = step.kernel(values)
     values = values[np.isfinite(values)]
     key = expression_key("x", chain)
     moments = statistics.derived_moments[key]

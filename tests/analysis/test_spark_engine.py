@@ -9,8 +9,8 @@ from engine_rows import (
     RANDOM_SPECS,
     SPECS,
     as_table,
-    assert_alike,
     assert_as_here,
+    assert_same,
     assert_same_value_tables,
     number,
     random_rows,
@@ -73,7 +73,7 @@ def collect_there(connection, rows: pa.Table, specs, folder, expected=None, weig
 
 def test_every_statistic_is_the_same_as_on_this_machine(connection, collect, tmp_path):
     there = collect_there(connection, as_table(), SPECS, tmp_path / "there")
-    assert_as_here(there, collect, tmp_path / "here", assert_alike)
+    assert_as_here(there, collect, tmp_path / "here")
     words = [
         pq.read_table(tmp_path / side / there.vocabularies["words"].file)
         for side in ("there", "here")
@@ -86,7 +86,7 @@ def test_random_rows_give_the_same_statistics(connection, collect, tmp_path):
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
     (tmp_path / "here").mkdir()
     there = collect_there(connection, rows, RANDOM_SPECS, tmp_path / "there")
-    assert_alike(there, collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here"))
+    assert_same(there, collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here"))
 
 
 def test_weighted_rows_give_the_same_statistics(connection, collect, tmp_path):
@@ -96,7 +96,7 @@ def test_weighted_rows_give_the_same_statistics(connection, collect, tmp_path):
     (tmp_path / "here").mkdir()
     there = collect_there(connection, rows, RANDOM_SPECS, tmp_path / "there", weight=weight)
     here = collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here", weights=weights)
-    assert_alike(there, here)
+    assert_same(there, here)
     expected = np.average(columns["price"], weights=weights)
     assert there.columns["price"].moments.mean == pytest.approx(expected, rel=1e-9)
     assert list(there.value_tables) == ["place"]
@@ -107,7 +107,7 @@ def test_weighted_rows_give_the_same_statistics(connection, collect, tmp_path):
 def test_weights_of_all_sizes_give_the_same_statistics(connection, collect, tmp_path, weights):
     rows, weight = as_table(weights), weight_plan(weights)
     there = collect_there(connection, rows, SPECS, tmp_path / "there", weight=weight)
-    assert_as_here(there, collect, tmp_path / "here", assert_alike, weights)
+    assert_as_here(there, collect, tmp_path / "here", weights)
 
 
 @pytest.mark.parametrize("exponent", [0, 1, -7])
@@ -155,7 +155,7 @@ def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_pa
         names[5]: [1000.0, None, float("inf"), 0.0],
     }
     (tmp_path / "here").mkdir()
-    assert_alike(there, collect(read, [1, 0, 1, 0], specs, folder=tmp_path / "here"))
+    assert_same(there, collect(read, [1, 0, 1, 0], specs, folder=tmp_path / "here"))
 
 
 def test_large_results_come_in_batches(connection):

@@ -50,17 +50,15 @@ from ctr_pipeline.dataset.records import Dialect
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.splits import SPLITS
 from ctr_pipeline.errors import DataError, StatisticsError
-from ctr_pipeline.features import (
-    Clip,
-    ColumnType,
-    CountEncode,
-    FeatureSpec,
-    Fill,
-    Log,
-    Normalize,
-    Standardize,
-    TargetEncode,
-)
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
 
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 ENCODED = ((CountEncode(),), (CountEncode(), Log()))
@@ -445,7 +443,8 @@ def test_masters(master):
 
 def test_lists_are_counted_here_alone(tmp_path):
     from ctr_pipeline.analysis import plan_statistics
-    from ctr_pipeline.features import FeatureSpec, SequenceSpec, Vocabulary
+    from ctr_pipeline.features import FeatureSpec, SequenceSpec
+    from ctr_pipeline.transforms.vocabulary import Vocabulary
 
     spec = FeatureSpec(
         column="city", column_type=ColumnType.TEXT, id=(Vocabulary(),), sequence=SequenceSpec()

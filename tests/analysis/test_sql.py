@@ -19,15 +19,13 @@ from ctr_pipeline.analysis.sql import (
     summary_query,
     value_counts_query,
 )
-from ctr_pipeline.features import (
-    Clip,
-    ColumnType,
-    CountEncode,
-    Fill,
-    Log,
-    Normalize,
-    Standardize,
-)
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
 
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 

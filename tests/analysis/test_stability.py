@@ -13,8 +13,9 @@ from scipy.stats import chi2
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
 from ctr_pipeline.analysis.stability import population_stability_index, sampling_noise
 from ctr_pipeline.dataset.parts import write_part
-from ctr_pipeline.features import ColumnType, FeatureSpec
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import DriftLevel, load_statistics
 
 COUNTS = st.lists(st.integers(0, 10**9), min_size=1, max_size=30)

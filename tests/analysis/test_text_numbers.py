@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 from interval_oracle import interval_cuts
 
 from ctr_pipeline.analysis.aggregates import plan_statistics
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    CountEncode,
-    FeatureSpec,
-    Log,
-    Standardize,
-    TargetEncode,
-    Vocabulary,
-    expression_key,
-)
+from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 ROWS = st.lists(
     st.tuples(st.sampled_from([None, "", "a", "b", "é", "'"]), st.integers(0, 1)),

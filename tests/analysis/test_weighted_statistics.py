@@ -9,21 +9,16 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT, unit_exponent, weight_units
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    FeatureSpec,
-    Log,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    VectorSpec,
-    Vocabulary,
-    expression_key,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec, expression_key
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.own_rows import OwnRows
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
+from ctr_pipeline.preprocessing.out_of_fold import OutOfFold
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 WEIGHTS = st.one_of(st.sampled_from([0.0, 1.0, 0.1, 3.0, 1e-6, 1e6]), st.floats(0, 50))
 ROWS = st.lists(
@@ -173,12 +168,12 @@ def test_target_encode_weighs_rows(collect, tmp_path_factory, rows, smoothing, f
     # The same chain without its last step, whose result is the click rate itself.
     bare = spec.model_copy(update={"number": (step,)})
     plan = plan_preprocessing([bare], statistics, folder)
-    own_rows, encoder = OwnRows(plan, folder), ColumnEncoder(plan, folder)
-    assert own_rows.columns == ["c", "weight"]
+    out_of_fold, encoder = OutOfFold(plan, folder), ColumnEncoder(plan, folder)
+    assert out_of_fold.columns == ["c", "weight"]
     (batch,) = read_batches([folder / "rows.arrow"], None)
-    if own_rows.needs_counting:
-        own_rows.count([batch], "label")
-    training = encoder.encode(batch, own_rows=own_rows.encoder("label")(batch)).numbers[:, 0]
+    if out_of_fold.needs_counting:
+        out_of_fold.count([batch], "label")
+    training = encoder.encode(batch, out_of_fold=out_of_fold.encoder("label")(batch)).numbers[:, 0]
     final = encoder.encode(batch).numbers[:, 0]
 
     texts, labels, weights = np.array(texts), np.array(labels), np.array(weights)

@@ -321,7 +321,7 @@ class TestProcess:
         program = (
             "import sys\nfrom ctr_pipeline.cli.main import main\n"
             "code = main(['predict', 'c.yaml', '--data', 'rows.csv', '--output', 'p.csv'])\n"
-            "heavy = {'tensorflow', 'keras', 'numpy', 'pyarrow', 'duckdb', 'numba'}\n"
+            "heavy = {'tensorflow', 'keras', 'pyarrow', 'duckdb', 'numba'}\n"
             "print('HEAVY', code, sorted(heavy & set(sys.modules)))"
         )
         done = subprocess.run(

@@ -9,7 +9,7 @@ from ctr_pipeline.config.explanations import models_in
 from ctr_pipeline.config.key_paths import parse_key_path, value_at
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.transforms import TRANSFORMS
 
 OPTIMIZER_KEYS = {
     "name": ("ftrl", "adamm"),

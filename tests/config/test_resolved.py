@@ -11,16 +11,12 @@ from ctr_pipeline.config.resolved import (
     absolute_path,
     pinned_yaml,
 )
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    FeatureSpec,
-    Hash,
-    SequenceSpec,
-    Standardize,
-    VectorSpec,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 DECIDED = (
     FeatureSpec(column="city", column_type=ColumnType.TEXT, id=(Vocabulary(min_count=3),)),

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from ctr_pipeline.config import config_from_mapping, json_schema
-from ctr_pipeline.features import TRANSFORMS
+from ctr_pipeline.transforms import TRANSFORMS
 
 
 def resolve(schema, node):

@@ -119,7 +119,7 @@ def test_auto_decides_what_the_actions_leave_open():
             "hash: [a]\nbucketize: [a]\n",
             "c.yaml:1: hash: column 'a' is named by bucketize and",
         ),
-        ("standardize: [a]\nnormalize: [a]\n", "c.yaml:2: normalize: column 'a' is named by"),
+        ("standardize: [a]\nnormalize: [a]\n", "c.yaml:1: standardize: column 'a' is named by"),
         ("count_encode: [a]\ntarget_encode: [a]\n", "c.yaml:2: target_encode: column 'a' is named"),
         ("cross: [city, device]\n", "c.yaml:1: cross[0]: expected lists of columns"),
         ("hash: [a, a]\n", "hash: names column 'a' twice"),

@@ -18,8 +18,8 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 HOSTILE = "a\"b'; DROP TABLE t; -- ü\n点"

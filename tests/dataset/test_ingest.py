@@ -21,8 +21,8 @@ from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import column_names, read_batches, read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError, RunFolderError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 ALL_TRAIN = SplitConfig(valid=0, test=0)
@@ -583,7 +583,7 @@ from pathlib import Path
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.source import inspect_source
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.progress import SilentProgress
 data = DataConfig(train=sys.argv[1], split=SplitConfig(by=sys.argv[2]))
 source = inspect_source(data)

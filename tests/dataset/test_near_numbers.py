@@ -5,7 +5,7 @@ import pytest
 
 from ctr_pipeline.dataset.bad_rows import BadRow, BadRowReason, shorten
 from ctr_pipeline.dataset.near_numbers import find_near_numbers, means_missing
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBERS = [f"{number / 8}" for number in range(95)]
 

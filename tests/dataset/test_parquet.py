@@ -12,8 +12,8 @@ from ctr_pipeline.dataset.parquet_layout import Layout
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 

@@ -14,8 +14,8 @@ from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 NO_SPLIT = SplitConfig(valid=0, test=0)

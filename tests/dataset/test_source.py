@@ -12,7 +12,7 @@ from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 GOOD = b"label,price,city\n0,1.5,rome\n1,2,oslo\n"

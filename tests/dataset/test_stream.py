@@ -8,7 +8,7 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.recordio import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
+from ctr_pipeline.specs.columns import ColumnType
 
 TYPES = {"n": ColumnType.NUMBER, "t": ColumnType.TEXT}
 

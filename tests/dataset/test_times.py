@@ -16,8 +16,8 @@ from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_time_ranges
 from ctr_pipeline.dataset.times import TimeCounts
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 START = datetime(2024, 2, 28, 23, 30, tzinfo=UTC)
 WRITTEN = {

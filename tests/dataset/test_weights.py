@@ -13,8 +13,8 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 NUM_ROWS = 400
 WEIGHTS = [0.25 * (i % 8) for i in range(NUM_ROWS)]

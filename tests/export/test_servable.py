@@ -28,23 +28,18 @@ from ctr_pipeline.export.servable import (
     export_servable,
     publish_export,
 )
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.fitted import (
-    FieldPlan,
-    FittedHash,
-    FittedIntervals,
-    FittedLog,
-    FittedStandardize,
-    FittedVocabulary,
-    NumberPlan,
-    PreprocessingPlan,
-    raw_signature,
-)
+from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan, raw_signature
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.hash import HashStep
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.shared.intervals import IntervalsStep
+from ctr_pipeline.transforms.standardize import StandardizeStep
+from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 DIM = 3
 WORDS = ["a", "žluť", "two\nlines"]
@@ -63,7 +58,7 @@ def make_plan(folder: Path) -> PreprocessingPlan:
                 column_type=ColumnType.TEXT,
                 transforms=("vocabulary",),
                 num_ids=5,
-                step=FittedVocabulary(file="words.parquet", size=3, oov_buckets=1, missing_id=4),
+                step=VocabularyStep(file="words.parquet", size=3, oov_buckets=1, missing_id=4),
             ),
             FieldPlan(
                 name="site",
@@ -71,7 +66,7 @@ def make_plan(folder: Path) -> PreprocessingPlan:
                 column_type=ColumnType.TEXT,
                 transforms=("hash",),
                 num_ids=8,
-                step=FittedHash(num_bins=7, missing_id=7),
+                step=HashStep(num_bins=7, missing_id=7),
             ),
             FieldPlan(
                 name="price",
@@ -79,14 +74,14 @@ def make_plan(folder: Path) -> PreprocessingPlan:
                 column_type=ColumnType.NUMBER,
                 transforms=("bucketize",),
                 num_ids=4,
-                step=FittedIntervals(thresholds=(0.5, 10.0), ids=(0, 1, 2), missing_id=3),
+                step=IntervalsStep(thresholds=(0.5, 10.0), ids=(0, 1, 2), missing_id=3),
             ),
         ),
         numbers=(
             NumberPlan(
                 name="price",
                 column="price",
-                steps=(FittedLog(), FittedStandardize(mean=1, standard_deviation=2, clip=5)),
+                steps=(Log(), StandardizeStep(mean=1, standard_deviation=2, clip=5)),
             ),
         ),
     )

@@ -146,8 +146,8 @@ def test_kernels_use_nothing_that_could_change_unseen(file):
 
 
 def test_it_is_seen_what_kernels_use():
-    used = used_of_other_files(PACKAGE / "preprocessing" / "text_kernels.py")
-    assert used["KEY_MODULUS"] == PACKAGE / "kernels" / "fingerprint.py"
+    used = used_of_other_files(PACKAGE / "kernels" / "text_ids.py")
+    assert used["GOLDEN"] == PACKAGE / "splitmix.py"
 
 
 def test_machine_code_is_of_the_shared_files_as_they_are(tmp_path):

@@ -17,16 +17,14 @@ from ctr_pipeline.analysis.sql import (
     summary_query,
 )
 from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS, create_table_as, drop_table, render
-from ctr_pipeline.features import (
-    Clip,
-    ColumnType,
-    CountEncode,
-    Fill,
-    Log,
-    Normalize,
-    Standardize,
-    TargetEncode,
-)
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
 
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 ENCODED = ((CountEncode(),), (CountEncode(), Log()))

@@ -11,13 +11,13 @@ import yaml
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
-from ctr_pipeline.features import Age
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
+from ctr_pipeline.transforms.age import Age
 
 NUM_ROWS = 500
 NUM_TRAINED = 400

@@ -11,9 +11,10 @@ from ctr_pipeline.apps.check import preview_features
 from ctr_pipeline.apps.sample.criteo_sample import write_criteo_sample
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.features import Bucketize, ColumnType
 from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "configs" / "examples").glob("*.csv"))}

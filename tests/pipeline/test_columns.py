@@ -3,9 +3,13 @@ import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.features import Bucketize, ColumnType, Log, Standardize, Vocabulary
 from ctr_pipeline.pipeline.stages.columns import TAKEN_OUT, choose_columns, complete_features
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 NAMES = ["click", "price", "city", "user", "zip"]

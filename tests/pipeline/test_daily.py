@@ -20,11 +20,12 @@ from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
 from ctr_pipeline.pipeline.stages.warm_start import find_beginning
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier, load_earlier
-from ctr_pipeline.preprocessing.fitted import FittedVocabulary, load_plan
-from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary
+from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.table import ID_BITS
 from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.transforms.shared.vocabulary_files import load_vocabulary
+from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 ID_MASK = (1 << ID_BITS) - 1
 
@@ -102,7 +103,7 @@ def test_rows_of_day_1_are_the_same_bits_before_the_first_step(world, tmp_path):
     assert new["item"] > 20
     assert set(new) == {"item", "past"}
     for table, (old, field) in enumerate(zip(plan.fields, grown.fields, strict=True)):
-        if not isinstance(old.step, FittedVocabulary):
+        if not isinstance(old.step, VocabularyStep):
             assert field == old
         shift = new.get(old.name, 0)
         size = old.num_ids - 2 - (old.sequence is not None) if shift else old.num_ids

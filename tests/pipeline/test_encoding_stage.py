@@ -16,9 +16,9 @@ WEIGHTS = np.arange(NUM_ROWS) * 1e30 / NUM_ROWS
 class RowNumbers:
     """An encoder whose id is the row's own value and whose number is the one it was told."""
 
-    def encode(self, batch, into, *, own_rows):
+    def encode(self, batch, into, *, out_of_fold):
         into.ids[:, 0] = batch.column("row").to_numpy()
-        into.numbers[:, 0] = own_rows["seen"]
+        into.numbers[:, 0] = out_of_fold["seen"]
 
 
 def batches(batch_rows):
@@ -32,12 +32,12 @@ def rows_before():
     """A stateful encoding: how many rows came before."""
     seen = 0
 
-    def own_rows(batch):
+    def out_of_fold(batch):
         nonlocal seen
         seen += batch.num_rows
         return {"seen": np.arange(seen - batch.num_rows, seen, dtype=np.float64)}
 
-    return own_rows
+    return out_of_fold
 
 
 @pytest.mark.parametrize("batch_rows", [64, 1000])
@@ -52,7 +52,7 @@ def test_drawn_rows_keep_what_they_know_of_all_rows(tmp_path, batch_rows):
             batches(batch_rows),
             targets=Targets("label", "w", float(WEIGHTS.mean())),
             threads=2,
-            own_rows=rows_before(),
+            out_of_fold=rows_before(),
             sampling=sampling,
         ):
             writer.write_records(records)

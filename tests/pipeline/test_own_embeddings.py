@@ -11,7 +11,6 @@ from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding
 from ctr_pipeline.pipeline.model.embedding_rows import (
     field_dims,
@@ -19,8 +18,10 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
     segment_specs,
     table_specs,
 )
-from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedHash, PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.transforms.hash import HashStep
 
 
 def field(name, *, column=None, table=None, num_ids=11, prior_precision=None):
@@ -30,7 +31,7 @@ def field(name, *, column=None, table=None, num_ids=11, prior_precision=None):
         column_type=ColumnType.TEXT,
         transforms=("hash",),
         num_ids=num_ids,
-        step=FittedHash(num_bins=num_ids - 1, missing_id=num_ids - 1),
+        step=HashStep(num_bins=num_ids - 1, missing_id=num_ids - 1),
         table=table,
         prior_precision=prior_precision,
     )

@@ -2,16 +2,7 @@ import pytest
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import FeatureEntry
-from ctr_pipeline.features import (
-    ColumnType,
-    Datetime,
-    FeatureSpec,
-    Log,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec
 from ctr_pipeline.pipeline.stages.columns import spec_of
 from ctr_pipeline.pipeline.stages.plan_view import (
     chain_text,
@@ -20,6 +11,12 @@ from ctr_pipeline.pipeline.stages.plan_view import (
     ids_without_statistics,
     statistics_used,
 )
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.datetime import Datetime
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 LOADED = config_from_mapping(
     {"data": {"train": "rows.csv"}, "model": {"embedding_dim": 4, "hidden_units": [4]}}

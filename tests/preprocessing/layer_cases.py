@@ -1,22 +1,19 @@
 """Every public layer that works value by value, with values that break things."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import tensorflow as tf
-from preprocessing_cases import HOSTILE_NUMBERS, HOSTILE_TEXTS
+from preprocessing_cases import EXAMPLE_MOMENTS, EXAMPLES, HOSTILE_NUMBERS, HOSTILE_TEXTS
 
 from ctr_pipeline.preprocessing import layers
-from ctr_pipeline.preprocessing.layers.raw_layer import ElementwiseLayer
+from ctr_pipeline.preprocessing.layers.raw_layer import ElementwiseLayer, build_layer
+from ctr_pipeline.transforms.base import NumberTransform
 
 NUMBERS = {
-    "Normalizer": lambda: layers.Normalizer(1.5, 3.0),
     "Normalizer float64": lambda: layers.Normalizer(0.0, 0.1, dtype="float64"),
-    "Standardize": lambda: layers.Standardize(1.5, 0.3),
     "Standardize clipped": lambda: layers.Standardize(1.5, 0.0, clip=4.0),
-    "Log": layers.Log,
-    "Clip": lambda: layers.Clip(-1.0, 7.0),
-    "Clip above": lambda: layers.Clip(maximum=7.0),
-    "Fill": lambda: layers.Fill(-2.5),
     "Discretization": lambda: layers.Discretization([-1.0, 0.0, 3.5]),
     "Discretization missing": lambda: layers.Discretization([0.5], missing_id=2),
     "LogRound": lambda: layers.LogRound(16, base=2),
@@ -36,6 +33,18 @@ TEXTS = {
     "Age": lambda: layers.Age(86_400),
     "IndexLookup no oov": lambda: layers.IndexLookup([b"a", b"\x00", b""], 0),
 }
+
+
+def _layer_of(transform):
+    return lambda: build_layer(transform.fit(EXAMPLE_MOMENTS), Path())
+
+
+NUMBERS |= {
+    f"{type(_layer_of(transform)()).__name__} {number} of {name}": _layer_of(transform)
+    for name, examples in EXAMPLES.items()
+    for number, transform in enumerate(examples)
+    if isinstance(transform, NumberTransform)
+}
 ELEMENTWISE = {**NUMBERS, **TEXTS}
 
 NUMBER_VALUES = HOSTILE_NUMBERS
@@ -43,7 +52,7 @@ TEXT_VALUES = np.array([value or b"" for value in HOSTILE_TEXTS], object)
 
 covered = {name.split()[0] for name in ELEMENTWISE}
 assert covered == {
-    name for name in layers.LAYER_MODULES if issubclass(getattr(layers, name), ElementwiseLayer)
+    name for name, layer in layers.public_layers().items() if issubclass(layer, ElementwiseLayer)
 }
 
 

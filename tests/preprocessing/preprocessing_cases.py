@@ -7,31 +7,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ctr_pipeline.features import (
-    TRANSFORMS,
-    Age,
-    AnyTransform,
-    Bucketize,
-    Clip,
-    ColumnType,
-    CountEncode,
-    Datetime,
-    FeatureSpec,
-    Fill,
-    Hash,
-    Log,
-    LogRound,
-    Normalize,
-    RoundIdentity,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    TransformKind,
-    VectorSpec,
-    Vocabulary,
-    expression_key,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec, expression_key
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics, VocabularyStatistics
+from ctr_pipeline.transforms import TRANSFORMS, AnyTransform
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.base import TransformKind
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.datetime import Datetime
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.log_round import LogRound
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.round_identity import RoundIdentity
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 MAX = float(np.finfo(np.float64).max)
 TINY = float(np.finfo(np.float64).tiny)
@@ -96,6 +90,9 @@ HOSTILE_TEXTS: list[bytes | None] = [
 
 VOCABULARY = ["a", "line\nbreak", "é", "日本語テキスト", "00012", "x" * 65, " "]
 
+EXAMPLE_MOMENTS = Moments(
+    count=9, mean=1.7, standard_deviation=0.3, minimum=-0.25, maximum=2.75, skew=0.1
+)
 EXAMPLES: dict[str, tuple[AnyTransform, ...]] = {
     "log": (Log(),),
     "standardize": (Standardize(), Standardize(clip=None)),
@@ -258,9 +255,6 @@ def cross_specs(specs: Sequence[FeatureSpec]) -> list[FeatureSpec]:
 
 def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
     """Statistics that every chain of `specs` finds what it needs in."""
-    moments = Moments(
-        count=9, mean=1.7, standard_deviation=0.3, minimum=-0.25, maximum=2.75, skew=0.1
-    )
     (folder / "vocabularies").mkdir(exist_ok=True)
     columns, derived, boundaries, vocabularies, tables = {}, {}, {}, {}, {}
     for spec in (part for feature in specs for part in feature.parts):
@@ -271,14 +265,14 @@ def statistics_for(specs: Sequence[FeatureSpec], folder: Path) -> Statistics:
             num_missing=4,
             missing_label_rate=0.75,
             num_distinct=9,
-            moments=moments
+            moments=EXAMPLE_MOMENTS
             if spec.column_type is ColumnType.NUMBER or spec.vector is not None
             else None,
         )
         for chain in (spec.number or (), spec.id or ()):
             for length, transform in enumerate(chain):
                 key = expression_key(spec.column, chain[:length])
-                derived[key] = moments
+                derived[key] = EXAMPLE_MOMENTS
                 boundaries[key] = {"4": (-0.5, float(np.log1p(3.0)), 2.0)}
                 if isinstance(transform, Vocabulary):
                     vocabularies[spec.column] = write_vocabulary(spec.column, transform, folder)

@@ -4,20 +4,18 @@ import numpy as np
 import pytest
 from preprocessing_cases import EXAMPLES, example_specs, number_spec, text_spec
 
-from ctr_pipeline.features import (
-    Bucketize,
-    Clip,
-    ColumnType,
-    FeatureSpec,
-    Fill,
-    Hash,
-    Log,
-    LogRound,
-    RoundIdentity,
-    Standardize,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.preprocessing.chains import check_chain
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.log_round import LogRound
+from ctr_pipeline.transforms.round_identity import RoundIdentity
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 BUCKETIZE = Bucketize(boundaries=(1.0,))
 

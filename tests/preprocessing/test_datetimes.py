@@ -10,17 +10,18 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset.text_buffers import text_buffers
-from ctr_pipeline.dataset.time_kernels import (
+from ctr_pipeline.datetime_formats import check_format
+from ctr_pipeline.kernels.arrow_values import text_column
+from ctr_pipeline.kernels.text_buffers import text_buffers
+from ctr_pipeline.kernels.time_parsing import (
     FIRST_SECOND,
     LAST_SECOND,
     NO_TIME,
     parse_seconds,
 )
-from ctr_pipeline.datetime_formats import check_format
+from ctr_pipeline.kernels.time_parts import ages, part_ids
 from ctr_pipeline.preprocessing import Age, DatetimePart
-from ctr_pipeline.preprocessing.arrow_values import text_column
-from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES, ages, part_ids
+from ctr_pipeline.transforms.datetime import PART_SIZES
 
 FORMATS = (
     "iso",
@@ -64,7 +65,7 @@ def assert_equal_faces(texts, format):
     np.testing.assert_array_equal(ages(seconds, 86_400 * 20_000), served.pop(0))
     for part in PART_SIZES:
         for offset in (0, -570):
-            ids = part_ids(seconds, part, offset)
+            ids = part_ids(seconds, part, offset, missing_id=PART_SIZES[part])
             np.testing.assert_array_equal(ids, served.pop(0), err_msg=f"{part} {offset}")
             assert ids.min(initial=0) >= 0
             assert ids.max(initial=0) <= PART_SIZES[part]
@@ -97,7 +98,7 @@ def test_iso_texts_are_what_python_reads(moment, offset, separator, cut, colon, 
     (seconds,) = assert_equal_faces([text.encode()], "iso")
     assert seconds == wanted
     local = EPOCH + timedelta(seconds=wanted)
-    parts = {part: part_ids(np.array([seconds]), part, 0)[0] for part in PART_SIZES}
+    parts = {part: part_ids(np.array([seconds]), part, 0, missing_id=99)[0] for part in PART_SIZES}
     assert parts == {
         "minute": local.minute,
         "hour": local.hour,

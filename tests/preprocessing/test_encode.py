@@ -22,25 +22,21 @@ from preprocessing_cases import (
 )
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.features import (
-    Bucketize,
-    Clip,
-    ColumnType,
-    FeatureSpec,
-    Fill,
-    Hash,
-    Log,
-    SequenceSpec,
-    Standardize,
-    VectorSpec,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec
+from ctr_pipeline.kernels.numbers import NUMBER_LIMIT
 from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.fitted import FittedLog, raw_signature
-from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
+from ctr_pipeline.preprocessing.plan import raw_signature
 from ctr_pipeline.preprocessing.sequences import pooling_coefficients
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.clip import Clip
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +103,7 @@ def assert_equal_faces(plan, encoded, served):
         assert encoded.ids[:, s].max(initial=0) < field.num_ids
     assert np.isfinite(encoded.numbers).all()
     for d, number in enumerate(plan.numbers):
-        exact = not any(isinstance(step, FittedLog) for step in number.steps)
+        exact = not any(isinstance(step, Log) for step in number.steps)
         # Logarithms agree to 1e-14, which standardizing by a deviation of 0.3 enlarges.
         np.testing.assert_allclose(
             encoded.numbers[:, d],
@@ -154,7 +150,7 @@ def test_both_faces_are_equal_on_any_values(numbers, texts, specs, plan, encoder
 
 def test_both_faces_are_equal_next_to_every_threshold(specs, plan, encoder, serve):
     thresholds = np.concatenate(
-        [np.array(f.step.thresholds) for f in plan.fields if f.step.kind == "intervals"]
+        [np.array(f.step.thresholds) for f in plan.fields if f.step.name == "intervals"]
     )
     thresholds = np.unique(thresholds[np.isfinite(thresholds)])[:6000]
     numbers = np.concatenate(
@@ -191,7 +187,7 @@ def test_vocabularies_are_variables(plan, module):
         2 * num_vocabularies
     )
     tables = shapes[2 * num_vocabularies :]
-    assert len(tables) == 3 * sum(step.kind != "age" for _, step in plan.text_steps)
+    assert len(tables) == 3 * sum(step.name != "age" for _, step in plan.text_steps)
     assert all(size >= 1 and not trainable for _, size, trainable in tables)
 
 
@@ -296,7 +292,7 @@ def test_another_vocabulary_than_the_fitted_one_is_refused(tmp_path):
 
 def test_kernels_load_no_tensorflow():
     code = (
-        "import sys, ctr_pipeline.preprocessing.encode, ctr_pipeline.preprocessing.plan, "
+        "import sys, ctr_pipeline.preprocessing.encode, ctr_pipeline.preprocessing.fit, "
         "ctr_pipeline.preprocessing.build, ctr_pipeline.preprocessing.chains\n"
         "sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     )

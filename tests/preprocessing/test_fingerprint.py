@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from preprocessing_cases import HOSTILE_TEXTS
 
 from ctr_pipeline.kernels.fingerprint import KEY_MODULUS
-from ctr_pipeline.preprocessing.text_kernels import fingerprint_values, hash_ids
+from ctr_pipeline.kernels.text_ids import fingerprint_values, hash_ids
 
 
 def tensorflow_keys(values):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from preprocessing_cases import HOSTILE_NUMBERS
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing.arrow_values import flush_subnormal
-from ctr_pipeline.preprocessing.intervals import (
+from ctr_pipeline.kernels.float64 import flush_subnormal
+from ctr_pipeline.kernels.numbers import interval_ids, rounded_ids
+from ctr_pipeline.transforms.shared.intervals import (
     LN2_SMALL_IDS,
     LN2_TOP,
     bisect_steps,
@@ -22,7 +23,6 @@ from ctr_pipeline.preprocessing.intervals import (
     log_round_steps,
     round_level,
 )
-from ctr_pipeline.preprocessing.number_kernels import interval_ids, rounded_ids
 
 ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True, width=64)
 

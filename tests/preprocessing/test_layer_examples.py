@@ -9,7 +9,7 @@ import tensorflow as tf
 from ctr_pipeline.preprocessing import layers
 
 
-@pytest.mark.parametrize("name", sorted(layers.LAYER_MODULES))
+@pytest.mark.parametrize("name", sorted(layers.public_layers()))
 def test_the_example_of_a_layer(name):
     layer = getattr(layers, name)
     names = {"tf": tf, "keras": keras, name: layer}

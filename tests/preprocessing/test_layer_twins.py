@@ -8,9 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from preprocessing_cases import HOSTILE_NUMBERS
 
-from ctr_pipeline.preprocessing import number_kernels
-from ctr_pipeline.preprocessing.arrow_values import flush_scalar, number_values
-from ctr_pipeline.preprocessing.intervals import boundary_steps, log_round_steps
+from ctr_pipeline.kernels import numbers as number_kernels
+from ctr_pipeline.kernels.arrow_values import number_values
+from ctr_pipeline.kernels.float64 import clip_values, fill, flush_scalar, scale
+from ctr_pipeline.kernels.text_ids import hash_ids, lookup_ids, vocabulary_table
 from ctr_pipeline.preprocessing.layers import (
     Clip,
     Discretization,
@@ -24,8 +25,10 @@ from ctr_pipeline.preprocessing.layers import (
     RoundIdentity,
     Standardize,
 )
-from ctr_pipeline.preprocessing.text_kernels import hash_ids, lookup_ids, vocabulary_table
-from ctr_pipeline.preprocessing.vocabulary_files import vocabulary_of
+from ctr_pipeline.transforms import log
+from ctr_pipeline.transforms.shared.intervals import boundary_steps, log_round_steps
+from ctr_pipeline.transforms.shared.vocabulary_files import vocabulary_of
+from ctr_pipeline.transforms.standardize import StandardizeStep
 
 numbers = st.lists(
     st.floats() | st.sampled_from(HOSTILE_NUMBERS.tolist()) | st.integers(-100, 100).map(float),
@@ -56,7 +59,7 @@ def assert_same_bits(found, expected):
 def test_normalizer(values, subtractor, divisor):
     assume(flush_scalar(divisor) != 0)
     layer = Normalizer(subtractor, divisor, dtype="float64")
-    expected = number_kernels.normalize(kernel_values(values), subtractor, divisor)
+    expected = scale(kernel_values(values), subtractor, divisor)
     assert_same_bits(layer(values).numpy(), expected)
 
 
@@ -64,7 +67,9 @@ def test_normalizer(values, subtractor, divisor):
 @given(numbers, finite, st.floats(0, 1e300), st.none() | st.floats(1e-300, 1e300))
 def test_standardize(values, mean, deviation, clip):
     layer = Standardize(mean, deviation, clip, dtype="float64")
-    expected = number_kernels.standardize(kernel_values(values), mean, deviation, clip)
+    expected = StandardizeStep(mean=mean, standard_deviation=deviation, clip=clip).kernel(
+        kernel_values(values)
+    )
     assert_same_bits(layer(values).numpy(), expected)
 
 
@@ -72,7 +77,7 @@ def test_standardize(values, mean, deviation, clip):
 @given(numbers)
 def test_log_to_its_stated_tolerance(values):
     found = Log(dtype="float64")(values).numpy()
-    np.testing.assert_allclose(found, number_kernels.log(kernel_values(values)), rtol=1e-14)
+    np.testing.assert_allclose(found, log.Log().kernel(kernel_values(values)), rtol=1e-14)
 
 
 @twins
@@ -81,14 +86,14 @@ def test_clip(values, one, other):
     minimum, maximum = sorted([one, other])
     for bounds in ((minimum, maximum), (None, maximum), (minimum, None)):
         layer = Clip(*bounds, dtype="float64")
-        expected = number_kernels.clip_values(kernel_values(values), *bounds)
+        expected = clip_values(kernel_values(values), *bounds)
         assert_same_bits(layer(values).numpy(), expected)
 
 
 @twins
 @given(numbers, finite)
 def test_fill(values, value):
-    expected = number_kernels.fill(kernel_values(values), value)
+    expected = fill(kernel_values(values), value)
     assert_same_bits(Fill(value, dtype="float64")(values).numpy(), expected)
 
 

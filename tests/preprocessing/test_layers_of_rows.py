@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from preprocessing_cases import HOSTILE_NUMBERS
 
+from ctr_pipeline.preprocessing.layers import Clip, Fill, Log, Normalizer, Standardize
 from ctr_pipeline.preprocessing.layers.buckets import IntervalIds
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
-from ctr_pipeline.preprocessing.layers.numbers import Clip, Fill, Log, Normalizer, Standardize
 from ctr_pipeline.preprocessing.layers.raw_layer import as_number
 
 NUMBERS = np.array([*HOSTILE_NUMBERS, -3.0, 0.5, 2.0, 7.25, 1e9])

@@ -6,59 +6,45 @@ import pytest
 from preprocessing_cases import example_specs, number_spec, statistics_for, text_spec
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.features import (
-    TRANSFORMS,
-    Bucketize,
-    ColumnType,
-    CountEncode,
-    Datetime,
-    FeatureSpec,
-    Fill,
-    Hash,
-    Log,
-    LogRound,
-    Normalize,
-    RoundIdentity,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    TransformKind,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES
-from ctr_pipeline.preprocessing.fitted import (
-    PLAN_FILE,
-    FittedIntervals,
-    load_plan,
-    raw_signature,
-)
-from ctr_pipeline.preprocessing.plan import (
-    ID_FITS,
-    NUMBER_FITS,
+from ctr_pipeline.preprocessing.fit import (
     SAYS_NOTHING,
-    TEXT_FITS,
     plan_preprocessing,
 )
+from ctr_pipeline.preprocessing.plan import PLAN_FILE, load_plan, raw_signature
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import LabelInformation
+from ctr_pipeline.transforms import AnyIdStep, AnyNumberStep, AnyTextStep
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.datetime import Datetime
+from ctr_pipeline.transforms.fill import Fill
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log import Log
+from ctr_pipeline.transforms.log_round import LogRound
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.round_identity import RoundIdentity
+from ctr_pipeline.transforms.shared.intervals import IntervalsStep
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 
 def plan_of(folder, *specs):
     return plan_preprocessing(specs, statistics_for(specs, folder), folder)
 
 
-def test_every_transform_can_be_fitted_and_has_two_faces(tmp_path):
-    assert set(NUMBER_FITS) == {
-        t for t in TRANSFORMS.values() if t.kind is TransformKind.NUMBER_TO_NUMBER
-    }
-    assert set(TEXT_FITS) == {
-        t for t in TRANSFORMS.values() if t.kind is TransformKind.TEXT_TO_NUMBER
-    }
-    assert {*NUMBER_FITS, *TEXT_FITS, *ID_FITS} == set(TRANSFORMS.values())
+def test_every_step_is_made_by_an_example(tmp_path):
     plan = plan_of(tmp_path, *example_specs())
-    assert {s.kind for number in plan.numbers for s in number.steps} == NUMBER_FACES.keys()
-    assert {field.step.kind for field in plan.fields} == ID_FACES.keys()
-    assert {step.kind for _, step in plan.text_steps} == TEXT_FACES.keys()
+    made = {
+        *(step.name for number in plan.numbers for step in number.steps),
+        *(field.step.name for field in plan.fields),
+        *(step.name for _, step in plan.text_steps),
+    }
+    unions = [kind.__origin__ for kind in (AnyNumberStep, AnyTextStep, AnyIdStep)]
+    steps = [step for union in unions for step in union.__args__]
+    assert made == {step.model_fields["name"].default for step in steps}
 
 
 def test_json_round_trip(tmp_path):
@@ -66,7 +52,7 @@ def test_json_round_trip(tmp_path):
     assert any(
         np.inf in field.step.thresholds
         for field in plan.fields
-        if isinstance(field.step, FittedIntervals)
+        if isinstance(field.step, IntervalsStep)
     )
     plan.save(tmp_path / PLAN_FILE)
     assert load_plan(tmp_path / PLAN_FILE) == plan
@@ -119,8 +105,8 @@ def test_a_column_may_be_counted_and_looked_up(tmp_path):
     (number,), (field,) = plan.numbers, plan.fields
     assert (number.first.base, number.first.folds) == (0.5, 5)
     assert (number.first.missing_rows, number.first.missing_clicks) == (4, 3)
-    assert [step.kind for step in number.steps] == ["standardize"]
-    assert (field.first.kind, field.step.kind, field.num_ids) == ("count_encode", "intervals", 4)
+    assert [step.name for step in number.steps] == ["standardize"]
+    assert (field.first.name, field.step.name, field.num_ids) == ("count_encode", "intervals", 4)
     assert field.transforms == ("count_encode", "bucketize")
     assert raw_signature(plan) == {"c": "string"}
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing import IndexLookup, text_kernels
-from ctr_pipeline.preprocessing.text_kernels import lookup_ids, vocabulary_table
-from ctr_pipeline.preprocessing.vocabulary_files import load_vocabulary, vocabulary_of
+from ctr_pipeline.kernels import text_ids as text_kernels
+from ctr_pipeline.kernels.text_ids import lookup_ids, vocabulary_table
+from ctr_pipeline.preprocessing import IndexLookup
+from ctr_pipeline.transforms.shared.vocabulary_files import load_vocabulary, vocabulary_of
 
 
 def oracle(vocabulary, values, oov_buckets):

@@ -7,7 +7,6 @@ import numpy as np
 from ctr_pipeline.dataset.bad_rows import BadRow, BadRows
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import (
     HistoryRow,
     JobSummary,
@@ -22,6 +21,7 @@ from ctr_pipeline.reporting.data import (
     ThreadUse,
     TrainingTime,
 )
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import (
     ColumnDrift,

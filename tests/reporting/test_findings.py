@@ -3,9 +3,9 @@ from fake_report import JOB, evaluation, lifelike_report, parity_proof
 
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import LeftOutColumn, PlanRow, SplitSummary
 from ctr_pipeline.reporting.findings import decide_findings
+from ctr_pipeline.specs.columns import ColumnType
 
 RESULT = evaluation(1, groups=False)
 

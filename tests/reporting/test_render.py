@@ -9,7 +9,6 @@ from fake_report import CONFIG, bad_row, history, lifelike_report, number_column
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import (
     EnsembleMember,
     HistoryRow,
@@ -19,6 +18,7 @@ from ctr_pipeline.reporting.data import (
 )
 from ctr_pipeline.reporting.profile_charts import histogram_chart
 from ctr_pipeline.reporting.render import render_report
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, HistogramBin, Statistics, ValueCount
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

@@ -13,11 +13,11 @@ from fake_report import (
 )
 from test_render import HOSTILE, Page, assert_well_formed
 
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import DriftData, LeftOutColumn, PlanRow, ProfileData
 from ctr_pipeline.reporting.render import render_drift, render_profile, render_report
 from ctr_pipeline.reporting.sections.drift import cell_name, drift_view
 from ctr_pipeline.reporting.sections.information import information_bars
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import DriftCell, RowsDrift, Statistics
 
 RANDOM = np.random.default_rng(4)

@@ -16,7 +16,7 @@ from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.batches import Prefetcher
 

@@ -20,7 +20,7 @@ from ctr_pipeline.pipeline.model.trained_model import (
     with_initial_parameters,
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, load_plan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.history import EpochRecord, load_history

@@ -6,7 +6,7 @@ from ctr_pipeline.distributed.worker.program import WorkerModel
 from ctr_pipeline.pipeline.model.dense_model import compile_model
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
-from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.preprocessing.plan import load_plan
 
 
 def build_worker_model(loaded: LoadedConfig) -> WorkerModel:

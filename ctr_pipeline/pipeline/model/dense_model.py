@@ -10,7 +10,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import field_dims
 from ctr_pipeline.pipeline.model.precision import precision_of
 from ctr_pipeline.pipeline.resources import find_huge_layers
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
 from ctr_pipeline.training.slots import PooledField, Slots

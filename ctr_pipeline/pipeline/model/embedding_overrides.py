@@ -13,7 +13,7 @@ from ctr_pipeline.config.models import (
     OwnSegment,
     SegmentConfig,
 )
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 
 
 @dataclass(frozen=True)

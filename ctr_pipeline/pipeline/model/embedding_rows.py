@@ -16,7 +16,7 @@ from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
 from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
 from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding, own_embeddings
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan, TablePlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan, TablePlan
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.lookup import SavedRows

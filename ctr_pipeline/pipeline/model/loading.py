@@ -19,7 +19,7 @@ from ctr_pipeline.pipeline.model.trained_model import (
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.refit import load_refit
-from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
 from ctr_pipeline.training.joined import JoinedDense, JoinedNetwork, MeanScorer

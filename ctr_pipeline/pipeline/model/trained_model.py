@@ -26,7 +26,7 @@ from ctr_pipeline.pipeline.model.ensemble import TrainedMember, num_rows_made
 from ctr_pipeline.pipeline.resources import thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.joined import JoinedNetwork, MeanScorer
 from ctr_pipeline.training.lookup import DenseValues, RowReader, SavedRows

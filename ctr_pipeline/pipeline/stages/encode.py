@@ -26,9 +26,9 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.vocabulary_extension import grow_plan, num_new_values
 from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
-from ctr_pipeline.preprocessing.own_rows import OwnRows, RowNumbers
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
+from ctr_pipeline.preprocessing.out_of_fold import OutOfFold, RowNumbers
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 
 RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
 
@@ -126,17 +126,17 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
                 ) as writer,
             ):
                 batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
-                own_rows = None
+                out_of_fold = None
                 # What an earlier run counted does not hold the labels of these rows.
                 if split == "train" and beginning is None:
-                    own_rows = _own_rows(plan, run, rows.files, targets.label)
+                    out_of_fold = _own_rows(plan, run, rows.files, targets.label)
                 for records in encode_in_order(
                     encoder,
                     writer,
                     batches,
                     targets=targets,
                     threads=threads,
-                    own_rows=own_rows,
+                    out_of_fold=out_of_fold,
                     sampling=sampling,
                 ):
                     writer.write_records(records)
@@ -167,12 +167,12 @@ def _own_rows(
     plan: PreprocessingPlan, run: RunFolder, files: Sequence[Path], label: str
 ) -> RowEncoder | None:
     """Encodings of training rows that must not see their own labels, if the plan has any."""
-    own_rows = OwnRows(plan, run.path)
-    if not own_rows.columns:
+    out_of_fold = OutOfFold(plan, run.path)
+    if not out_of_fold.columns:
         return None
-    if own_rows.needs_counting:
-        own_rows.count(read_batches(files, [label, *own_rows.columns]), label)
-    return own_rows.encoder(label)
+    if out_of_fold.needs_counting:
+        out_of_fold.count(read_batches(files, [label, *out_of_fold.columns]), label)
+    return out_of_fold.encoder(label)
 
 
 def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: Config) -> str:
@@ -193,7 +193,7 @@ def encode_in_order(
     *,
     targets: Targets | None,
     threads: int,
-    own_rows: RowEncoder | None = None,
+    out_of_fold: RowEncoder | None = None,
     sampling: NegativeSampling | None = None,
 ) -> Iterator[EncodedRecords]:
     """Records of the writer, in the order of the rows; a few threads make them.
@@ -203,7 +203,7 @@ def encode_in_order(
         batches: Rows.
         targets: Columns of labels and weights; None: labels are 0, and there are no weights.
         threads: That encode.
-        own_rows: Of training rows, called with each batch in order, before it is encoded.
+        out_of_fold: Of training rows, called with each batch in order, before it is encoded.
         sampling: Which rows are encoded, which needs the label; None: all.
     """
 
@@ -216,14 +216,14 @@ def encode_in_order(
             records.labels_B[:] = batch.column(targets.label).to_numpy(zero_copy_only=False)
         if records.weights_B is not None and targets is not None and targets.weight is not None:
             records.weights_B[:] = batch.column(targets.weight).to_numpy() / targets.mean_weight
-        encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), own_rows=own)
+        encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), out_of_fold=own)
         return records
 
     def draw() -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
         first_row = 0
         for batch in batches:
             # Of all rows: what a row may see does not depend on which ones are trained on.
-            own = own_rows(batch) if own_rows else None
+            own = out_of_fold(batch) if out_of_fold else None
             if sampling is not None and targets is not None:
                 yield _drawn(batch, own, sampling, first_row, targets.label)
             else:

@@ -30,7 +30,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import TrainedRows
 from ctr_pipeline.pipeline.model.trained_model import TrainedModel, score_table
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.preprocessing.build import build_preprocessing
-from ctr_pipeline.preprocessing.fitted import raw_signature
+from ctr_pipeline.preprocessing.plan import raw_signature
 from ctr_pipeline.specs.parity import ParityProof
 
 _BLOCK_ROWS = 65_536

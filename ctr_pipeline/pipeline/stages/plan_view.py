@@ -5,25 +5,22 @@ from collections.abc import Sequence
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.layout import plan_layout
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    CountEncode,
-    Datetime,
-    FeatureSpec,
-    Hash,
-    LogRound,
-    Normalize,
-    RoundIdentity,
-    SequenceSpec,
-    Standardize,
-    TargetEncode,
-    Transform,
-    Vocabulary,
-)
+from ctr_pipeline.features import FeatureSpec, SequenceSpec
 from ctr_pipeline.pipeline.model.embedding_rows import field_dims, row_layout, segment_specs
 from ctr_pipeline.pipeline.results import PlanRow
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.base import Transform
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.count_encode import CountEncode
+from ctr_pipeline.transforms.datetime import Datetime
+from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.log_round import LogRound
+from ctr_pipeline.transforms.normalize import Normalize
+from ctr_pipeline.transforms.round_identity import RoundIdentity
+from ctr_pipeline.transforms.standardize import Standardize
+from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 
 def describe_plan(

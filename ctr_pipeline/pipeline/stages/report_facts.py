@@ -20,11 +20,12 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, Session, load_sessions, total_seconds
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
-from ctr_pipeline.preprocessing.fitted import FittedVocabulary, PreprocessingPlan, load_plan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.statistics import Statistics, load_statistics
 from ctr_pipeline.training.history import EpochRecord, load_history
+from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 _MISSING = "test metrics, importance, the export and its proof"
 
@@ -174,7 +175,7 @@ def _suspicion(statistics: Statistics | None, feature: str) -> str | None:
 
 def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
     steps = [field.step for field in plan.fields if field.column == feature]
-    return next((step.size for step in steps if isinstance(step, FittedVocabulary)), None)
+    return next((step.size for step in steps if isinstance(step, VocabularyStep)), None)
 
 
 def shown_history(

@@ -6,7 +6,7 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.errors import CheckpointError, PreprocessingError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.encode import encoded_fingerprint
-from ctr_pipeline.preprocessing.fitted import load_plan
+from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.training.checkpoint import CheckpointFolder
 
 

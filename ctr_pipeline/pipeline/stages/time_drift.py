@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.analysis.stability import drift_of_parts
 from ctr_pipeline.dataset.parts import read_batches
-from ctr_pipeline.dataset.time_kernels import NO_TIME, parse_seconds
-from ctr_pipeline.features import Age, Datetime, DatetimePart, FeatureSpec
-from ctr_pipeline.preprocessing.arrow_values import text_column
-from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES, part_ids
+from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.kernels.arrow_values import text_column
+from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
+from ctr_pipeline.kernels.time_parts import part_ids
 from ctr_pipeline.statistics import ColumnDrift, ColumnStatistics, RowsDrift, Statistics
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.datetime import PART_SIZES, Datetime, DatetimePart
 
 _SECONDS_OF_CYCLES: dict[DatetimePart, int] = {
     "minute": 3_600,
@@ -126,7 +128,7 @@ def _count(files: Sequence[Path], column: str, read: TimeRead) -> _TimeCounts:
         if is_known.any():
             ends += [int(seconds[is_known].min()), int(seconds[is_known].max())]
         for part, found in of_parts.items():
-            ids = part_ids(seconds, part, read.utc_offset_minutes)
+            ids = part_ids(seconds, part, read.utc_offset_minutes, missing_id=PART_SIZES[part])
             np.add.at(found, ids, counts)
     return _TimeCounts(
         of_parts, num_rows, num_missing, min(ends, default=None), max(ends, default=None)

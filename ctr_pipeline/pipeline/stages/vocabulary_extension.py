@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 from ctr_pipeline.analysis.value_files import write_values
 from ctr_pipeline.embeddings.carry_over import TableMove
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.features import FeatureSpec, Vocabulary
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.warm_start import Beginning
-from ctr_pipeline.preprocessing.chains import MAX_IDS
-from ctr_pipeline.preprocessing.fitted import FieldPlan, FittedVocabulary, PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
 from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.transforms.base import MAX_IDS
+from ctr_pipeline.transforms.vocabulary import Vocabulary, VocabularyStep
 
 _COLUMNS = ["value", "count", "label_sum"]
 
@@ -39,10 +40,10 @@ def grow_plan(beginning: Beginning, statistics: Statistics, run: RunFolder) -> P
         PreprocessingError: A table gets more ids than there can be.
     """
     specs = {spec.column: spec for spec in beginning.features}
-    grown: dict[str, FittedVocabulary] = {}
+    grown: dict[str, VocabularyStep] = {}
     for field in beginning.plan.fields:
         step = field.step
-        if isinstance(step, FittedVocabulary) and step.file not in grown:
+        if isinstance(step, VocabularyStep) and step.file not in grown:
             name = f"{run.beginning.name}/{len(grown):04d}.parquet"
             grown[step.file] = _grow(step, specs[field.column], statistics, run.path, name)
     return beginning.plan.model_copy(
@@ -55,7 +56,7 @@ def num_new_values(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> dict
     return {
         after.name: after.step.size - before.step.size
         for before, after in zip(earlier.fields, grown.fields, strict=True)
-        if isinstance(before.step, FittedVocabulary) and isinstance(after.step, FittedVocabulary)
+        if isinstance(before.step, VocabularyStep) and isinstance(after.step, VocabularyStep)
     }
 
 
@@ -64,7 +65,7 @@ def table_moves(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> list[Ta
     sizes = {
         field.table_name: field.step.size
         for field in earlier.fields
-        if isinstance(field.step, FittedVocabulary)
+        if isinstance(field.step, VocabularyStep)
     }
     return [
         TableMove(place, sizes.get(before.name, before.num_ids), after.num_ids - before.num_ids)
@@ -73,8 +74,8 @@ def table_moves(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> list[Ta
 
 
 def _grow(
-    step: FittedVocabulary, spec: FeatureSpec, statistics: Statistics, folder: Path, name: str
-) -> FittedVocabulary:
+    step: VocabularyStep, spec: FeatureSpec, statistics: Statistics, folder: Path, name: str
+) -> VocabularyStep:
     """The vocabulary with what is new in it, written under another name."""
     known = _read(folder / step.file)
     found = statistics.vocabularies.get(spec.column)
@@ -95,8 +96,8 @@ def _grow(
     )
 
 
-def _with_growth(field: FieldPlan, grown: Mapping[str, FittedVocabulary]) -> FieldPlan:
-    if not isinstance(field.step, FittedVocabulary):
+def _with_growth(field: FieldPlan, grown: Mapping[str, VocabularyStep]) -> FieldPlan:
+    if not isinstance(field.step, VocabularyStep):
         return field
     step = grown[field.step.file]
     num_ids = field.num_ids + step.size - field.step.size

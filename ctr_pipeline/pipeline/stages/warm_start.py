@@ -25,23 +25,20 @@ from ctr_pipeline.errors import (
     PreprocessingError,
     RunFolderError,
 )
-from ctr_pipeline.features import Age, FeatureSpec
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import FeatureColumns
 from ctr_pipeline.pipeline.stages.feature_file import load_features, save_features
 from ctr_pipeline.pipeline.stages.refit import load_refit
-from ctr_pipeline.preprocessing.fitted import (
-    PLAN_FILE,
-    FittedCountEncode,
-    FittedTargetEncode,
-    FittedVocabulary,
-    PreprocessingPlan,
-    load_plan,
-)
+from ctr_pipeline.preprocessing.plan import PLAN_FILE, PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
 from ctr_pipeline.training.history import load_history
 from ctr_pipeline.training.stopping import decide_stop
+from ctr_pipeline.transforms.age import Age
+from ctr_pipeline.transforms.count_encode import CountEncodeStep
+from ctr_pipeline.transforms.target_encode import TargetEncodeStep
+from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.master.manifests import CutManifest
@@ -444,10 +441,10 @@ def _load_beginning(run: RunFolder) -> Beginning | None:
 
 def _files_of(plan: PreprocessingPlan) -> Iterator[str]:
     for field in plan.fields:
-        if isinstance(field.step, FittedVocabulary):
+        if isinstance(field.step, VocabularyStep):
             yield field.step.file
     for _, step in plan.text_steps:
-        if isinstance(step, FittedCountEncode | FittedTargetEncode):
+        if isinstance(step, CountEncodeStep | TargetEncodeStep):
             yield step.file
 
 

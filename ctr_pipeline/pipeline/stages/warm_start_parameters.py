@@ -21,7 +21,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.stages.vocabulary_extension import table_moves
 from ctr_pipeline.pipeline.stages.warm_start import Beginning, reopen
-from ctr_pipeline.preprocessing.fitted import PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint
 from ctr_pipeline.training.parameters import load_parameters

@@ -11,13 +11,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.intervals import boundary_steps, log_round_steps
 from ctr_pipeline.preprocessing.layers.raw_layer import (
     PACKAGE,
     ElementwiseLayer,
     as_number,
     check_number,
+    serves,
 )
+from ctr_pipeline.transforms.round_identity import RoundIdentityStep
+from ctr_pipeline.transforms.shared.intervals import IntervalsStep, boundary_steps, log_round_steps
 
 
 class _IdLayer(ElementwiseLayer):
@@ -49,7 +51,7 @@ def _step_ids(
     return tf.reshape(tf.where(missing, tf.constant(missing_id, tf.int64), found), tf.shape(values))
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(IntervalsStep)
 class IntervalIds(_IdLayer):
     """`ids[k]` where k is the number of thresholds <= x.
 
@@ -230,7 +232,7 @@ class LogRound(_IdLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(RoundIdentityStep)
 class RoundIdentity(_IdLayer):
     """`round(x)`, half to even, where it lies in [0, num_buckets), else `default_value`.
 

@@ -1,16 +1,24 @@
 """Several columns to one bucket: `HashedCrossing`."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.crosses import MISSING
-from ctr_pipeline.preprocessing.layers.raw_layer import PACKAGE, RawLayer, as_number, as_text
+from ctr_pipeline.kernels.crosses import MISSING
+from ctr_pipeline.preprocessing.layers.raw_layer import (
+    RawLayer,
+    as_number,
+    as_text,
+    build_layer,
+    serves,
+)
+from ctr_pipeline.transforms.cross import CrossStep
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(CrossStep)
 class HashedCrossing(RawLayer):
     """FarmHash Fingerprint64 of several values at once, modulo `num_bins`.
 
@@ -87,6 +95,14 @@ class HashedCrossing(RawLayer):
     def compute_output_spec(self, inputs: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
         """int64, of the shape of an input."""
         return keras.KerasTensor(inputs[0].shape, "int64")
+
+    @classmethod
+    def of_step(cls, step: Any, folder: Path) -> Self:
+        """Makes the layer, with a layer for each part that is a number."""
+        layers = [
+            None if part.step is None else build_layer(part.step, folder) for part in step.parts
+        ]
+        return cls(step.num_bins, missing_id=step.missing_id, number_layers=layers)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

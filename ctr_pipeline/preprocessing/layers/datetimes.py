@@ -3,12 +3,11 @@
 All arithmetic is in whole numbers, as in the kernels; see `datetime_kernels`.
 """
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-import keras
 import tensorflow as tf
 
-from ctr_pipeline.dataset.time_kernels import FIRST_SECOND, LAST_SECOND, NO_TIME
 from ctr_pipeline.datetime_formats import (
     EPOCH_DIGITS,
     EPOCH_DIVISORS,
@@ -16,13 +15,15 @@ from ctr_pipeline.datetime_formats import (
     check_format,
     fixed_format,
 )
-from ctr_pipeline.preprocessing.datetime_kernels import PART_SIZES
+from ctr_pipeline.kernels.time_parsing import FIRST_SECOND, LAST_SECOND, NO_TIME
 from ctr_pipeline.preprocessing.layers.raw_layer import (
-    PACKAGE,
     ElementwiseLayer,
     as_text,
     check_text,
+    serves,
 )
+from ctr_pipeline.transforms.age import AgeStep
+from ctr_pipeline.transforms.datetime import PART_SIZES, DatetimePartStep
 
 _ISO_REGEX = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -52,7 +53,7 @@ class _DatetimeLayer(ElementwiseLayer):
         return {**super().get_config(), "format": self.format}
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(DatetimePartStep)
 class DatetimePart(_DatetimeLayer):
     """A part of a point in time as an id: hour, weekday (Monday is 0), day of the month.
 
@@ -92,6 +93,12 @@ class DatetimePart(_DatetimeLayer):
         check_text(dtype)
         return tf.int64
 
+    @classmethod
+    def of_step(cls, step: Any, folder: Path) -> Self:
+        """Makes the layer; the id of a missing value follows those of the part."""
+        del folder
+        return cls(step.part, step.format, step.utc_offset_minutes)
+
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {
@@ -101,7 +108,7 @@ class DatetimePart(_DatetimeLayer):
         }
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(AgeStep)
 class Age(_DatetimeLayer):
     """Days from a point in time to another; NaN where a text tells none.
 

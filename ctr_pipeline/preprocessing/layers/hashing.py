@@ -2,19 +2,19 @@
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from ctr_pipeline.kernels.fingerprint import KEY_MODULUS, hash_factor
 from ctr_pipeline.preprocessing.layers.raw_layer import (
-    PACKAGE,
     ElementwiseLayer,
     as_text,
     check_text,
+    serves,
 )
+from ctr_pipeline.transforms.hash import HashStep
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(HashStep)
 class Hashing(ElementwiseLayer):
     """FarmHash Fingerprint64 modulo `num_bins`, as `tf.strings.to_hash_bucket_fast` gives it.
 

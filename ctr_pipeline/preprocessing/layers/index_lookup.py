@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -10,21 +10,22 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_pipeline.kernels.fingerprint import KEY_MODULUS
+from ctr_pipeline.kernels.text_ids import vocabulary_table
 from ctr_pipeline.preprocessing.layers.raw_layer import (
-    PACKAGE,
     ElementwiseLayer,
     as_text,
     check_text,
+    serves,
 )
-from ctr_pipeline.preprocessing.text_kernels import vocabulary_table
-from ctr_pipeline.preprocessing.vocabulary_files import (
+from ctr_pipeline.transforms.shared.vocabulary_files import (
     load_vocabulary,
     vocabulary_as_text,
     vocabulary_of,
 )
+from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(VocabularyStep)
 class IndexLookup(ElementwiseLayer):
     """The position of a text in a vocabulary of V values; others get V + Fingerprint64 % oov.
 
@@ -161,6 +162,11 @@ class IndexLookup(ElementwiseLayer):
     def get_vocabulary(self) -> list[str]:
         """The values in the order of their ids."""
         return vocabulary_as_text(self._vocabulary)
+
+    @classmethod
+    def of_step(cls, step: Any, folder: Path) -> Self:
+        """Makes the layer with the vocabulary of the run."""
+        return cls(step.load_values(folder), step.oov_buckets, missing_id=step.missing_id)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, the vocabulary by value."""

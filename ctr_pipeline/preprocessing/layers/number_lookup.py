@@ -1,18 +1,22 @@
 """Text to numbers by a table: `NumberLookup`."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-import keras
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
-from ctr_pipeline.preprocessing.layers.raw_layer import PACKAGE
+from ctr_pipeline.preprocessing.layers.raw_layer import serves
+from ctr_pipeline.transforms.count_encode import CountEncodeStep
+from ctr_pipeline.transforms.shared.value_tables import open_value_table
+from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
 
-@keras.saving.register_keras_serializable(package=PACKAGE)
+@serves(TargetEncodeStep)
+@serves(CountEncodeStep)
 class NumberLookup(IndexLookup):
     """The number of a text, as `count_encode` and `target_encode` give it.
 
@@ -68,6 +72,14 @@ class NumberLookup(IndexLookup):
         """The layer's compute type."""
         super().result_dtype(dtype)
         return tf.as_dtype(self.compute_dtype)
+
+    @classmethod
+    def of_step(cls, step: Any, folder: Path) -> Self:
+        """Makes the layer with the table of the run."""
+        table = open_value_table(step, folder)
+        return cls(
+            table.values, table.numbers[:-2], table.numbers[-2], table.numbers[-1], dtype="float64"
+        )
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, texts and numbers by value."""

@@ -5,13 +5,18 @@ tensors. These layers take float64, integers, text, ragged and sparse tensors as
 convert them here.
 """
 
-from typing import Any
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Self, TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.arrow_values import SMALLEST_NORMAL, SMALLEST_NORMAL_FLOAT32
+from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL, SMALLEST_NORMAL_FLOAT32
+from ctr_pipeline.transforms.base import IdStep, Step
 
 PACKAGE = "ctr_pipeline"
 """The name that Keras registers the layers under."""
@@ -27,6 +32,55 @@ class RawLayer(keras.layers.Layer):
         self._allow_non_tensor_positional_args = True
         # XLA has no text, and rewrites divisions.
         self.supports_jit = False
+
+    @classmethod
+    def of_step(cls, step: Any, folder: Path) -> Self:
+        """Makes the layer of a fitted step.
+
+        A step's fields are the arguments of its layer, unless the layer says otherwise here.
+
+        Args:
+            step: The step that the layer serves.
+            folder: The run folder, below which vocabulary files lie.
+        """
+        del folder
+        # Numbers stay float64 until the end of their chain.
+        options = {} if isinstance(step, IdStep) else {"dtype": "float64"}
+        return cls(**step.model_dump(exclude={"name"}), **options)
+
+
+LayerT = TypeVar("LayerT", bound=RawLayer)
+_LAYERS: dict[type[Step], type[RawLayer]] = {}
+
+
+def serves(step: type[Step]) -> Callable[[type[LayerT]], type[LayerT]]:
+    """Registers a layer with Keras, and as what serves a step in the exported model."""
+
+    def register(layer: type[LayerT]) -> type[LayerT]:
+        _LAYERS[step] = layer
+        keras.saving.register_keras_serializable(package=PACKAGE)(layer)
+        return layer
+
+    return register
+
+
+def build_layer(step: Step, folder: Path) -> Any:
+    """Makes the layer that serves a fitted step.
+
+    Args:
+        step: The step.
+        folder: The run folder, below which vocabulary files lie.
+    """
+    if type(step) not in _LAYERS:
+        import_layers()
+    return _LAYERS[type(step)].of_step(step, folder)
+
+
+def import_layers() -> None:
+    """Imports every module of this package, so that all layers are registered."""
+    package = __name__.rpartition(".")[0]
+    for module in iter_modules([str(Path(__file__).parent)]):
+        import_module(f"{package}.{module.name}")
 
 
 class ElementwiseLayer(RawLayer):

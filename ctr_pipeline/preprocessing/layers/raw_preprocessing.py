@@ -11,21 +11,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ctr_pipeline.preprocessing.arrow_values import SMALLEST_NORMAL_FLOAT32
-from ctr_pipeline.preprocessing.faces import ID_FACES, NUMBER_FACES, TEXT_FACES
-from ctr_pipeline.preprocessing.fitted import (
-    FieldPlan,
-    NumberPlan,
-    PreprocessingPlan,
-    TextStep,
-    raw_signature,
-)
+from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL_FLOAT32
+from ctr_pipeline.kernels.numbers import NUMBER_LIMIT
 from ctr_pipeline.preprocessing.layers.buckets import IntervalIds
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
-from ctr_pipeline.preprocessing.layers.raw_layer import as_number, flush_subnormal
+from ctr_pipeline.preprocessing.layers.raw_layer import as_number, build_layer, flush_subnormal
 from ctr_pipeline.preprocessing.layers.sequence_slots import SequenceSlots
 from ctr_pipeline.preprocessing.layers.vector_numbers import VectorNumbers
-from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
+from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan, raw_signature
+from ctr_pipeline.transforms import AnyTextStep
 
 
 class RawPreprocessing(tf.Module):
@@ -52,27 +46,23 @@ class RawPreprocessing(tf.Module):
         # One for each transform of a column: a chain of numbers and one of ids may begin alike.
         firsts = list(plan.text_steps)
         self._layers = _Layers(
-            fields=[
-                ID_FACES[field.step.kind].build_layer(field.step, folder)
-                for field in plan.fields[:num_plain]
-            ],
+            fields=[build_layer(field.step, folder) for field in plan.fields[:num_plain]],
             sequences=[
                 SequenceSlots(
-                    ID_FACES[field.step.kind].build_layer(field.step, folder),
+                    build_layer(field.step, folder),
                     padding_id=field.padding_id,
                     **(field.sequence.model_dump() if field.sequence is not None else {}),
                 )
                 for field in plan.sequences
             ],
             numbers=[
-                [NUMBER_FACES[step.kind].build_layer(step) for step in number.steps]
-                for number in plan.numbers
+                [build_layer(step, folder) for step in number.steps] for number in plan.numbers
             ],
             vectors=[
                 VectorNumbers(vector.length, delimiter=vector.delimiter)
                 for vector in plan.vectors.values()
             ],
-            texts=[TEXT_FACES[step.kind].build_layer(step, folder) for _, step in firsts],
+            texts=[build_layer(step, folder) for _, step in firsts],
         )
         self.tables = [
             weight.value
@@ -217,7 +207,7 @@ def _in_order(rows: Sequence[tuple[Sequence[int], tf.Tensor]]) -> tf.Tensor:
 
 
 def _place_of(
-    places: Mapping[tuple[str, TextStep], int], part: FieldPlan | NumberPlan
+    places: Mapping[tuple[str, AnyTextStep], int], part: FieldPlan | NumberPlan
 ) -> int | None:
     return None if part.first is None else places[part.column, part.first]
 

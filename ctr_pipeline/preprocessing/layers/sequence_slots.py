@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from ctr_pipeline.features import WEIGHT_NUMBER, SequenceSpec
-from ctr_pipeline.preprocessing.arrow_values import SMALLEST_NORMAL_FLOAT32
+from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL_FLOAT32
+from ctr_pipeline.kernels.numbers import NUMBER_LIMIT
 from ctr_pipeline.preprocessing.layers.raw_layer import RawLayer, as_text, flush_subnormal
-from ctr_pipeline.preprocessing.number_kernels import NUMBER_LIMIT
 from ctr_pipeline.preprocessing.sequences import before_weight_pattern, value_pattern
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ctr_pipeline.features import ColumnType
 from ctr_pipeline.reporting.data import PlanRow, ProfileData, ReportData
 from ctr_pipeline.reporting.formats import (
     bytes_text,
@@ -22,6 +21,7 @@ from ctr_pipeline.reporting.profile_charts import (
     share_strip,
 )
 from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import (
     ColumnStatistics,
     LengthStatistics,

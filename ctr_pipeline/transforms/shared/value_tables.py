@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing.arrow_values import TextColumn
-from ctr_pipeline.preprocessing.fitted import FittedCountEncode, FittedTargetEncode
-from ctr_pipeline.preprocessing.text_kernels import VocabularyTable, lookup_ids, vocabulary_table
+from ctr_pipeline.kernels.arrow_values import TextColumn
+from ctr_pipeline.kernels.text_ids import VocabularyTable, lookup_ids, vocabulary_table
+from ctr_pipeline.transforms.count_encode import CountEncodeStep
+from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ValueTable:
         return numbers
 
 
-def open_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path) -> ValueTable:
+def open_value_table(step: CountEncodeStep | TargetEncodeStep, folder: Path) -> ValueTable:
     """The table of a fitted step.
 
     Args:
@@ -48,13 +49,13 @@ def open_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path)
         PreprocessingError: The file is missing, or not the one the plan was fitted with.
     """
     path = folder / step.file
-    weights = step.weights if isinstance(step, FittedTargetEncode) else None
+    weights = step.weights if isinstance(step, TargetEncodeStep) else None
     values, counts, sizes, clicks = _load_counts(path, step, weighted=weights is not None)
     is_kept = counts >= step.min_count
     if not is_kept.all():
         values = values.filter(pa.array(is_kept))
         counts, sizes, clicks = counts[is_kept], sizes[is_kept], clicks[is_kept]
-    if isinstance(step, FittedCountEncode):
+    if isinstance(step, CountEncodeStep):
         numbers = np.concatenate([counts.astype(np.float64), [0.0, np.nan]])
     else:
         missing, missing_clicks = step.missing_rows, step.missing_clicks
@@ -70,7 +71,7 @@ def open_value_table(step: FittedCountEncode | FittedTargetEncode, folder: Path)
 
 
 def smoothed_rates(
-    num_clicks: np.ndarray, num_rows: np.ndarray, step: FittedTargetEncode
+    num_clicks: np.ndarray, num_rows: np.ndarray, step: TargetEncodeStep
 ) -> np.ndarray:
     """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0.
 
@@ -84,7 +85,7 @@ def smoothed_rates(
 
 
 def _load_counts(
-    path: Path, step: FittedCountEncode | FittedTargetEncode, *, weighted: bool
+    path: Path, step: CountEncodeStep | TargetEncodeStep, *, weighted: bool
 ) -> tuple[pa.Array, np.ndarray, np.ndarray, np.ndarray]:
     """Values and rows; rows and clicks again, or what they weigh."""
     sizes, clicks = ("units", "click_units") if weighted else ("count", "label_sum")

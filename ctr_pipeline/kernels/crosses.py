@@ -6,17 +6,15 @@ parts one after another are hashed: whatever bytes the texts hold, unlike parts 
 same text, and a missing part is a value of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.preprocessing import number_kernels
-from ctr_pipeline.preprocessing.arrow_values import NumberColumn
-from ctr_pipeline.preprocessing.fitted import FittedIntervals, FittedRoundIdentity
-from ctr_pipeline.preprocessing.text_kernels import hash_ids
+from ctr_pipeline.kernels.arrow_values import NumberColumn
+from ctr_pipeline.kernels.text_ids import hash_ids
 
 MISSING = "-"
 """A missing part; no other begins like this."""
@@ -62,21 +60,17 @@ def text_part(array: pa.Array, *, column: str) -> CrossValues:
     return CrossValues(_write(texts), indices)
 
 
-def number_part(column: NumberColumn, step: FittedIntervals | FittedRoundIdentity) -> CrossValues:
-    """A number column as a part: by its id; NaN is missing."""
+def number_part(
+    column: NumberColumn, kernel: Callable[[np.ndarray, np.ndarray], object]
+) -> CrossValues:
+    """A number column as a part: by its id; NaN is missing.
+
+    Args:
+        column: The column.
+        kernel: Writes the ids of float64 [N] into int64 [N].
+    """
     ids = np.empty(len(column.values), np.int64)
-    if isinstance(step, FittedIntervals):
-        number_kernels.interval_ids(
-            column.values,
-            np.array(step.thresholds, np.float64),
-            np.array(step.ids, np.int64),
-            step.missing_id,
-            ids,
-        )
-    else:
-        number_kernels.rounded_ids(
-            column.values, step.num_buckets, step.default_value, step.missing_id, ids
-        )
+    kernel(column.values, ids)
     texts = pa.array(ids, mask=np.isnan(column.values)).cast(pa.string())
     indices = None if column.indices is None else pa.array(column.indices)
     return CrossValues(_write(texts.cast(_BINARY)), indices)

@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline.dataset.weights import weight_units
+from ctr_pipeline.kernels.arrow_values import TextColumn, text_column
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
-from ctr_pipeline.preprocessing.fitted import FittedTargetEncode, PreprocessingPlan, TextStep
-from ctr_pipeline.preprocessing.value_tables import ValueTable, open_value_table, smoothed_rates
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.splitmix import GOLDEN, mix
+from ctr_pipeline.transforms import AnyTextStep
+from ctr_pipeline.transforms.shared.value_tables import ValueTable, open_value_table, smoothed_rates
+from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
-RowNumbers = Mapping[tuple[str, TextStep], np.ndarray]
+RowNumbers = Mapping[tuple[str, AnyTextStep], np.ndarray]
 """By column and the step that begins a chain: float64 [N], its number for each row."""
 
 
@@ -35,7 +37,7 @@ class Counts(NamedTuple):
     num_clicks: np.ndarray
 
 
-class OwnRows:
+class OutOfFold:
     """The encodings of one plan's training rows.
 
     Args:
@@ -47,12 +49,12 @@ class OwnRows:
     """
 
     def __init__(self, plan: PreprocessingPlan, folder: Path) -> None:
-        self._columns: dict[tuple[str, TextStep], _FoldColumn | _TimeColumn] = {
+        self._columns: dict[tuple[str, AnyTextStep], _FoldColumn | _TimeColumn] = {
             (name, step): _TimeColumn(name, step, folder)
             if step.folds is None
             else _FoldColumn(name, step, step.folds, folder)
             for name, step in plan.text_steps
-            if isinstance(step, FittedTargetEncode)
+            if isinstance(step, TargetEncodeStep)
         }
 
     @property
@@ -61,7 +63,7 @@ class OwnRows:
         weights = [
             step.weights.column
             for _, step in self._columns
-            if isinstance(step, FittedTargetEncode) and step.weights is not None
+            if isinstance(step, TargetEncodeStep) and step.weights is not None
         ]
         return list(dict.fromkeys([*(column for column, _ in self._columns), *weights]))
 
@@ -103,7 +105,7 @@ class OwnRows:
 class _FoldColumn:
     """One column, by folds."""
 
-    def __init__(self, name: str, step: FittedTargetEncode, num_folds: int, folder: Path) -> None:
+    def __init__(self, name: str, step: TargetEncodeStep, num_folds: int, folder: Path) -> None:
         self._name, self._step, self._num_folds = name, step, num_folds
         self._table = open_value_table(step, folder)
         # Axes: K folds, V values and those of other and missing texts.
@@ -134,7 +136,7 @@ class _FoldColumn:
 class _TimeColumn:
     """One column, by the rows before."""
 
-    def __init__(self, name: str, step: FittedTargetEncode, folder: Path) -> None:
+    def __init__(self, name: str, step: TargetEncodeStep, folder: Path) -> None:
         self._name, self._step = name, step
         self._table = open_value_table(step, folder)
         size = len(self._table.numbers)
@@ -149,7 +151,7 @@ class _TimeColumn:
 
 
 def _rates(
-    table: ValueTable, step: FittedTargetEncode, ids: np.ndarray, counts: Counts
+    table: ValueTable, step: TargetEncodeStep, ids: np.ndarray, counts: Counts
 ) -> np.ndarray:
     # Rarer texts than min_count, and missing ones if those are as rare, have the base rate.
     is_other = ids == len(table.values)
@@ -170,7 +172,7 @@ def _labels(batch: pa.RecordBatch, label: str) -> np.ndarray:
     return np.asarray(batch.column(label).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _sizes_of_rows(batch: pa.RecordBatch, step: FittedTargetEncode, num_rows: int) -> np.ndarray:
+def _sizes_of_rows(batch: pa.RecordBatch, step: TargetEncodeStep, num_rows: int) -> np.ndarray:
     """How much each row counts: 1, or its weight in units; int64 [N]."""
     if step.weights is None:
         return np.ones(num_rows, np.int64)

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.dataset.text_buffers import TextBuffers
 from ctr_pipeline.errors import PreprocessingError
+from ctr_pipeline.kernels.arrow_values import TextColumn, text_column
 from ctr_pipeline.kernels.compilation import inlined, kernel
 from ctr_pipeline.kernels.fingerprint import KEY_MODULUS, fingerprint64, hash_factor
 from ctr_pipeline.kernels.prefetch import prefetch
 from ctr_pipeline.kernels.simd import Address, address_of
-from ctr_pipeline.preprocessing.arrow_values import TextColumn, text_column
+from ctr_pipeline.kernels.text_buffers import TextBuffers
 from ctr_pipeline.splitmix import GOLDEN
 
 _KEY_MODULUS = np.uint64(KEY_MODULUS)

@@ -8,16 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from ctr_pipeline.features import (
-    Bucketize,
-    ColumnType,
-    FeatureSpec,
-    TargetEncode,
-)
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
-from ctr_pipeline.preprocessing.own_rows import OwnRows
-from ctr_pipeline.preprocessing.plan import plan_preprocessing
+from ctr_pipeline.preprocessing.fit import plan_preprocessing
+from ctr_pipeline.preprocessing.out_of_fold import OutOfFold
+from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, Statistics, VocabularyStatistics
+from ctr_pipeline.transforms.bucketize import Bucketize
+from ctr_pipeline.transforms.target_encode import TargetEncode
 
 
 def statistics_of(texts, labels, folder):
@@ -69,14 +67,14 @@ def encode(texts, labels, transform, folder, *, size=7):
     """Numbers of the training rows, and what the final table says of them."""
     spec = FeatureSpec(column="c", column_type=ColumnType.TEXT, number=(transform,))
     plan = plan_preprocessing([spec], statistics_of(texts, labels, folder), folder)
-    own_rows, encoder = OwnRows(plan, folder), ColumnEncoder(plan, folder)
-    assert own_rows.columns == ["c"]
-    if own_rows.needs_counting:
-        own_rows.count(batches_of(texts, labels, size), "y")
-    own = own_rows.encoder("y")
+    out_of_fold, encoder = OutOfFold(plan, folder), ColumnEncoder(plan, folder)
+    assert out_of_fold.columns == ["c"]
+    if out_of_fold.needs_counting:
+        out_of_fold.count(batches_of(texts, labels, size), "y")
+    own = out_of_fold.encoder("y")
     training, final = [], []
     for batch in batches_of(texts, labels, size):
-        training.append(encoder.encode(batch, own_rows=own(batch)).numbers[:, 0])
+        training.append(encoder.encode(batch, out_of_fold=own(batch)).numbers[:, 0])
         final.append(encoder.encode(batch).numbers[:, 0])
     return np.concatenate(training), np.concatenate(final), plan.numbers[0].first
 
@@ -183,11 +181,11 @@ def test_ids_of_training_rows_are_made_of_the_same_numbers(tmp_path):
         id=(encoded, Bucketize(boundaries=(0.3, 0.5, 0.7))),
     )
     plan = plan_preprocessing([spec], statistics_of(texts, labels, tmp_path), tmp_path)
-    own_rows = OwnRows(plan, tmp_path)
-    own_rows.count(batches_of(texts, labels, 100), "y")
-    own, encoder = own_rows.encoder("y"), ColumnEncoder(plan, tmp_path)
+    out_of_fold = OutOfFold(plan, tmp_path)
+    out_of_fold.count(batches_of(texts, labels, 100), "y")
+    own, encoder = out_of_fold.encoder("y"), ColumnEncoder(plan, tmp_path)
     for batch in batches_of(texts, labels, 100):
-        got = encoder.encode(batch, own_rows=own(batch))
+        got = encoder.encode(batch, out_of_fold=own(batch))
         numbers = got.numbers[:, 0].astype(np.float64)
         np.testing.assert_array_equal(
             got.ids[:, 0], np.searchsorted([0.3, 0.5, 0.7], numbers, side="right")

@@ -6,13 +6,15 @@ afterwards both faces compare the raw value with them and never compute a logari
 differs between libraries.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.preprocessing.arrow_values import SMALLEST_NORMAL, flush_subnormal
+from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL, flush_subnormal
+from ctr_pipeline.transforms.base import IdKernel, IdStep, NumberFunction
 
 MAX_THRESHOLDS = 1_000_000
 """More steps than this are refused: they would have to be stored and searched."""
@@ -23,10 +25,34 @@ LN2_SMALL_IDS = 5
 LN2_TOP = int(np.floor(np.log(2.0**63) ** 2))
 """Largest floor(ln(x)^2) with an id of its own: that of the largest 64-bit integer, 1906."""
 
-NumberFunction = Callable[[np.ndarray], np.ndarray]
-
 # Sorts as float64 numbers do: the bits of a negative number, its sign excepted, are inverted.
 _SIGN_EXCEPTED = np.int64(2**63 - 1)
+
+
+class IntervalsStep(IdStep):
+    """A whole chain from the raw number to an id: `ids[number of thresholds <= x]`."""
+
+    name: Literal["intervals"] = "intervals"
+    thresholds: tuple[float, ...]
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, steps: "StepFunction", *, missing_id: int) -> "IntervalsStep":
+        """Makes the step of a step function."""
+        return cls(
+            thresholds=tuple(steps.thresholds.tolist()),
+            ids=tuple(steps.ids.tolist()),
+            missing_id=missing_id,
+        )
+
+    def open_kernel(self, folder: Path) -> IdKernel:
+        """Returns a kernel of float64 [N]."""
+        from ctr_pipeline.kernels.numbers import interval_ids
+
+        del folder
+        thresholds = np.array(self.thresholds, np.float64)
+        ids = np.array(self.ids, np.int64)
+        return lambda values, out: interval_ids(values, thresholds, ids, self.missing_id, out)
 
 
 @dataclass(frozen=True)

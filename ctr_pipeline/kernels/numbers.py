@@ -1,58 +1,18 @@
-"""Numbers to numbers and to ids over float64 arrays: the columnar face of the number layers.
-
-Missing is NaN and stays NaN in number to number; `finish_numbers` ends a chain. Inputs are as
-`number_values` gives them, without subnormal numbers; a result that would be subnormal is 0, as it
-is in TensorFlow.
-"""
+"""float64 numbers to ids and to dense inputs."""
 
 import numpy as np
 
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.preprocessing.arrow_values import (
+from ctr_pipeline.kernels.float64 import (
     SMALLEST_NORMAL_FLOAT32,
-    flush_scalar,
+    clip_values,
+    fill,
     flush_subnormal,
-    usable_divisor,
 )
 
 NUMBER_LIMIT = 1e15
 """Dense inputs are clamped to ± this: far above what a fitted chain gives, and small enough that
 sums and squares of it are finite in float32, where an infinite value would make a NaN score."""
-
-
-def normalize(values: np.ndarray, subtractor: float, divisor: float) -> np.ndarray:
-    """`(x - subtractor) / divisor`, float64."""
-    # Huge values overflow to infinity on purpose, and infinity minus a number is infinity.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return flush_subnormal(flush_subnormal(values - flush_scalar(subtractor)) / divisor)
-
-
-def standardize(
-    values: np.ndarray, mean: float, standard_deviation: float, clip: float | None = None
-) -> np.ndarray:
-    """`(x - mean) / standard_deviation`, clipped to ± `clip`; deviation 0 divides by 1."""
-    scaled = normalize(values, mean, usable_divisor(standard_deviation))
-    return scaled if clip is None else clip_values(scaled, -clip, clip)
-
-
-def log(values: np.ndarray) -> np.ndarray:
-    """`log(1 + max(x, 0))`, natural."""
-    # Not np.maximum, which would warn of NaN in some versions; NaN < 0 is false, so NaN stays.
-    return flush_subnormal(np.log1p(np.where(values < 0, 0.0, values)))
-
-
-def clip_values(values: np.ndarray, minimum: float | None, maximum: float | None) -> np.ndarray:
-    """X within [minimum, maximum]; None is no bound; NaN stays."""
-    if minimum is not None:
-        values = np.where(values < flush_scalar(minimum), flush_scalar(minimum), values)
-    if maximum is not None:
-        values = np.where(values > flush_scalar(maximum), flush_scalar(maximum), values)
-    return values
-
-
-def fill(values: np.ndarray, value: float) -> np.ndarray:
-    """`value` in place of NaN."""
-    return np.where(np.isnan(values), flush_scalar(value), values)
 
 
 def finish_numbers(values: np.ndarray) -> np.ndarray:

@@ -8,9 +8,9 @@ Points in time are whole seconds since 1970-01-01T00:00 UTC, int64, from the yea
 import numpy as np
 from numba import njit
 
-from ctr_pipeline.dataset.text_buffers import TextBuffers
 from ctr_pipeline.datetime_formats import EPOCH_DIGITS, EPOCH_DIVISORS, ISO, fixed_format
 from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.text_buffers import TextBuffers
 
 NO_TIME = -(2**62)
 FIRST_SECOND = -62_135_596_800

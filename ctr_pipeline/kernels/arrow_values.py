@@ -11,13 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.dataset.text_buffers import TextBuffers, read_only, text_buffers
-
-SMALLEST_NORMAL = float(np.finfo(np.float64).tiny)
-"""Below this magnitude a float64 is subnormal."""
-
-SMALLEST_NORMAL_FLOAT32 = float(np.finfo(np.float32).tiny)
-"""Below this magnitude a float32 is subnormal."""
+from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL_FLOAT32, flush_subnormal
+from ctr_pipeline.kernels.text_buffers import TextBuffers, read_only, text_buffers
 
 
 @dataclass(frozen=True)
@@ -104,25 +99,6 @@ def number_values(array: pa.Array, *, column: str) -> np.ndarray:
     if not pa.types.is_float64(array.type):
         array = array.cast(pa.float64(), safe=False)
     return flush_subnormal(array.to_numpy(zero_copy_only=False))
-
-
-def flush_subnormal(values: np.ndarray, smallest: float = SMALLEST_NORMAL) -> np.ndarray:
-    """`values` with 0 in place of magnitudes below `smallest`; NaN stays."""
-    tiny = np.abs(values) < smallest
-    # Zeros are tiny too; a copy is made only where a value changes.
-    if np.any(tiny & (values != 0)):
-        values = np.where(tiny, values.dtype.type(0), values)
-    return values
-
-
-def flush_scalar(value: float) -> float:
-    """`value`, or 0 if it is subnormal: parameters are treated as the values they meet."""
-    return 0.0 if abs(value) < SMALLEST_NORMAL else float(value)
-
-
-def usable_divisor(value: float) -> float:
-    """`value`, or 1 if it is 0 or subnormal: a constant column becomes 0, not NaN."""
-    return flush_scalar(value) or 1.0
 
 
 def _dictionary_of(array: pa.DictionaryArray) -> tuple[pa.Array, np.ndarray | None]:

@@ -1,33 +1,27 @@
-"""What of points in time a model reads: the columnar face of `datetime` and `age`.
+"""Parts of points in time, and ages.
 
-Points in time are those of `dataset.time_kernels`. All arithmetic is in whole numbers, so that
+Points in time are those of `kernels.time_parsing`. All arithmetic is in whole numbers, so that
 TensorFlow's is the same. Calendars are computed as H. Hinnant shows, "chrono-compatible low-level
 date algorithms" (2013), civil_from_days.
 """
 
 import numpy as np
 
-from ctr_pipeline.dataset.time_kernels import NO_TIME
-
-PART_SIZES = {
-    "minute": 60,
-    "hour": 24,
-    "hour_of_week": 168,
-    "weekday": 7,
-    "is_weekend": 2,
-    "day": 31,
-    "month": 12,
-}
-"""Ids of each part; that of a missing value follows them."""
+from ctr_pipeline.kernels.time_parsing import NO_TIME
 
 
 def part_ids(
-    seconds: np.ndarray, part: str, utc_offset_minutes: int, out: np.ndarray | None = None
+    seconds: np.ndarray,
+    part: str,
+    utc_offset_minutes: int,
+    *,
+    missing_id: int,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """The part of each point in time by a clock that is ahead of UTC by so many minutes.
 
-    Weeks begin on Monday. Days and months count from 0. Where there is no time the id is the part's
-    size.
+    Weeks begin on Monday. Days and months count from 0. Where there is no time the id is
+    `missing_id`.
     """
     local = seconds + 60 * utc_offset_minutes
     days, minutes = local // 86_400, local % 86_400 // 60
@@ -45,7 +39,7 @@ def part_ids(
     else:
         month, day = _month_and_day(days)
         ids = day if part == "day" else month
-    found: np.ndarray = np.where(seconds == NO_TIME, PART_SIZES[part], ids)
+    found: np.ndarray = np.where(seconds == NO_TIME, missing_id, ids)
     if out is None:
         return found
     out[:] = found

@@ -1,0 +1,1 @@
+"""What several transforms share: step functions of numbers, vocabularies, tables of values."""
