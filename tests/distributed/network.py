@@ -7,6 +7,7 @@ answers as it is told, and `Clock` the time of all.
 import threading
 from collections import deque
 
+from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -15,7 +16,6 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterReply,
     RegisterRequest,
 )
-from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.server import Method

@@ -1,9 +1,7 @@
 """When a cut is taken, whether it holds all rows, and which cuts are kept."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-
-from ctr_pipeline.distributed.coordination.events import Json
+from dataclasses import dataclass
 
 _FIRST_RETRY_SECONDS = 1.0
 _MOST_RETRY_SECONDS = 30.0
@@ -27,15 +25,6 @@ class CutRecord:
     parent: int
     depth: int
     best_cut: int
-
-    def to_json(self) -> dict[str, object]:
-        """As JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: Json) -> "CutRecord":
-        """Back from JSON."""
-        return cls(record["cut"], record["parent"], record["depth"], record["best_cut"])
 
 
 class CutSchedule:

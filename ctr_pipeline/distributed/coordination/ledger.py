@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ctr_pipeline.distributed.coordination.codec import from_record, to_record
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, TaskBoard, name_of
@@ -33,7 +34,7 @@ def frozen_beginning(cut: int) -> dict[str, object]:
     """`TakeCut.frozen` of a cut of parameters that were given, before anything was trained."""
     return {
         **Ledger().freeze(),
-        "cut": CutRecord(cut, parent=0, depth=0, best_cut=0).to_json(),
+        "cut": to_record(CutRecord(cut, parent=0, depth=0, best_cut=0)),
         "attempt": 0,
         "repeated": [],
         "seconds": [],
@@ -127,17 +128,7 @@ class Ledger:
         Its size follows the tasks at work, not those that are done.
         """
         return {
-            "closed": [
-                [
-                    epoch.epoch,
-                    epoch.trained,
-                    epoch.dropped,
-                    epoch.batches,
-                    epoch.loss_sum,
-                    list(epoch.dropped_tasks),
-                ]
-                for epoch in self.closed
-            ],
+            "closed": to_record(self.closed),
             "board": None if self.board is None else self.board.freeze(),
             "over": [] if self.board is None else [list(run) for run in self.board.over_ranges()],
             "history": [dict(record) for record in self.history],
@@ -156,10 +147,7 @@ class Ledger:
         ledger = cls()
         if not frozen:
             return ledger
-        ledger.closed = [
-            ClosedEpoch(epoch, trained, dropped, batches, loss_sum, tuple(names))
-            for epoch, trained, dropped, batches, loss_sum, names in frozen["closed"]
-        ]
+        ledger.closed = from_record(list[ClosedEpoch], frozen["closed"])
         ledger.history = list(frozen["history"])
         ledger.best_epoch = frozen["best_epoch"]
         ledger.epoch_cuts = dict(frozen["epoch_cuts"])

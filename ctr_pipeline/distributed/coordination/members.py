@@ -5,7 +5,6 @@ import hmac
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.messages import (
     Member,
@@ -215,16 +214,6 @@ class MemberState(Recorded):
             self.speeds[kind] = MovingAverage()
         elif seconds > 0:
             self.speeds[kind].add(rows / seconds)
-
-    def to_json(self) -> dict[str, object]:
-        """Everything that has to outlive the master."""
-        return {name: getattr(self, name) for name in sorted(self.durable | self.lazy)}
-
-    def load_json(self, record: Json) -> None:
-        """Becomes what `to_json` described."""
-        for name, value in record.items():
-            setattr(self, name, value)
-        self.take_change()
 
 
 def _hash_of(secret: str) -> str:

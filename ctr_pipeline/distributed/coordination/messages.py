@@ -1,4 +1,4 @@
-"""Control messages between members, as frozen dataclasses; `rpc.control` makes them JSON.
+"""Control messages between members, as frozen dataclasses; `codec` makes them JSON.
 
 Bit k of a mask stands for batch k of a task.
 """

@@ -13,8 +13,8 @@ class Recorded:
 
     Attributes:
         durable: Fields whose change must be on disk before anybody acts on it.
-        lazy: Fields whose change may be written with a later commit. Fields in neither set that
-            `to_json` names are written along with these.
+        lazy: Fields whose change may be written with a later commit. Fields in neither set may
+            be written along with these.
         is_changed: A field of either set has changed since `take_change`.
         is_urgent: Among them a durable one.
     """

@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
+from ctr_pipeline.distributed.coordination.codec import fields_to_record, set_fields
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import (
     LeasedTask,
@@ -254,6 +255,20 @@ class TaskSet:
             (ours if ours[0][1] == end else theirs).pop(0)
 
 
+_TASK_FIELDS = (
+    "attempt",
+    "holder",
+    "done_mask",
+    "losses",
+    "loss_sum",
+    "rows_repeated",
+    "failures",
+    "dropped",
+    "scores",
+)
+"""Of a task, what the ledger holds."""
+
+
 @dataclass
 class Task:
     """One task: todo without a holder, doing with one, until it is done or dropped.
@@ -358,32 +373,13 @@ class Task:
         """Loss sum of the counted batches."""
         return self.loss_sum if self.is_done else math.fsum(self.losses.values())
 
-    def to_json(self) -> dict[str, object]:
+    def to_record(self) -> dict[str, Any]:
         """Everything that has to outlive the master."""
-        return {
-            "attempt": self.attempt,
-            "holder": self.holder,
-            "mask": self.done_mask,
-            "losses": [[batch, loss] for batch, loss in self.losses.items()],
-            "loss_sum": self.loss_sum,
-            "rows_repeated": self.rows_repeated,
-            "failures": self.failures,
-            "dropped": self.dropped,
-            "scores": None if self.scores is None else scores_to_json(self.scores),
-        }
+        return fields_to_record(self, _TASK_FIELDS)
 
-    def load_json(self, record: Json) -> None:
-        """Becomes what `to_json` described."""
-        self.attempt = record["attempt"]
-        self.holder = record["holder"]
-        self.done_mask = record["mask"]
-        self.losses = dict(record["losses"])
-        self.loss_sum = record["loss_sum"]
-        self.rows_repeated = record["rows_repeated"]
-        self.failures = record["failures"]
-        self.dropped = record["dropped"]
-        scores = record["scores"]
-        self.scores = None if scores is None else scores_from_json(scores)
+    def take_record(self, record: Json) -> None:
+        """Becomes what `to_record` described."""
+        set_fields(self, record)
         self.mask_at_lease = self.done_mask
 
 
@@ -602,7 +598,7 @@ class TaskBoard:
         for key, record in records.items():
             number = self._number_of(key)
             task = self._known[number] = self._plan.make_task(number)
-            task.load_json(record)
+            task.take_record(record)
             self._rows_repeated += task.rows_repeated
             if task.is_done and number not in self._done:
                 self._losses_of_done.add(task.loss_sum)
@@ -783,26 +779,6 @@ def merge_scores(parts: list[ScoreSummary]) -> ScoreSummary:
         tuple(sorted(negatives.items())),
         math.fsum(part.loss_sum for part in parts),
         math.fsum(part.probability_sum for part in parts),
-    )
-
-
-def scores_to_json(scores: ScoreSummary) -> dict[str, object]:
-    """As JSON."""
-    return {
-        "positives": [list(pair) for pair in scores.positives],
-        "negatives": [list(pair) for pair in scores.negatives],
-        "loss_sum": scores.loss_sum,
-        "probability_sum": scores.probability_sum,
-    }
-
-
-def scores_from_json(record: Json) -> ScoreSummary:
-    """Back from JSON."""
-    return ScoreSummary(
-        tuple((place, count) for place, count in record["positives"]),
-        tuple((place, count) for place, count in record["negatives"]),
-        record["loss_sum"],
-        record["probability_sum"],
     )
 
 

@@ -12,11 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
 from ctr_pipeline import interruption
+from ctr_pipeline.distributed.coordination.codec import to_record
 from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
@@ -487,7 +487,7 @@ class JobExecutor:
         _LOGGER.info("%s%s%s", what, f": {done}" if done else "", took)
         with self._lock:
             self._events.append(event)
-            kept = {"events": [asdict(entry) for entry in self._events]}
+            kept = {"events": to_record(self._events)}
         self._commit({EVENTS_RECORD: kept}, durable=False)
 
     # Actions in their executors; the lock is not held.

@@ -16,6 +16,7 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond, tasks_over
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
@@ -25,8 +26,6 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 from ctr_pipeline.embeddings import log_folder
 from ctr_pipeline.embeddings.log_chain import CutFile, cut_of, extend_chain, unneeded_files
 from ctr_pipeline.errors import CheckpointError, StorageError

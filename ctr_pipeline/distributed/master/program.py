@@ -7,13 +7,14 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from ctr_pipeline import interruption
 from ctr_pipeline.config import load_config
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.distributed.coordination.codec import to_record
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import MemberControl
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
@@ -221,7 +222,7 @@ class Master:
         # What the machine makes of the ledger of an earlier start is durable before this start is
         # noted: a master that dies in between does the same once more.
         executor.tick()
-        executor.note({START_RECORD: asdict(start)}, durable=True)
+        executor.note({START_RECORD: to_record(start)}, durable=True)
         if before is not None and self._is_restart:
             executor.announce(
                 "the master was lost",
@@ -258,7 +259,7 @@ def _tick_until_over(executor: JobExecutor, start: MasterStart) -> None:
                 noted_at = time.monotonic()
                 alive = replace(start, alive_at=time.time())
                 # With it goes all that was not worth a write of its own.
-                executor.note({START_RECORD: asdict(alive)}, durable=True)
+                executor.note({START_RECORD: to_record(alive)}, durable=True)
 
 
 def _host_of(address: str) -> str:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from ctr_pipeline.config import load_config
+from ctr_pipeline.distributed.coordination.codec import from_record
 from ctr_pipeline.distributed.coordination.events import Phase
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.job.head import JobHead
@@ -61,4 +62,4 @@ def read_phase(run_folder: Path) -> Phase | None:
         records = place_ledger(config.runtime, job_folder).read(identify_ledger(spec))
     except LedgerError:
         return None
-    return JobHead.from_json(records["head"]).phase if "head" in records else None
+    return from_record(JobHead, records["head"]).phase if "head" in records else None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ctr_pipeline.distributed.coordination.codec import from_record
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.settings import JobSettings
@@ -132,13 +133,13 @@ def records_of_job(records: Mapping[str, Json]) -> Mapping[str, Json]:
 def read_start(records: Mapping[str, Json]) -> MasterStart | None:
     """The last start of a master; None: there was none."""
     record = records.get(START_RECORD)
-    return None if record is None else MasterStart(**record)
+    return None if record is None else from_record(MasterStart, record)
 
 
 def read_events(records: Mapping[str, Json]) -> tuple[JobEvent, ...]:
     """The event log, oldest first."""
     record = records.get(EVENTS_RECORD)
-    return () if record is None else tuple(JobEvent(**entry) for entry in record["events"])
+    return () if record is None else from_record(tuple[JobEvent, ...], record["events"])
 
 
 def find_newest_cut(folder: CheckpointsFolder, cut: int) -> NewestCut:

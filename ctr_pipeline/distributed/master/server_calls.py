@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import PendingCall, RpcClient
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from ctr_pipeline.distributed.coordination.codec import encode
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
     HoldReply,
@@ -19,7 +20,6 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.client import RpcClient
-from ctr_pipeline.distributed.rpc.control import encode
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, Refusal
 from ctr_pipeline.distributed.rpc.packed import (
     DenseReply,

@@ -6,12 +6,12 @@ from typing import Any, Generic, TypeVar, cast
 
 import grpc
 
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.certificates import SERVING_ROLES, Role, role_name
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.machine import is_refused_thread
 
 T = TypeVar("T")

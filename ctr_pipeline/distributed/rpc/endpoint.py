@@ -2,10 +2,11 @@
 
 import json
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from ctr_pipeline import durable
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, to_record
 
 _FILE = "endpoint.json"
 _EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  recognised, not bound
@@ -34,20 +35,14 @@ def save_endpoint(job_folder: Path, endpoint: Endpoint) -> None:
     Raises:
         RunFolderError: The folder cannot be written.
     """
-    durable.write_text(job_folder / _FILE, json.dumps(asdict(endpoint), indent=2) + "\n")
+    durable.write_text(job_folder / _FILE, json.dumps(to_record(endpoint), indent=2) + "\n")
 
 
 def load_endpoint(job_folder: Path) -> Endpoint | None:
     """The master that announced itself last; None if none ever did, or its file is damaged."""
     try:
-        found = json.loads((job_folder / _FILE).read_text("utf-8"))
-        return Endpoint(
-            str(found["address"]),
-            str(found["metrics_address"]),
-            str(found["host"]),
-            int(found["pid"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode(Endpoint, (job_folder / _FILE).read_bytes())
+    except (OSError, MalformedMessage):
         return None
 
 

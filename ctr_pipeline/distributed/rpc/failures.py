@@ -9,10 +9,6 @@ _PASSING = frozenset({"bug", "master_gone", "not_ready"})
 _OF_STRANGERS = frozenset({"token", "unknown_method"})
 
 
-class MalformedMessage(ValueError):  # noqa: N818
-    """Bytes are not the message that was expected."""
-
-
 class Refusal(Exception):  # noqa: N818
     """Raised by a handler: the caller did reach us, and trying again will not help.
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK
-from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 
 Float32Array = npt.NDArray[np.float32]
 Int32Array = npt.NDArray[np.int32]

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 import grpc
 
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.certificates import ROLES, Role, role_name
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import MalformedMessage, Refusal
+from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import Finish, LaterReply
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.machine import is_refused_thread

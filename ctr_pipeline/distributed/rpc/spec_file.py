@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 from ctr_pipeline import durable
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, to_record
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 
@@ -19,7 +18,7 @@ def save_spec(job_folder: Path, spec: JobSpec) -> None:
     Raises:
         RunFolderError: The folder cannot be written.
     """
-    durable.write_text(job_folder / _FILE, json.dumps(json.loads(encode(spec)), indent=2) + "\n")
+    durable.write_text(job_folder / _FILE, json.dumps(to_record(spec), indent=2) + "\n")
 
 
 def load_spec(job_folder: Path) -> JobSpec:

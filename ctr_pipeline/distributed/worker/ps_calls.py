@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.rpc.backoff import delays
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import CallRefused, MalformedMessage, PeerUnavailable
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.rpc.packed import Status
 
 _FIRST_PAUSE_SECONDS = 0.05

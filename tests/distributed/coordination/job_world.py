@@ -842,7 +842,7 @@ class World:
         found = {}
         for name, text in self.disk.items():
             if name.startswith(("task/", "score/")):
-                record = json.loads(text)
+                record = json.loads(text)["task"]
                 found[record["attempt"]] = record["holder"]
         return found
 

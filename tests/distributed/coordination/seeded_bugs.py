@@ -17,6 +17,7 @@ from ctr_pipeline.distributed.coordination.job import (
     leases,
     liveness,
     members,
+    records,
     reports,
     restores,
     stalls,
@@ -197,9 +198,18 @@ def unknown_workers_told_the_end(patch: Patch) -> None:
     patch(Job, "lease", lease)
 
 
+def _write_heads_with(patch: Patch, **wrong: int) -> None:
+    original = records.to_record
+
+    def to_record(value):
+        record = original(value)
+        return {**record, **wrong} if isinstance(value, JobHead) else record
+
+    patch(records, "to_record", to_record)
+
+
 def attempts_forgotten_by_a_new_master(patch: Patch) -> None:
-    original = JobHead.to_json
-    patch(JobHead, "to_json", lambda self: {**original(self), "attempt": 0})
+    _write_heads_with(patch, attempt=0)
 
 
 def leases_not_durable(patch: Patch) -> None:
@@ -226,8 +236,7 @@ def ends_of_tasks_not_durable(patch: Patch) -> None:
 
 
 def numbers_of_cuts_forgotten(patch: Patch) -> None:
-    original = JobHead.to_json
-    patch(JobHead, "to_json", lambda self: {**original(self), "next_cut": 1})
+    _write_heads_with(patch, next_cut=1)
 
 
 def deltas_after_a_failed_cut(patch: Patch) -> None:

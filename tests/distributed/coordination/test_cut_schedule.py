@@ -77,8 +77,3 @@ def test_the_best_of_the_time_of_each_kept_cut_is_kept():
 
 def test_a_lost_pinned_cut_is_not_named():
     assert cuts_to_keep(make_cuts(0, 0), 1, {0, 7}) == (2,)
-
-
-def test_a_record_comes_back_from_json():
-    record = CutRecord(4, 3, 1, 2)
-    assert CutRecord.from_json(record.to_json()) == record

@@ -176,7 +176,7 @@ def test_a_board_comes_back_from_its_records():
     board.count(key_of(2), make_report(2, 0b111))
     board.settle(key_of(2))
     board.release(key_of(1))
-    records = {key: json.loads(json.dumps(task.to_json())) for key, task in tasks.items()}
+    records = {key: json.loads(json.dumps(task.to_record())) for key, task in tasks.items()}
     again = TaskBoard.of_epoch(PLAN)
     again.load(records)
     assert again.held_by("a") == [(key_of(0), again.task(key_of(0)))]

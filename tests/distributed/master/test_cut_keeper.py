@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from job_specs import job_spec
 
+from ctr_pipeline.distributed.coordination.codec import encode
 from ctr_pipeline.distributed.coordination.events import (
     CutContradicted,
     CutTaken,
@@ -27,7 +28,6 @@ from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
 from ctr_pipeline.distributed.master.recovery import await_storage
 from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
-from ctr_pipeline.distributed.rpc.control import encode
 from ctr_pipeline.embeddings.log_chain import rows_name
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.errors import CheckpointError, StorageError

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.events import EpochTotals, SplitTotals
 from ctr_pipeline.distributed.coordination.job.status import JobStatus, MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats, ScoreSummary
@@ -16,7 +17,6 @@ from ctr_pipeline.distributed.master.status import (
     measure_split,
     view_job,
 )
-from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.training.history import EpochRecord
 

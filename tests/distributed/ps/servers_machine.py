@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from ps_requests import Caller, all_keys, owned_keys
 
+from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest, SnapshotRequest
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, chain_files
 from ctr_pipeline.distributed.ps.core import PsCore
-from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ps_requests import Caller, batch, counting, key, owned_keys
 from waiting import wait_until
 
+from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.messages import (
     PartitionFiles,
     RestoreRequest,
@@ -20,7 +21,6 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.ps import server_state as server_state_module
 from ctr_pipeline.distributed.ps.core import PsCore
-from ctr_pipeline.distributed.rpc.control import decode, encode
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.partition import partitions_of

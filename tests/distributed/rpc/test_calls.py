@@ -423,7 +423,7 @@ class TestRefusals:
         assert open_pair.service.calls == 0
 
     def test_a_malformed_answer(self, open_pair):
-        with pytest.raises(CallRefused, match="Ask: number missing") as caught:
+        with pytest.raises(CallRefused, match=r"Ask\.number is missing") as caught:
             open_pair.client.call("Double", Ask(1), Ask, deadline_seconds=5)
         assert caught.value.code == "malformed"
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.rpc.failures import MalformedMessage
 from ctr_pipeline.distributed.rpc.packed import (
     DenseReply,
     DenseRequest,

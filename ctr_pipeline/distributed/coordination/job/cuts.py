@@ -1,5 +1,6 @@
 """When cuts are taken, what they hold, and which of them are kept."""
 
+from ctr_pipeline.distributed.coordination.codec import to_record
 from ctr_pipeline.distributed.coordination.cuts import CutRecord, cuts_to_keep, decide_full
 from ctr_pipeline.distributed.coordination.events import (
     CutContradicted,
@@ -45,7 +46,7 @@ def take_if_due(state: JobState, *, at_once: bool) -> None:
             *(list(pair) for pair in ledger.epoch_cuts.items()),
             [ledger.epoch - 1, number],
         ]
-    frozen["cut"] = record.to_json()
+    frozen["cut"] = to_record(record)
     frozen["attempt"] = state.head.attempt
     frozen["repeated"] = [list(pair) for pair in state.repeated().items()]
     frozen["seconds"] = [list(pair) for pair in state.head.seconds.items()]

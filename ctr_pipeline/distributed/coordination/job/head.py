@@ -1,12 +1,11 @@
 """What a job has one of: where it is, its counters, its parameter servers."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ctr_pipeline.distributed.coordination.events import Json, Phase, SplitTotals
+from ctr_pipeline.distributed.coordination.events import Phase, SplitTotals
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.recorded import Recorded
-from ctr_pipeline.distributed.coordination.tasks import scores_from_json, scores_to_json
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,6 @@ class Servers:
     def number(self) -> int:
         """That are needed now: those that hold something, and those that are to."""
         return max(self.wanted, self.placement.num_servers)
-
-    @classmethod
-    def from_json(cls, record: Json) -> "Servers":
-        """Back from JSON."""
-        placement = record["placement"]
-        return cls(
-            Placement(
-                placement["version"],
-                tuple(placement["owners"]),
-                tuple((low, high) for low, high in placement["dense"]),
-            ),
-            record["wanted"],
-            record["is_balancing"],
-        )
 
 
 @dataclass
@@ -110,29 +95,3 @@ class JobHead(Recorded):
     stalls_in_row: int = 0
     refused_reports: int = 0
     final_scores: tuple[SplitTotals, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """As JSON, whose keys are text."""
-        return {
-            **asdict(self),
-            "repeated": [list(pair) for pair in self.repeated.items()],
-            "seconds": [list(pair) for pair in self.seconds.items()],
-            "final_scores": [
-                [totals.split, totals.num_rows, scores_to_json(totals.scores)]
-                for totals in self.final_scores
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, record: Json) -> "JobHead":
-        """Back from JSON."""
-        values = {
-            **record,
-            "repeated": dict(record["repeated"]),
-            "seconds": dict(record["seconds"]),
-            "final_scores": tuple(
-                SplitTotals(split, num_rows, scores_from_json(scores))
-                for split, num_rows, scores in record["final_scores"]
-            ),
-        }
-        return cls(**values)

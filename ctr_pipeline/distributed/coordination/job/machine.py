@@ -19,6 +19,7 @@ machine does not find all its members dead when it wakes.
 from collections.abc import Mapping
 from typing import Self, assert_never
 
+from ctr_pipeline.distributed.coordination.codec import from_record
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import (
     Action,
@@ -133,7 +134,7 @@ class Job:
         state = job._state
         state.head.generation = generation
         for number, frozen in cuts.items():
-            state.cuts[number] = CutRecord.from_json(frozen["cut"])
+            state.cuts[number] = from_record(CutRecord, frozen["cut"])
         if cuts:
             newest = cuts[max(cuts)]
             state.ledger = Ledger.thaw(newest, settings.plan_epoch)

@@ -16,9 +16,15 @@ ledger is as large as the work since the last cut, however many tasks there are.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.claims import Claims
+from ctr_pipeline.distributed.coordination.codec import (
+    fields_to_record,
+    from_record,
+    set_fields,
+    to_record,
+)
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json, Persist
 from ctr_pipeline.distributed.coordination.job.head import JobHead, Servers
@@ -73,15 +79,16 @@ class LedgerRecords:
         self._compare_cuts(state)
         if state.servers != self._servers_written:
             self._servers_written = state.servers
-            self._put("servers", asdict(state.servers), is_urgent=True)
+            self._put("servers", to_record(state.servers), is_urgent=True)
         for member in state.members.values():
             if member.is_changed:
                 _, is_urgent = member.take_change()
                 name = f"member/{member.role}/{member.index}"
-                self._put(name, member.to_json(), is_urgent=is_urgent)
+                record = fields_to_record(member, MemberState.durable | MemberState.lazy)
+                self._put(name, record, is_urgent=is_urgent)
         is_changed, is_urgent = state.head.take_change()
         if is_changed or begins_era:
-            self._put("head", state.head.to_json(), is_urgent=is_urgent or begins_era)
+            self._put("head", to_record(state.head), is_urgent=is_urgent or begins_era)
         if not self._changes:
             return None
         transaction = Persist(self._changes, self._is_urgent)
@@ -131,11 +138,11 @@ class LedgerRecords:
                 name = f"task/{key.task}"
                 self._task_names.add(name)
                 claims = state.claims.to_json(key.task)
-                record = {**task.to_json(), "era": self._base_era, "claims": claims}
+                record = {"task": task.to_record(), "era": self._base_era, "claims": claims}
                 self._put(name, record, is_urgent=is_urgent)
         if state.scoring is not None:
             for key, (task, is_urgent) in state.scoring.take_changed().items():
-                record = {**task.to_json(), "era": self._scoring_era}
+                record = {"task": task.to_record(), "era": self._scoring_era}
                 self._put(f"score/{key.split}/{key.task}", record, is_urgent=is_urgent)
 
     def _compare_cuts(self, state: JobState) -> None:
@@ -143,7 +150,7 @@ class LedgerRecords:
         if cuts == self._cuts_written:
             return
         for cut in cuts - self._cuts_written:
-            self._put(f"cut/{cut}", state.cuts[cut].to_json(), is_urgent=True)
+            self._put(f"cut/{cut}", to_record(state.cuts[cut]), is_urgent=True)
         for cut in self._cuts_written - cuts:
             self._put(f"cut/{cut}", None, is_urgent=False)
         self._cuts_written = frozenset(cuts)
@@ -222,21 +229,22 @@ def read_records(records: Mapping[str, Json], settings: JobSettings) -> StoredJo
             task_names.add(name)
         if kind == "task" and record["era"] == base["era"]:
             claims.load_json(record["claims"])
-            trained[TaskKey("train", ledger.epoch, int(number), "train")] = record
+            trained[TaskKey("train", ledger.epoch, int(number), "train")] = record["task"]
         elif kind == "score" and scoring is not None and record["era"] == scoring_era:
-            scored[TaskKey("score", scored_epoch, int(number), owner)] = record
+            scored[TaskKey("score", scored_epoch, int(number), owner)] = record["task"]
         elif kind == "member":
             role: Role = "ps" if owner == "ps" else "worker"
-            members[role, int(number)] = MemberState(role, int(number))
-            members[role, int(number)].load_json(record)
+            member = members[role, int(number)] = MemberState(role, int(number))
+            set_fields(member, record)
+            member.take_change()
         elif kind == "cut":
-            cuts[int(number)] = CutRecord.from_json(record)
+            cuts[int(number)] = from_record(CutRecord, record)
     if ledger.board is not None:
         ledger.board.load(trained)
     if scoring is not None:
         scoring.load(scored)
-    head = JobHead.from_json(records["head"])
-    servers = Servers.from_json(records["servers"]) if "servers" in records else None
+    head = from_record(JobHead, records["head"])
+    servers = from_record(Servers, records["servers"]) if "servers" in records else None
     return StoredJob(
         head,
         ledger,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline.config.models import EtcdLedgerConfig
+from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.master.ledger.etcd_gateway import (
     OPEN_TO_ALL,
@@ -301,7 +302,7 @@ class EtcdLedger:
         granted = self._gateway.call("/lease/grant", {"TTL": self._lock_seconds, "ID": 0})
         lease = str(granted["ID"])
         us = _ourselves(lease)
-        value = json.dumps(asdict(us)).encode()
+        value = encode(us)
         answer: Mapping[str, Any] = {}
         with contextlib.suppress(LedgerUnavailableError):
             # Whether it went through is seen by reading, answered or not.
@@ -670,6 +671,6 @@ def _is_dead(holder: LockHolder) -> bool:
 
 def _read_holder(value: bytes) -> LockHolder | None:
     try:
-        return LockHolder(**json.loads(value))
-    except (ValueError, TypeError):
+        return decode(LockHolder, value)
+    except MalformedMessage:
         return None

@@ -39,7 +39,7 @@ def test_who_waits_gets_what_a_lost_worker_held(waiting):
     (reply,) = call.replies
     assert [task.key.task for task in reply.tasks] == [0]
     # It is on disk before the answer, as any lease is.
-    assert bench.disk["task/0"]["holder"] == "b"
+    assert bench.disk["task/0"]["task"]["holder"] == "b"
 
 
 def test_who_waits_gets_what_another_could_not_do(waiting):

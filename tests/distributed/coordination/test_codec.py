@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination import messages, spec
-from ctr_pipeline.distributed.rpc.control import decode, encode
-from ctr_pipeline.distributed.rpc.failures import MalformedMessage
+from ctr_pipeline.distributed.coordination.codec import (
+    MalformedMessage,
+    decode,
+    encode,
+    fields_to_record,
+    from_record,
+    set_fields,
+    to_record,
+)
 
 
 @dataclass(frozen=True)
@@ -32,16 +39,6 @@ class Tree:
     perhaps: int | None
 
 
-@dataclass(frozen=True)
-class NoMessage:
-    anything: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Choice:
-    either: int | str
-
-
 LEAF = Leaf(1, 0.5, "x", True)
 TREE = Tree("oak", LEAF, (LEAF, LEAF), (1, "b"), ((1, 2.0),), None, 3)
 
@@ -49,7 +46,7 @@ leaves = st.builds(
     Leaf,
     number=st.integers(min_value=-(2**70), max_value=2**70),
     real=st.floats(allow_nan=False),
-    text=st.text(st.characters(exclude_categories=[])),
+    text=st.text(),
     truth=st.booleans(),
 )
 trees = st.builds(
@@ -79,6 +76,10 @@ class TestRoundTrip:
         leaf = dataclasses.replace(LEAF, real=value)
         assert decode(Leaf, encode(leaf)).real == value
 
+    def test_what_is_no_unicode_becomes_a_question_mark(self):
+        odd = dataclasses.replace(LEAF, text="a\udcffé")
+        assert decode(Leaf, encode(odd)) == dataclasses.replace(LEAF, text="a?é")
+
     def test_a_loss_that_is_no_number(self):
         assert math.isnan(decode(Leaf, encode(dataclasses.replace(LEAF, real=math.nan))).real)
 
@@ -107,7 +108,7 @@ class TestRoundTrip:
         ]
         assert len(kinds) > 20
         for kind in kinds:
-            if dataclasses.fields(kind):
+            if any(field.default is dataclasses.MISSING for field in dataclasses.fields(kind)):
                 with pytest.raises(MalformedMessage, match="missing"):
                     decode(kind, b"{}")
             else:
@@ -122,48 +123,47 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("data", "place"),
         [
-            (changed(number=1.0), "Leaf.number: int"),
-            (changed(number=True), "Leaf.number: int"),
-            (changed(number="1"), "Leaf.number: int"),
-            (changed(number=None), "Leaf.number: int"),
-            (changed(real="0.5"), "Leaf.real: float"),
-            (changed(real=True), "Leaf.real: float"),
-            (changed(real=10**400), "Leaf.real: too large"),
-            (changed(text=1), "Leaf.text: str"),
-            (changed(truth=1), "Leaf.truth: bool"),
-            (changed(extra=1), "Leaf: extra unknown"),
-            (b'{"number": 1}', "Leaf: real, text, truth missing"),
-            (encode(LEAF)[:-1] + b', "number": 2}', "a key stands twice"),
-            (b"", "Leaf: "),
-            (b"[]", "Leaf: an object"),
-            (b"null", "Leaf: an object"),
-            (b'"x"', "Leaf: an object"),
-            (b"\xff\xfe", "Leaf: "),
-            (b"{" * 100_000, "Leaf: "),
+            (changed(number=1.5), "Leaf.number: .*valid integer"),
+            (changed(number=True), "Leaf.number: .*valid integer"),
+            (changed(number="1"), "Leaf.number: .*valid integer"),
+            (changed(number=None), "Leaf.number: .*valid integer"),
+            (changed(real="0.5"), "Leaf.real: .*valid number"),
+            (changed(real=True), "Leaf.real: .*valid number"),
+            (changed(text=1), "Leaf.text: .*valid string"),
+            (changed(truth=1), "Leaf.truth: .*valid boolean"),
+            (changed(extra=1), "Leaf.extra is unknown"),
+            (changed(**{"e" * 9000: 1}), "Leaf.e+ is unknown"),
+            (b'{"number": 1}', "Leaf.real is missing; Leaf.text is missing; Leaf.truth is missing"),
+            (b"{}", "Leaf.number is missing; .*; and 1 more"),
+            (b"", "Leaf: Invalid JSON"),
+            (b"[]", "Leaf: .*object"),
+            (b"null", "Leaf: .*object"),
+            (b'"x"', "Leaf: .*object"),
+            (b"\xff\xfe", "Leaf: Invalid JSON"),
+            (b"{" * 100_000, "Leaf: Invalid JSON"),
             (b"[" * 100_000, "Leaf: "),
             (b'{"number": ' + b"9" * 5000 + b"}", "Leaf: "),
-            (encode(LEAF) + b"x", "Leaf: "),
+            (encode(LEAF) + b"x", "Leaf: Invalid JSON"),
         ],
     )
     def test_of_leaves(self, data, place):
-        with pytest.raises(MalformedMessage) as caught:
+        with pytest.raises(MalformedMessage, match=place) as caught:
             decode(Leaf, data)
-        assert place in str(caught.value)
-        assert len(str(caught.value)) < 400
+        assert len(str(caught.value)) < 500
 
     @pytest.mark.parametrize(
         ("change", "place"),
         [
-            ({"kind": "ash"}, "Tree.kind: one of oak, elm"),
-            ({"kind": ["oak"]}, "Tree.kind: one of"),
-            ({"leaf": None}, "Tree.leaf: an object"),
-            ({"many": {}}, "Tree.many: a list"),
-            ({"many": [1]}, "Tree.many: an object"),
-            ({"pair": [1]}, "Tree.pair: a list of 2"),
-            ({"pair": [1, "b", 2]}, "Tree.pair: a list of 2"),
-            ({"nested": [[1, "2"]]}, "Tree.nested: float"),
-            ({"maybe": 1}, "Tree.maybe: an object"),
-            ({"perhaps": "3"}, "Tree.perhaps: int"),
+            ({"kind": "ash"}, "Tree.kind: .*'oak' or 'elm'"),
+            ({"kind": ["oak"]}, "Tree.kind: .*'oak' or 'elm'"),
+            ({"leaf": None}, "Tree.leaf: .*object"),
+            ({"many": {}}, "Tree.many: .*array"),
+            ({"many": [1]}, "Tree.many.0: .*object"),
+            ({"pair": [1]}, "Tree.pair.1 is missing"),
+            ({"pair": [1, "b", 2]}, "Tree.pair: .*at most 2 items"),
+            ({"nested": [[1, "2"]]}, "Tree.nested.0.1: .*valid number"),
+            ({"maybe": 1}, "Tree.maybe: .*object"),
+            ({"perhaps": "3"}, "Tree.perhaps: .*valid integer"),
         ],
     )
     def test_of_trees_name_the_place(self, change, place):
@@ -187,15 +187,38 @@ class TestRefusals:
             return
         assert decode(Tree, encode(found)) == found or "nan" in repr(found)
 
-    @pytest.mark.parametrize("value", [{"a": 1}, None, 3, Leaf, "text"])
-    def test_only_messages_are_encoded(self, value):
-        with pytest.raises(TypeError):
-            encode(value)
-
     def test_what_json_cannot_carry_is_a_mistake_of_ours(self):
-        with pytest.raises(TypeError):
-            encode(dataclasses.replace(LEAF, number=b"bytes"))
-        with pytest.raises(TypeError, match="no place in a message"):
-            decode(NoMessage, b"{}")
-        with pytest.raises(TypeError, match="union"):
-            decode(Choice, b"{}")
+        with pytest.raises(ValueError, match="Unable to serialize"):
+            encode(dataclasses.replace(LEAF, number=object()))
+
+
+@dataclass
+class Desk:
+    owner: str
+    height: float = 0.5
+    drawers: dict[int, Leaf] = dataclasses.field(default_factory=dict)
+    seen_at: float = 0.0
+
+
+class TestRecords:
+    @given(trees)
+    def test_a_record_survives_a_store_of_json(self, tree):
+        assert from_record(Tree, json.loads(json.dumps(to_record(tree)))) == tree
+
+    def test_numbers_of_a_mapping_come_back_as_numbers(self):
+        desk = Desk("me", math.inf, {3: LEAF})
+        assert from_record(Desk, json.loads(json.dumps(to_record(desk)))) == desk
+
+    def test_some_fields_become_those_of_another_object(self):
+        desk, other = Desk("me", 2.0, {1: LEAF}, seen_at=3.0), Desk("you", seen_at=5.0)
+        record = fields_to_record(desk, ("owner", "height", "drawers"))
+        set_fields(other, json.loads(json.dumps(record)))
+        assert other == Desk("me", 2.0, {1: LEAF}, seen_at=5.0)
+
+    @pytest.mark.parametrize(
+        ("record", "place"),
+        [({"width": 1}, "Desk.width is unknown"), ({"drawers": {"x": 1}}, "valid integer")],
+    )
+    def test_fields_of_another_class_are_refused(self, record, place):
+        with pytest.raises(MalformedMessage, match=place):
+            set_fields(Desk("me"), record)
