@@ -18,7 +18,7 @@ from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.splitmix import GOLDEN, mix
 from ctr_pipeline.transforms import AnyTextStep
-from ctr_pipeline.transforms.shared.value_tables import ValueTable, open_value_table, smoothed_rates
+from ctr_pipeline.transforms.shared.value_tables import ValueTable
 from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
 RowNumbers = Mapping[tuple[str, AnyTextStep], np.ndarray]
@@ -107,7 +107,7 @@ class _FoldColumn:
 
     def __init__(self, name: str, step: TargetEncodeStep, num_folds: int, folder: Path) -> None:
         self._name, self._step, self._num_folds = name, step, num_folds
-        self._table = open_value_table(step, folder)
+        self._table = step.open_table(folder)
         # Axes: K folds, V values and those of other and missing texts.
         shape = num_folds, len(self._table.numbers)
         # Units of weight need 64 bits, and rows half of them.
@@ -138,7 +138,7 @@ class _TimeColumn:
 
     def __init__(self, name: str, step: TargetEncodeStep, folder: Path) -> None:
         self._name, self._step = name, step
-        self._table = open_value_table(step, folder)
+        self._table = step.open_table(folder)
         size = len(self._table.numbers)
         self._counts_V = Counts(np.zeros(size, np.int64), np.zeros(size, np.int64))
 
@@ -157,7 +157,7 @@ def _rates(
     is_other = ids == len(table.values)
     if step.missing_rows < step.min_count:
         is_other |= ids == len(table.values) + 1
-    rates = smoothed_rates(counts.num_clicks, counts.num_rows, step)
+    rates = step.smoothed_rates(counts.num_clicks, counts.num_rows)
     return np.where(is_other, step.base, rates)
 
 

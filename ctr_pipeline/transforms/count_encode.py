@@ -1,11 +1,15 @@
 """`count_encode`."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from ctr_pipeline.transforms.base import Fitting, TextKernel, TextStep, TextTransform
+
+if TYPE_CHECKING:
+    from ctr_pipeline.transforms.shared.value_tables import ValueTable
 
 
 class CountEncodeStep(TextStep):
@@ -22,11 +26,16 @@ class CountEncodeStep(TextStep):
     min_count: int
     size: int
 
+    def open_table(self, folder: Path) -> "ValueTable":
+        """Opens the table of values and their counts; see `read_value_counts`."""
+        from ctr_pipeline.transforms.shared.value_tables import read_value_counts
+
+        found = read_value_counts(folder / self.file, size=self.size, min_count=self.min_count)
+        return found.table(np.concatenate([found.counts.astype(np.float64), [0.0, np.nan]]))
+
     def open_kernel(self, folder: Path) -> TextKernel:
         """Returns the kernel, its table of counts loaded."""
-        from ctr_pipeline.transforms.shared.value_tables import open_value_table
-
-        return open_value_table(self, folder).numbers_of
+        return self.open_table(folder).numbers_of
 
 
 class CountEncode(TextTransform):

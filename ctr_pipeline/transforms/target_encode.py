@@ -1,11 +1,15 @@
 """`target_encode`."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ctr_pipeline.transforms.base import Fitting, TextKernel, TextStep, TextTransform
+
+if TYPE_CHECKING:
+    from ctr_pipeline.transforms.shared.value_tables import ValueTable
 
 DEFAULT_FOLDS = 5
 """Parts of the training rows; four fifths of the rows encode each row."""
@@ -59,11 +63,43 @@ class TargetEncodeStep(TextStep):
     folds: int | None
     weights: RowWeights | None = None
 
-    def open_kernel(self, folder: Path) -> TextKernel:
-        """Returns the kernel of the final table, that of all training rows."""
-        from ctr_pipeline.transforms.shared.value_tables import open_value_table
+    def smoothed_rates(self, num_clicks: np.ndarray, num_rows: np.ndarray) -> np.ndarray:
+        """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0.
 
-        return open_value_table(self, folder).numbers_of
+        With weights, clicks and rows are given in units.
+        """
+        sizes, clicks = num_rows, num_clicks
+        if self.weights is not None:
+            sizes, clicks = sizes / self.weights.units_a_row, clicks / self.weights.units_a_row
+        rates = (clicks + self.smoothing * self.base) / (sizes + self.smoothing)
+        return np.where(num_rows == 0, self.base, rates)
+
+    def open_table(self, folder: Path) -> "ValueTable":
+        """Opens the final table, that of all training rows; see `read_value_counts`."""
+        from ctr_pipeline.transforms.shared.value_tables import read_value_counts
+
+        found = read_value_counts(
+            folder / self.file,
+            size=self.size,
+            min_count=self.min_count,
+            weighted=self.weights is not None,
+        )
+        missing, missing_clicks = self.missing_rows, self.missing_clicks
+        if self.weights is not None:
+            missing, missing_clicks = self.weights.missing_units, self.weights.missing_click_units
+        if self.missing_rows < self.min_count:
+            missing, missing_clicks = 0, 0
+        # A text that training lacks has no rows, so it gets the base.
+        return found.table(
+            self.smoothed_rates(
+                np.concatenate([found.clicks, [0, missing_clicks]]),
+                np.concatenate([found.sizes, [0, missing]]),
+            )
+        )
+
+    def open_kernel(self, folder: Path) -> TextKernel:
+        """Returns the kernel of the final table."""
+        return self.open_table(folder).numbers_of
 
 
 class TargetEncode(TextTransform):

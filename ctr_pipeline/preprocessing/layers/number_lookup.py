@@ -11,7 +11,6 @@ import tensorflow as tf
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
 from ctr_pipeline.preprocessing.layers.raw_layer import serves
 from ctr_pipeline.transforms.count_encode import CountEncodeStep
-from ctr_pipeline.transforms.shared.value_tables import open_value_table
 from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
 
@@ -76,7 +75,7 @@ class NumberLookup(IndexLookup):
     @classmethod
     def of_step(cls, step: Any, folder: Path) -> Self:
         """Makes the layer with the table of the run."""
-        table = open_value_table(step, folder)
+        table = step.open_table(folder)
         return cls(
             table.values, table.numbers[:-2], table.numbers[-2], table.numbers[-1], dtype="float64"
         )

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.kernels.arrow_values import TextColumn
 from ctr_pipeline.kernels.text_ids import VocabularyTable, lookup_ids, vocabulary_table
-from ctr_pipeline.transforms.count_encode import CountEncodeStep
-from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
 
 @dataclass(frozen=True)
@@ -38,75 +36,67 @@ class ValueTable:
         return numbers
 
 
-def open_value_table(step: CountEncodeStep | TargetEncodeStep, folder: Path) -> ValueTable:
-    """The table of a fitted step.
+@dataclass(frozen=True)
+class ValueCounts:
+    """What a file of counts tells of the V values that occur often enough in training.
+
+    Attributes:
+        source: The file.
+        values: large_binary [V].
+        counts: int64 [V], rows of each value.
+        sizes: [V], rows again, or what they weigh.
+        clicks: [V], rows of label 1, or what they weigh.
+    """
+
+    source: Path
+    values: pa.Array
+    counts: np.ndarray
+    sizes: np.ndarray
+    clicks: np.ndarray
+
+    def table(self, numbers: np.ndarray) -> ValueTable:
+        """Returns the table that gives `numbers`, float64 [V + 2] as in `ValueTable`."""
+        return ValueTable(
+            self.values, numbers, vocabulary_table(self.values, source=str(self.source))
+        )
+
+
+def read_value_counts(
+    path: Path, *, size: int, min_count: int, weighted: bool = False
+) -> ValueCounts:
+    """Reads the values that occur at least `min_count` times.
 
     Args:
-        step: The step.
-        folder: The run folder.
+        path: The file.
+        size: Values that the file holds, as the plan was fitted.
+        min_count: Rarer values are left out.
+        weighted: Whether `sizes` and `clicks` are what rows weigh.
 
     Raises:
         PreprocessingError: The file is missing, or not the one the plan was fitted with.
     """
-    path = folder / step.file
-    weights = step.weights if isinstance(step, TargetEncodeStep) else None
-    values, counts, sizes, clicks = _load_counts(path, step, weighted=weights is not None)
-    is_kept = counts >= step.min_count
-    if not is_kept.all():
-        values = values.filter(pa.array(is_kept))
-        counts, sizes, clicks = counts[is_kept], sizes[is_kept], clicks[is_kept]
-    if isinstance(step, CountEncodeStep):
-        numbers = np.concatenate([counts.astype(np.float64), [0.0, np.nan]])
-    else:
-        missing, missing_clicks = step.missing_rows, step.missing_clicks
-        if weights is not None:
-            missing, missing_clicks = weights.missing_units, weights.missing_click_units
-        is_known = step.missing_rows >= step.min_count
-        numbers = smoothed_rates(
-            np.concatenate([clicks, [0, missing_clicks if is_known else 0]]),
-            np.concatenate([sizes, [0, missing if is_known else 0]]),
-            step,
-        )
-    return ValueTable(values, numbers, vocabulary_table(values, source=str(path)))
-
-
-def smoothed_rates(
-    num_clicks: np.ndarray, num_rows: np.ndarray, step: TargetEncodeStep
-) -> np.ndarray:
-    """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0.
-
-    With weights, clicks and rows are given in units.
-    """
-    sizes, clicks = num_rows, num_clicks
-    if step.weights is not None:
-        sizes, clicks = sizes / step.weights.units_a_row, clicks / step.weights.units_a_row
-    rates = (clicks + step.smoothing * step.base) / (sizes + step.smoothing)
-    return np.where(num_rows == 0, step.base, rates)
-
-
-def _load_counts(
-    path: Path, step: CountEncodeStep | TargetEncodeStep, *, weighted: bool
-) -> tuple[pa.Array, np.ndarray, np.ndarray, np.ndarray]:
-    """Values and rows; rows and clicks again, or what they weigh."""
-    sizes, clicks = ("units", "click_units") if weighted else ("count", "label_sum")
+    names = ("units", "click_units") if weighted else ("count", "label_sum")
     remedy = "Delete it and run 'ctrpipe train --resume' with the config of the run"
     try:
         with pq.ParquetFile(path) as file:
-            names = dict.fromkeys(("value", "count", sizes, clicks))
-            table = file.read(columns=list(names)).combine_chunks()
-            found = [table.column(name).to_numpy() for name in ("count", sizes, clicks)]
+            columns = list(dict.fromkeys(("value", "count", *names)))
+            table = file.read(columns=columns).combine_chunks()
+            counts, *sums = (table.column(name).to_numpy() for name in ("count", *names))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise PreprocessingError(
             f"the table of counts cannot be read ({error})", place=str(path), remedy=remedy
         ) from error
-    if table.num_rows != step.size:
+    if table.num_rows != size:
         raise PreprocessingError(
-            f"the table of counts has {table.num_rows:,} values, the plan was fitted with "
-            f"{step.size:,}",
+            f"the table of counts has {table.num_rows:,} values, the plan was fitted with {size:,}",
             place=str(path),
             remedy=remedy,
         )
     values = pc.cast(table.column("value"), pa.large_binary()).combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    return values, *found
+    is_kept = counts >= min_count
+    if not is_kept.all():
+        values = values.filter(pa.array(is_kept))
+        counts, sums = counts[is_kept], [one[is_kept] for one in sums]
+    return ValueCounts(path, values, counts, *sums)
