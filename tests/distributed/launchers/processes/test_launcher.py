@@ -1,6 +1,5 @@
 import errno
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -54,33 +53,6 @@ def ended(launcher, role, index=0):
 
 
 class TestStart:
-    def test_starts_a_member_and_names_its_process(self, launch):
-        launcher = launch(Scripts(ps=SLEEP))
-        launcher.start("ps", 3)
-        (state,) = launcher.observe()
-        assert (state.role, state.index, state.running, state.restarts) == ("ps", 3, True, 0)
-        assert is_alive(state.pid)
-        assert re.fullmatch("[0-9a-f]{16}", state.incarnation)
-
-    def test_asking_twice_starts_once(self, launch):
-        scripts = Scripts(ps=SLEEP)
-        launcher = launch(scripts)
-        launcher.start("ps", 0)
-        first = state_of(launcher, "ps")
-        launcher.start("ps", 0)
-        assert state_of(launcher, "ps") == first
-        assert len(scripts.starts) == 1
-
-    def test_an_ended_one_is_started_again_under_another_name(self, launch):
-        launcher = launch(Scripts(ps="import sys; sys.exit(3)"))
-        launcher.start("ps", 0)
-        first = ended(launcher, "ps")
-        launcher.start("ps", 0)
-        second = ended(launcher, "ps")
-        assert second.restarts == 1
-        assert second.incarnation != first.incarnation
-        assert second.pid != first.pid
-
     def test_members_lead_sessions_of_their_own(self, launch):
         # Otherwise Ctrl-C on the terminal would reach them before the launcher can act.
         launcher = launch(Scripts(ps=SLEEP))
@@ -99,32 +71,6 @@ class TestStart:
 
 
 class TestOutput:
-    def test_everything_it_writes_is_in_its_log(self, launch, tmp_path):
-        text = "import sys; print('to stdout'); sys.stdout.flush(); raise ValueError('to stderr')"
-        launcher = launch(Scripts(worker=text))
-        launcher.start("worker", 7)
-        state = ended(launcher, "worker", 7)
-        log = (tmp_path / "logs" / "worker-7.log").read_text()
-        assert "to stdout" in log
-        assert "ValueError: to stderr" in log
-        assert state.traceback.splitlines()[-1] == "ValueError: to stderr"
-        assert (state.reason, state.exit_code) == ("error", 1)
-
-    def test_last_words_are_those_of_the_last_start(self, launch, tmp_path):
-        marker = tmp_path / "marker"
-        text = f"""
-import pathlib
-marker = pathlib.Path({str(marker)!r})
-print("second" if marker.exists() else "first")
-marker.touch()
-"""
-        launcher = launch(Scripts(ps=text))
-        launcher.start("ps", 0)
-        assert ended(launcher, "ps").traceback == "first"
-        launcher.start("ps", 0)
-        assert ended(launcher, "ps").traceback == "second"
-        assert (tmp_path / "logs" / "ps-0.log").read_text() == "first\nsecond\n"
-
     def test_a_megabyte_at_the_end_is_not_lost(self, launch, tmp_path):
         launcher = launch(Scripts(ps="import sys; sys.stdout.write('x' * 10**6 + '\\nend\\n')"))
         launcher.start("ps", 0)
@@ -142,54 +88,7 @@ marker.touch()
         assert ended(launcher, "ps").traceback.startswith("done")
 
 
-class TestReasons:
-    @pytest.mark.parametrize(
-        ("text", "reason", "exit_code"),
-        [
-            ("pass", "completed", 0),
-            ("raise SystemExit(3)", "error", 3),
-            ("raise SystemExit(71)", "out_of_memory", 71),
-            ("import os; os.kill(os.getpid(), 9)", "killed", -9),
-            ("import os; os.kill(os.getpid(), 15)", "killed", -15),
-            ("import os; os.kill(os.getpid(), 11)", "error", -11),
-            ("raise SystemExit(143)", "killed", 143),
-        ],
-    )
-    def test_named(self, launch, text, reason, exit_code):
-        launcher = launch(Scripts(worker=text))
-        launcher.start("worker", 0)
-        state = ended(launcher, "worker")
-        assert (state.reason, state.exit_code) == (reason, exit_code)
-
-
 class TestStop:
-    def test_asks_first(self, launch):
-        text = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-print("ready", flush=True)
-time.sleep(600)
-"""
-        launcher = launch(Scripts(ps=text))
-        launcher.start("ps", 0)
-        wait_until(lambda: "ready" in read_log(launcher))
-        stop(launcher, "ps", grace_seconds=60)
-        assert ended(launcher, "ps").exit_code == 0
-
-    def test_kills_after_the_grace(self, launch):
-        text = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("ready", flush=True)
-time.sleep(600)
-"""
-        launcher = launch(Scripts(ps=text))
-        launcher.start("ps", 0)
-        wait_until(lambda: "ready" in read_log(launcher))
-        stop(launcher, "ps", grace_seconds=0.05)
-        state = ended(launcher, "ps")
-        assert (state.exit_code, state.reason) == (-9, "killed")
-
     def test_a_stopped_process_is_killed_too(self, launch):
         text = "import signal, time; signal.signal(15, print); print('ready', flush=True)\n"
         launcher = launch(Scripts(ps=f"{text}{SLEEP}"))
@@ -199,85 +98,10 @@ time.sleep(600)
         stop(launcher, "ps", grace_seconds=0.05)
         assert ended(launcher, "ps").exit_code == -9
 
-    def test_zero_grace_kills_at_once(self, launch):
-        launcher = launch(Scripts(ps=SLEEP))
-        launcher.start("ps", 0)
-        stop(launcher, "ps", grace_seconds=0)
-        assert ended(launcher, "ps").exit_code == -9
-
-    def test_another_process_of_the_place_is_left_alone(self, launch):
-        launcher = launch(Scripts(ps=SLEEP))
-        launcher.start("ps", 0)
-        stop(launcher, "ps", grace_seconds=0)
-        first = ended(launcher, "ps")
-        launcher.start("ps", 0)
-        second = state_of(launcher, "ps")
-        # Told to end the first one, but late.
-        launcher.stop("ps", 0, first.incarnation, grace_seconds=0)
-        assert is_alive(second.pid)
-        assert state_of(launcher, "ps") == second
-
-    def test_of_what_does_not_run_changes_nothing(self, launch):
-        launcher = launch(Scripts(ps="pass"))
-        launcher.stop("ps", 0, "nobody", grace_seconds=1)
-        assert launcher.observe() == ()
-        launcher.start("ps", 0)
-        first = ended(launcher, "ps")
-        stop(launcher, "ps", grace_seconds=1)
-        assert launcher.observe() == (first,)
-
 
 def read_log(launcher):
     path = launcher._logs_folder / "ps-0.log"
     return path.read_text() if path.exists() else ""
-
-
-class TestMaster:
-    def test_a_killed_one_is_back_at_once_and_as_often_as_it_takes(self, launch):
-        launcher = launch(Scripts(master=SLEEP))
-        launcher.start("master", 0)
-        for restarts in range(1, 4):
-            os.kill(state_of(launcher, "master").pid, signal.SIGKILL)
-            wait_until(
-                lambda restarts=restarts: (
-                    state_of(launcher, "master").running
-                    and state_of(launcher, "master").restarts == restarts
-                )
-            )
-        assert launcher.failure() == ""
-
-    def test_the_user_s_error_ends_it_for_good(self, launch):
-        text = "import sys; sys.stderr.write('error: the disk is full\\n'); sys.exit(1)"
-        scripts = Scripts(master=text)
-        launcher = launch(scripts)
-        launcher.start("master", 0)
-        found = wait_until(launcher.failure)
-        assert found == "master-0 ended with an error\nerror: the disk is full"
-        assert len(scripts.starts) == 1
-
-    def test_one_that_completed_stays_ended(self, launch):
-        launcher = launch(Scripts(master="pass"))
-        launcher.start("master", 0)
-        assert ended(launcher, "master").reason == "completed"
-        assert launcher._ask(lambda: launcher._kept[("master", 0)].restart_at) is None
-        assert launcher.failure() == ""
-
-    @pytest.mark.slow
-    def test_a_crash_loop_is_given_up_with_the_traceback(self, launch):
-        scripts = Scripts(master="raise SystemExit(3) from ValueError('broken ledger')")
-        scripts.texts["master"] = "import sys; sys.stderr.write('broken ledger\\n'); sys.exit(3)"
-        launcher = launch(scripts)
-        launcher.start("master", 0)
-        assert "broken ledger" in wait_until(launcher.failure, seconds=60)
-        assert len(scripts.starts) == 5
-
-    def test_stopping_it_ends_the_keeping(self, launch):
-        scripts = Scripts(master=SLEEP)
-        launcher = launch(scripts)
-        launcher.start("master", 0)
-        stop(launcher, "master", grace_seconds=5)
-        ended(launcher, "master")
-        assert launcher._ask(lambda: launcher._kept[("master", 0)].restart_at) is None
 
 
 class TestNoRoom:
@@ -347,15 +171,6 @@ class TestNoProgram:
 
 
 class TestClose:
-    def test_ends_all_by_force_if_need_be(self, launch):
-        text = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-        launcher = launch(Scripts(master=SLEEP, ps=text, worker=SLEEP))
-        for role in ("master", "ps", "worker"):
-            launcher.start(role, 0)
-        pids = [one.pid for one in launcher.observe()]
-        launcher.close(grace_seconds=0.2)
-        assert not any(is_alive(pid) for pid in pids)
-
     def test_twice_is_once(self, launch):
         launcher = launch(Scripts(ps=SLEEP))
         launcher.start("ps", 0)
