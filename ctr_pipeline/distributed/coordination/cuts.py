@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_FIRST_RETRY_SECONDS = 1.0
+from ctr_pipeline.distributed.coordination.timeouts import backoff_seconds
+
 _MOST_RETRY_SECONDS = 30.0
 # The first cut holds few rows and comes early: without one a lost server means the beginning.
 _FIRST_CUT_FRACTION = 1 / 6
@@ -69,11 +70,8 @@ class CutSchedule:
     def fail(self, now: float) -> None:
         """It did not come about; the next waits longer each time."""
         self.in_flight = 0
-        delay = min(
-            _MOST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(self.failures_in_row, 10)
-        )
         self.failures_in_row += 1
-        self._retry_at = now + delay
+        self._retry_at = now + backoff_seconds(self.failures_in_row, most=_MOST_RETRY_SECONDS)
 
     def start_over(self, now: float) -> None:
         """The job went back to a cut; one that is being taken no longer counts."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
 from ctr_pipeline.distributed.coordination.placement import Placement
+from ctr_pipeline.distributed.coordination.timeouts import backoff_seconds
 
 MOST_PARTITIONS_A_MOVE = 64
-_FIRST_RETRY_SECONDS = 1.0
+_MOST_RETRY_SECONDS = 60.0
 # A byte of rows, which have to be found, takes a server about three times as long as one of dense
 # parameters (`benchmarks/ps_speed.py` with 1,000 and 2,000,000 of them), and longer where rows are
 # short. With too high a number a move takes too few partitions along and another follows; with too
@@ -157,8 +158,8 @@ class MoveSchedule:
     def fail(self, now: float) -> None:
         """It did not come about; the next waits longer each time."""
         self.planned = None
-        self._next_at = now + min(_FIRST_RETRY_SECONDS * 2.0**self._failures_in_row, 60.0)
-        self._failures_in_row = min(self._failures_in_row + 1, 10)
+        self._failures_in_row += 1
+        self._next_at = now + backoff_seconds(self._failures_in_row, most=_MOST_RETRY_SECONDS)
 
     def give_up(self) -> None:
         """The job went back to a cut: what was copied counts no more."""

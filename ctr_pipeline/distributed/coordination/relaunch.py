@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.exit_codes import format_exit, signal_of
 from ctr_pipeline.distributed.coordination.launching import ExitReason
+from ctr_pipeline.distributed.coordination.timeouts import backoff_seconds
 from ctr_pipeline.machine import EXIT_NO_THREAD
 
 _FIRST_DELAY_SECONDS = 0.5
@@ -42,18 +43,16 @@ def decide_relaunch(reason: ExitReason, *, registered: bool, ends_in_row: int) -
     blames_program = reason in {"error", "out_of_memory"} or (
         reason == "completed" and not registered
     )
-    # 2.0 ** 7 is beyond the most already; larger powers would only overflow one day.
-    doublings = min(ends_in_row - (1 if blames_program else 2), 7)
+    waits_after = ends_in_row - (0 if blames_program else 1)
     delay = 0.0
-    if doublings >= 0:
-        delay = min(_MOST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0**doublings)
+    if waits_after > 0:
+        delay = backoff_seconds(waits_after, first=_FIRST_DELAY_SECONDS, most=_MOST_DELAY_SECONDS)
     return Relaunch(delay, blames_program)
 
 
 def start_again_seconds(refusals_in_row: int) -> float:
     """How long a start that a launcher refused waits before it is asked for again."""
-    doublings = min(refusals_in_row - 1, 7)
-    return min(_MOST_REFUSED_SECONDS, _FIRST_DELAY_SECONDS * 2.0**doublings)
+    return backoff_seconds(refusals_in_row, first=_FIRST_DELAY_SECONDS, most=_MOST_REFUSED_SECONDS)
 
 
 def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_bytes: int) -> str:

@@ -1,6 +1,7 @@
 """How long a job waits for the storage of its checkpoints."""
 
-_FIRST_RETRY_SECONDS = 1.0
+from ctr_pipeline.distributed.coordination.timeouts import backoff_seconds
+
 _MOST_RETRY_SECONDS = 10.0
 
 
@@ -49,4 +50,4 @@ class StorageWait:
     @property
     def retry_seconds(self) -> float:
         """Until the next attempt."""
-        return min(_MOST_RETRY_SECONDS, _FIRST_RETRY_SECONDS * 2.0 ** min(self._failures - 1, 10))
+        return backoff_seconds(self._failures, most=_MOST_RETRY_SECONDS)

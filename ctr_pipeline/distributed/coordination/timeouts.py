@@ -1,4 +1,4 @@
-"""When waiting has lasted too long: a clock that cannot be fooled, usual times, stragglers."""
+"""How long to wait: a clock that cannot be fooled, usual times, pauses, stragglers."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -59,6 +59,21 @@ def timeout_seconds(usual_seconds: float | None, *, floor_seconds: float, factor
         factor: So many times the usual.
     """
     return max(floor_seconds, factor * (usual_seconds or 0.0))
+
+
+def backoff_seconds(
+    failures: int, *, first: float = 1.0, most: float, factor: float = 2.0
+) -> float:
+    """How long to pause after failures in a row; exponential, without randomness.
+
+    Args:
+        failures: In a row, 1 or more.
+        first: Seconds after the first.
+        most: Longest pause in seconds.
+        factor: Growth with each failure, 1 or more.
+    """
+    # Beyond 64 powers would only overflow one day.
+    return min(most, first * factor ** min(failures - 1, 64))
 
 
 class Speeds:

@@ -3,8 +3,10 @@
 import logging
 import random
 from collections.abc import Callable, Iterator
+from itertools import count
 
 from ctr_pipeline.distributed.coordination.messages import Member
+from ctr_pipeline.distributed.coordination.timeouts import backoff_seconds
 
 _LOGGER = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 0.1
@@ -22,10 +24,9 @@ def delays(first: float, factor: float, most: float, seed: int) -> Iterator[floa
         seed: Seed of the randomness; the same seed gives the same pauses.
     """
     chance = random.Random(seed)  # noqa: S311  spreads retries, guards nothing
-    longest = min(first, most)
-    while True:
+    for failures in count(1):
+        longest = backoff_seconds(failures, first=first, most=most, factor=factor)
         yield longest * chance.uniform(0.5, 1.0)
-        longest = min(longest * factor, most)
 
 
 class MasterAbsence:
