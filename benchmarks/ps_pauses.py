@@ -46,6 +46,7 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.row_log import RowLogWriter
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -127,7 +128,9 @@ class Server:
 
 def measure(num_rows: int, folder: Path) -> dict[str, float]:
     """Longest holds of the lock with so many rows, in milliseconds."""
-    segment = SegmentSpec("vector", WIDTH, OptimizerSpec("adagrad", 0.05), "sum", 0.0, 0, 0.01)
+    segment = SegmentSpec(
+        "vector", WIDTH, OptimizerSpec("adagrad", 0.05), "sum", 0.0, 0, InitializerSpec(scale=0.01)
+    )
     spec = replace(
         job_spec(1, num_rows, 1, batch_size=NUM_KEYS, folder=str(folder)),
         tables=(TableSpec("rows", num_rows),),

@@ -19,6 +19,7 @@ import numpy as np
 from machine import describe_machine, print_machine, print_table, write_results
 
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -35,7 +36,7 @@ SEGMENTS = (
         "mean",
         l2_strength=1e5,
         l2_count_power=2,
-        initial_range=0.0173,
+        initializer=InitializerSpec(name="uniform", scale=0.0173),
     ),
 )
 

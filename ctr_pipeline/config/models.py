@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     field_validator,
@@ -21,8 +19,10 @@ from ctr_pipeline.config.key_facts import IS_PATH, MAY_CHANGE, NotSearched, keys
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
+from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
+from ctr_pipeline.specs.section import Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.transforms import AnyTransform
 from ctr_pipeline.transforms.base import TransformKind
@@ -33,47 +33,6 @@ _ROWS = NotSearched(
 )
 _NO_MODEL = NotSearched("does not change what a model learns")
 _ONE_MODEL = NotSearched("a trial trains one model; make an ensemble of what the search finds")
-
-
-class Section(BaseModel):
-    """A mapping of the YAML; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete_from_defaults(cls, given: Any) -> Any:
-        """Gives a mapping that lacks required keys, such as an optimizer's name, the default's.
-
-        So `train.optimizer.learning_rate` alone changes the default optimizer's rate.
-        """
-        if not isinstance(given, dict):
-            return given
-        completed = dict(given)
-        for key, field in cls.model_fields.items():
-            value, default = given.get(key), field.default
-            if isinstance(value, dict) and isinstance(default, Section):
-                completed[key] = _completed(value, default)
-        return completed
-
-
-def _completed(given: dict[str, Any], default: Section, *, fill: bool = False) -> dict[str, Any]:
-    """What is given, completed by the default where a required key is absent from it.
-
-    Args:
-        given: A mapping of the YAML.
-        fill: Whether all that is absent is taken from the default, as inside a completed mapping.
-    """
-    fields = type(default).model_fields
-    lacks = any(field.is_required() and key not in given for key, field in fields.items())
-    # One that names another optimizer does not begin with this one's learning rate.
-    fill = (fill or lacks) and "name" not in given
-    completed = {**(default.model_dump(exclude_unset=True) if fill else {}), **given}
-    for key in fields:
-        inner = getattr(default, key)
-        if isinstance(given.get(key), dict) and isinstance(inner, Section):
-            completed[key] = _completed(given[key], inner, fill=fill)
-    return completed
 
 
 class SplitConfig(Section):
@@ -315,11 +274,7 @@ class SegmentConfig(Section):
         description="Whether the gradient is summed or averaged over the batch."
     )
     l2: CountScaledL2 = Field(default=CountScaledL2(), description="L2 penalty.")
-    initial_range: float = Field(
-        default=0.0,
-        ge=0,
-        description="New rows are drawn uniformly between - and + this value; 0: zeros.",
-    )
+    initializer: InitializerSpec = Field(default=ZEROS, description="Values of new rows.")
 
     def to_spec(self, name: str, dim: int) -> SegmentSpec:
         """As the store and the servers take it, for a part of `dim` values."""
@@ -330,7 +285,7 @@ class SegmentConfig(Section):
             reduction=self.reduction,
             l2_strength=self.l2.strength,
             l2_count_power=self.l2.count_power,
-            initial_range=self.initial_range,
+            initializer=self.initializer,
         )
 
 
@@ -363,11 +318,8 @@ class OwnSegment(Section):
     l2: OwnL2 | None = Field(
         default=None, description="L2 penalty; null: that of train.embeddings."
     )
-    initial_range: float | None = Field(
-        default=None,
-        ge=0,
-        description="New rows are drawn uniformly between - and + this value, 0: zeros; null: "
-        "that of train.embeddings.",
+    initializer: InitializerSpec | None = Field(
+        default=None, description="Values of new rows; null: that of train.embeddings."
     )
 
 
@@ -654,7 +606,7 @@ class EmbeddingTraining(Section):
             optimizer=OptimizerConfig(name="adam", learning_rate=3e-4),
             reduction="mean",
             l2=CountScaledL2(strength=1e5, count_power=2),
-            initial_range=0.0173,
+            initializer=InitializerSpec(name="uniform", scale=0.0173),
         ),
         description="The embedding of each id.",
     )

@@ -8,7 +8,7 @@ Tables whose rows are made or trained otherwise are a *group* of their own. Reco
 have one length and values in the same places: where a segment has fewer values, the others stay
 zero.
 
-Axes: G groups, S segments, W values, R places of a record, T tables.
+Axes: G groups, S segments, W values, D columns of a draw, R places of a record, T tables.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings import update_kernels as kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, UInt64Array
+from ctr_pipeline.embeddings.initializers import NUM_DRAW_COLUMNS, plan_draw
 from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -38,7 +39,7 @@ class RowLayout:
         groups_T: uint64 [T], the group of each table; of one table where none were given.
         plan_GSP: uint64 [G, S, NUM_PLAN_COLUMNS], what the update kernels read.
         fresh_GR: float32 [G, R], records with zero values and initial slots.
-        initial_range_GW: float32 [G, W], the bound of each fresh value.
+        draws_GSD: float32 [G, S, NUM_DRAW_COLUMNS], what fresh values are drawn from.
     """
 
     groups: tuple[tuple[SegmentSpec, ...], ...]
@@ -48,7 +49,7 @@ class RowLayout:
     groups_T: UInt64Array
     plan_GSP: UInt64Array
     fresh_GR: Float32Array
-    initial_range_GW: Float32Array
+    draws_GSD: Float32Array
 
     @property
     def record_bytes(self) -> int:
@@ -116,9 +117,10 @@ def plan_layout(segments: Sequence[SegmentSpec], tables: Sequence[TableSpec] = (
     record_floats = -(-(first_slot + most_slots) // _ALIGNMENT_FLOATS) * _ALIGNMENT_FLOATS
     plan_GSP = np.zeros((len(groups), len(names), kernels.NUM_PLAN_COLUMNS), np.uint64)
     fresh_GR = np.zeros((len(groups), record_floats), np.float32)
-    initial_range_GW = np.zeros((len(groups), width), np.float32)
+    draws_GSD = np.zeros((len(groups), len(names), NUM_DRAW_COLUMNS), np.float32)
     for place, group in enumerate(groups):
         first, slot = 0, first_slot
+        draws_GSD[place] = [plan_draw(segment.initializer, segment.dim) for segment in group]
         for plan, segment, widest in zip(plan_GSP[place], group, segments, strict=True):
             rule = rule_of(segment.optimizer)
             plan[kernels.PLAN_RULE] = rule.code
@@ -129,7 +131,6 @@ def plan_layout(segments: Sequence[SegmentSpec], tables: Sequence[TableSpec] = (
             plan[kernels.PLAN_COUNT_POWER] = segment.l2_count_power
             initial_slots = rule.initial_slots(segment.dim, segment.optimizer)
             fresh_GR[place, slot : slot + len(initial_slots)] = initial_slots
-            initial_range_GW[place, first : first + segment.dim] = segment.initial_range
             first += widest.dim
             slot += len(initial_slots)
     return RowLayout(
@@ -142,7 +143,7 @@ def plan_layout(segments: Sequence[SegmentSpec], tables: Sequence[TableSpec] = (
         ),
         plan_GSP=plan_GSP,
         fresh_GR=fresh_GR,
-        initial_range_GW=initial_range_GW,
+        draws_GSD=draws_GSD,
     )
 
 

@@ -17,7 +17,8 @@ from ctr_pipeline.embeddings.arrays import (
     UInt8Array,
     UInt64Array,
 )
-from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+from ctr_pipeline.embeddings.initializers import draw_values
+from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS, PLAN_DIM, PLAN_FIRST
 from ctr_pipeline.kernels.compilation import inlined, kernel
 from ctr_pipeline.kernels.prefetch import prefetch
 from ctr_pipeline.kernels.simd import (
@@ -32,12 +33,10 @@ from ctr_pipeline.splitmix import GOLDEN, mix
 
 _mix = inlined(mix)
 _SHIFT_32 = np.uint64(32)
-_SHIFT_39 = np.uint64(39)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 _ONE = np.uint64(1)
 _EMPTY = np.uint64(0)
 _ID_MASK = (1 << ID_BITS) - 1
-_UNIFORM_SCALE = np.float32(2.0**-24)
 _BLOCK = 64
 _NONE = np.uint64(0)
 _PLACES_AHEAD = np.uint64(24)
@@ -245,18 +244,14 @@ def write_fresh_rows(
     records_NR: Float32Array,
     row_keys: Int64Array,
     fresh_GR: Float32Array,
-    initial_range_GW: Float32Array,
+    plan_GSP: UInt64Array,
+    draws_GSD: Float32Array,
     groups_T: UInt64Array,
     table_seeds_T: UInt64Array,
     first: int,
     last: int,
 ) -> None:
-    """Writes records that were never updated.
-
-    A value is uniform in ± its range: 24 bits of hash(table seed, id, position) centred on 0, by
-    integer arithmetic and two exact scalings.
-    """
-    width = initial_range_GW.shape[1]
+    """Writes records that were never updated, as table seed and id determine them."""
     for row in range(first, last):
         record = records_NR[row]
         key = row_keys[row]
@@ -264,13 +259,10 @@ def write_fresh_rows(
         for i in range(fresh_GR.shape[1]):
             record[i] = fresh_GR[group, i]
         row_seed = _mix(table_seeds_T[key >> ID_BITS] ^ _mix(np.uint64(key & _ID_MASK) + GOLDEN))
-        for i in range(width):
-            bound = initial_range_GW[group, i]
-            if bound > np.float32(0):
-                bits = _mix(row_seed + GOLDEN * np.uint64(i + 1)) >> _SHIFT_39
-                # 25 bits, the lowest set: odd numbers, so that no value is 0 and the mean is.
-                centred = np.int64(bits | _ONE) - np.int64(1 << 24)
-                record[HEADER_WORDS + i] = np.float32(centred) * _UNIFORM_SCALE * bound
+        for s in range(plan_GSP.shape[1]):
+            start = int(plan_GSP[group, s, PLAN_FIRST])
+            dim = int(plan_GSP[group, s, PLAN_DIM])
+            draw_values(draws_GSD[group, s], row_seed, start, dim, record, HEADER_WORDS)
 
 
 @kernel

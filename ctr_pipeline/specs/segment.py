@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 Reduction = Literal["sum", "mean"]
@@ -20,7 +21,7 @@ class SegmentSpec:
         l2_strength: Adds strength · n_b / count**l2_count_power · w to the summed gradient, for an
             id that occurs n_b times in the batch and count times in training.
         l2_count_power: 0: alike for all ids; 1, 2: rare ids are shrunk harder.
-        initial_range: New values are uniform in ± this; 0 makes zeros.
+        initializer: Where new values come from.
     """
 
     name: str
@@ -29,7 +30,7 @@ class SegmentSpec:
     reduction: Reduction
     l2_strength: float = 0.0
     l2_count_power: int = 1
-    initial_range: float = 0.0
+    initializer: InitializerSpec = ZEROS
 
     def __post_init__(self) -> None:
         if self.dim < 1:

@@ -27,7 +27,8 @@ SEGMENT_KEYS = {
     **{f"optimizer.{key}": values for key, values in OPTIMIZER_KEYS.items()},
     "l2.strength": (3.0, -1),
     "l2.count_power": (0, 3),
-    "initial_range": (0.5, -1),
+    "initializer.name": ("normal", "warm"),
+    "initializer.scale": (0.5, -1),
 }
 
 # By key: a valid value that is not the default, and a wrong one.

@@ -38,6 +38,7 @@ from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -254,7 +255,13 @@ class RowLog(Files):
     TABLES = (TableSpec("a", 50), TableSpec("b", 900))
     SEGMENTS = (
         SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
-        SegmentSpec("vector", 3, OptimizerSpec("adam", 0.01), "mean", initial_range=0.1),
+        SegmentSpec(
+            "vector",
+            3,
+            OptimizerSpec("adam", 0.01),
+            "mean",
+            initializer=InitializerSpec(name="uniform", scale=0.1),
+        ),
     )
 
     def __init__(self, folder):

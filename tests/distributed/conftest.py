@@ -14,6 +14,7 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -34,8 +35,10 @@ def spec_with_tables(folder, **changes):
         "seed": 3,
         "tables": tuple(TableSpec(name, size) for name, size in zip("abc", sizes, strict=True)),
         "segments": (
-            SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", 2.0, 1, 0.0),
-            SegmentSpec("vector", 4, OptimizerSpec("adam", 0.01), "mean", 3.0, 2, 0.1),
+            SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", 2.0, 1, ZEROS),
+            SegmentSpec(
+                "vector", 4, OptimizerSpec("adam", 0.01), "mean", 3.0, 2, InitializerSpec(scale=0.1)
+            ),
         ),
         "counts_file": str(counts),
         "num_dense": 37,

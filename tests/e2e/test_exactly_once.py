@@ -83,7 +83,7 @@ def make_config(
     pq.write_table(pa.table({"label": labels, **columns}), folder / "rows.parquet")
     (folder / "counting.py").write_text(MODEL, encoding="utf-8")
     segment = {"optimizer": {"name": "sgd", "learning_rate": 1.0}, "reduction": "sum"}
-    silent = {"l2": {"strength": 0.0}, "initial_range": 0.0}
+    silent = {"l2": {"strength": 0.0}, "initializer": {"name": "uniform", "scale": 0.0}}
     return {
         "name": "counting",
         "data": {

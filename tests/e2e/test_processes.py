@@ -120,7 +120,11 @@ def test_members_know_weights_and_sampling_and_stop_early(data, tmp_path):
     for mode in ("local", "processes"):
         # Learns by heart in a few epochs.
         fast = {"name": "adam", "learning_rate": 0.01}
-        vector = {"optimizer": fast, "reduction": "mean", "initial_range": 0.02}
+        vector = {
+            "optimizer": fast,
+            "reduction": "mean",
+            "initializer": {"name": "uniform", "scale": 0.02},
+        }
         eager = {
             "early_stopping": {"metric": "logloss", "tolerance": 0.5, "patience": 1},
             "optimizer": fast,

@@ -22,7 +22,7 @@ FEATURES = [
             "share": "item",
             "vector": {
                 "optimizer": {"name": "adagrad", "learning_rate": 0.05},
-                "initial_range": 0.1,
+                "initializer": {"name": "uniform", "scale": 0.1},
                 "l2": {"strength": 2.0},
             },
         },

@@ -5,6 +5,7 @@ import pytest
 
 from ctr_pipeline.embeddings.carry_over import TableMove, carry_over_rows
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
@@ -13,7 +14,13 @@ from ctr_pipeline.specs.table import ID_BITS, TableSpec
 def store(sizes, *, seed=0, optimizer="adam", rate=0.1):
     segments = [
         SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.1), "sum"),
-        SegmentSpec("vector", 3, OptimizerSpec(optimizer, rate), "mean", initial_range=0.5),
+        SegmentSpec(
+            "vector",
+            3,
+            OptimizerSpec(optimizer, rate),
+            "mean",
+            initializer=InitializerSpec(name="uniform", scale=0.5),
+        ),
     ]
     tables = [TableSpec(name, size) for name, size in sizes.items()]
     return EmbeddingStore(tables, segments, seed=seed, threads=2)

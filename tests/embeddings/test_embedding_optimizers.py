@@ -8,6 +8,7 @@ from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.optimizers import OPTIMIZERS, rule_of, step_constants
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -57,8 +58,9 @@ def keras_optimizer(spec):
     }[spec.name]()
 
 
-def make_store(spec, initial_range=0.5):
-    segment = SegmentSpec("vector", DIM, spec, "sum", initial_range=initial_range)
+def make_store(spec):
+    uniform = InitializerSpec(name="uniform", scale=0.5)
+    segment = SegmentSpec("vector", DIM, spec, "sum", initializer=uniform)
     return EmbeddingStore([TableSpec("t", NUM_IDS)], [segment], seed=1, threads=1)
 
 

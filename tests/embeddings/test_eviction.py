@@ -11,13 +11,20 @@ from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.kernels.ranges import RangeRunner
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
-    SegmentSpec("vector", 4, OptimizerSpec("adam", 0.01), "mean", initial_range=0.1),
+    SegmentSpec(
+        "vector",
+        4,
+        OptimizerSpec("adam", 0.01),
+        "mean",
+        initializer=InitializerSpec(name="uniform", scale=0.1),
+    ),
 )
 TABLES = (TableSpec("a", 30), TableSpec("b", 60_000))
 

@@ -12,23 +12,40 @@ from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 LINEAR = SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=10.0)
 VECTOR = SegmentSpec(
-    "vector", 5, OptimizerSpec("adam", 0.01), "mean", l2_count_power=2, initial_range=0.1
+    "vector",
+    5,
+    OptimizerSpec("adam", 0.01),
+    "mean",
+    l2_count_power=2,
+    initializer=InitializerSpec(name="uniform", scale=0.1),
 )
 COMMON = (LINEAR, VECTOR)
 SMALL = (
     LINEAR,
     SegmentSpec(
-        "vector", 2, OptimizerSpec("amsgrad", 0.02), "sum", l2_strength=3.0, initial_range=0.5
+        "vector",
+        2,
+        OptimizerSpec("amsgrad", 0.02),
+        "sum",
+        l2_strength=3.0,
+        initializer=InitializerSpec(name="uniform", scale=0.5),
     ),
 )
 OTHER = (
-    SegmentSpec("linear", 1, OptimizerSpec("ftrl", 0.1, l1=0.01), "mean", initial_range=0.2),
+    SegmentSpec(
+        "linear",
+        1,
+        OptimizerSpec("ftrl", 0.1, l1=0.01),
+        "mean",
+        initializer=InitializerSpec(name="uniform", scale=0.2),
+    ),
     SegmentSpec("vector", 5, OptimizerSpec("sgd", 0.3), "sum", l2_strength=1.0, l2_count_power=0),
 )
 WIDE = (LINEAR, SegmentSpec("vector", 3, OptimizerSpec("rowwise_adagrad", 0.1), "sum"))

@@ -18,13 +18,20 @@ from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 from ctr_pipeline.errors import CheckpointError, StorageError, TrainingError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
-    SegmentSpec("vector", 3, OptimizerSpec("adam", 0.01), "mean", initial_range=0.1),
+    SegmentSpec(
+        "vector",
+        3,
+        OptimizerSpec("adam", 0.01),
+        "mean",
+        initializer=InitializerSpec(name="uniform", scale=0.1),
+    ),
 )
 TABLES = (TableSpec("a", 50), TableSpec("b", 900))
 NUM_PARTITIONS = 4
@@ -221,7 +228,15 @@ def test_rows_that_were_deleted_stay_away_until_they_are_written_again(tmp_path,
 
 
 def test_rows_without_optimizer_state_and_partitions_without_rows(tmp_path):
-    segments = (SegmentSpec("v", 2, OptimizerSpec("sgd", 0.1), "sum", initial_range=0.1),)
+    segments = (
+        SegmentSpec(
+            "v",
+            2,
+            OptimizerSpec("sgd", 0.1),
+            "sum",
+            initializer=InitializerSpec(name="uniform", scale=0.1),
+        ),
+    )
     store = make_store(segments)
     files = write_cut(store, tmp_path, 1, full=False)
     assert [file.num_rows for file in files] == [0] * NUM_PARTITIONS

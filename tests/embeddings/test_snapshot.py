@@ -12,13 +12,20 @@ from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot, SnapshotAbandonedError
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=3.0),
-    SegmentSpec("vector", 4, OptimizerSpec("adam", 0.01), "mean", initial_range=0.1),
+    SegmentSpec(
+        "vector",
+        4,
+        OptimizerSpec("adam", 0.01),
+        "mean",
+        initializer=InitializerSpec(name="uniform", scale=0.1),
+    ),
 )
 TABLES = (TableSpec("a", 30), TableSpec("b", 400))
 NUM_IDS = sum(table.num_ids for table in TABLES)

@@ -19,13 +19,20 @@ from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=2.0),
-    SegmentSpec("vector", 5, OptimizerSpec("adam", 0.01), "mean", initial_range=0.1),
+    SegmentSpec(
+        "vector",
+        5,
+        OptimizerSpec("adam", 0.01),
+        "mean",
+        initializer=InitializerSpec(name="uniform", scale=0.1),
+    ),
 )
 TABLES = (TableSpec("a", 3000), TableSpec("b", 500))
 # 2 of header, 6 values, 11 of state, 1 of padding: records lie across borders of pages.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.unique import sorted_distinct
 from ctr_pipeline.errors import CheckpointError, TrainingError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -23,7 +24,7 @@ VECTOR = SegmentSpec(
     "mean",
     l2_strength=50.0,
     l2_count_power=2,
-    initial_range=0.1,
+    initializer=InitializerSpec(name="uniform", scale=0.1),
 )
 TABLES = (TableSpec("a", 7), TableSpec("b", 40), TableSpec("c", 3))
 
@@ -281,7 +282,15 @@ def test_count_scaled_l2_by_hand():
     store = make_store(
         [
             SegmentSpec("flat", 1, sgd, "sum", l2_strength=0.5, l2_count_power=0),
-            SegmentSpec("rare", 1, sgd, "mean", l2_strength=8.0, l2_count_power=2, initial_range=1),
+            SegmentSpec(
+                "rare",
+                1,
+                sgd,
+                "mean",
+                l2_strength=8.0,
+                l2_count_power=2,
+                initializer=InitializerSpec(name="uniform", scale=1),
+            ),
         ],
         [TableSpec("a", 3)],
     )
@@ -548,12 +557,14 @@ def read_only(array):
 
 
 def test_parts_are_the_whole_in_two_arrays():
+    small = InitializerSpec(name="uniform", scale=0.1)
+
     def made(threads):
         store = EmbeddingStore(
             [TableSpec("a", 50), TableSpec("b", 20)],
             [
-                SegmentSpec("w", 1, OptimizerSpec("adagrad", 0.1), "sum", 1.0, 1, 0.1),
-                SegmentSpec("v", 4, OptimizerSpec("adam", 0.1), "mean", 1.0, 2, 0.1),
+                SegmentSpec("w", 1, OptimizerSpec("adagrad", 0.1), "sum", 1.0, 1, small),
+                SegmentSpec("v", 4, OptimizerSpec("adam", 0.1), "mean", 1.0, 2, small),
             ],
             seed=3,
             threads=threads,
@@ -580,7 +591,15 @@ def test_parts_are_the_whole_in_two_arrays():
 def test_released_rows_are_gone_and_their_memory_is_the_systems():
     store = EmbeddingStore(
         [TableSpec("t", 1_000_000)],
-        [SegmentSpec("v", 16, OptimizerSpec("adam", 0.1), "sum", initial_range=0.5)],
+        [
+            SegmentSpec(
+                "v",
+                16,
+                OptimizerSpec("adam", 0.1),
+                "sum",
+                initializer=InitializerSpec(name="uniform", scale=0.5),
+            )
+        ],
         seed=1,
         threads=1,
     )

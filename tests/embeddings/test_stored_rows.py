@@ -12,13 +12,20 @@ from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file, open_row_log
 from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
     SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
-    SegmentSpec("vector", 3, OptimizerSpec("adam", 0.01), "mean", initial_range=0.1),
+    SegmentSpec(
+        "vector",
+        3,
+        OptimizerSpec("adam", 0.01),
+        "mean",
+        initializer=InitializerSpec(name="uniform", scale=0.1),
+    ),
 )
 TABLES = (TableSpec("a", 50), TableSpec("b", 900))
 NUM_PARTITIONS = 4

@@ -248,17 +248,24 @@ ROW_MISTAKES = (
     ),
     Case(
         "embedding_of_a_number",
-        entry(columns="price", number="log", embedding={"vector": {"initial_range": 0.1}}),
+        entry(
+            columns="price",
+            number="log",
+            embedding={"vector": {"initializer": {"name": "uniform", "scale": 0.1}}},
+        ),
         ("features[0].embedding", "'price' has no `id`, and so no embedding"),
     ),
     Case(
         "embedding_of_a_table_said_twice",
         entries(
-            CITY | {"embedding": {"vector": {"initial_range": 0.1}}},
+            CITY | {"embedding": {"vector": {"initializer": {"name": "uniform", "scale": 0.1}}}},
             {
                 "columns": "user",
                 "id": "vocabulary",
-                "embedding": {"share": "city", "vector": {"initial_range": 0.2}},
+                "embedding": {
+                    "share": "city",
+                    "vector": {"initializer": {"name": "uniform", "scale": 0.2}},
+                },
             },
         ),
         ("features[1].embedding.vector", "is not what 'city' says", "say it once"),

@@ -25,6 +25,7 @@ from ctr_pipeline.pipeline.job.cut_files import (
     write_first_cut,
 )
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
@@ -39,7 +40,7 @@ def spec_of(folder, **changes):
         "job": "test",
         "seed": 3,
         "tables": tuple(TableSpec(name, size) for name, size in SIZES.items()),
-        "segments": (SegmentSpec("vector", 3, adam, "sum", 0.0, 1, 0.5),),
+        "segments": (SegmentSpec("vector", 3, adam, "sum", 0.0, 1, InitializerSpec(scale=0.5)),),
         "num_dense": NUM_DENSE,
         "dense_optimizer": adam,
         "num_parameter_servers": 3,
@@ -53,7 +54,11 @@ def spec_of(folder, **changes):
 def parameters(*, trained, steps=6):
     """A store and dense parameters, fresh or after some steps."""
     adam = OptimizerSpec("adam", 0.1)
-    segments = [SegmentSpec("vector", 3, adam, "sum", initial_range=0.5)]
+    segments = [
+        SegmentSpec(
+            "vector", 3, adam, "sum", initializer=InitializerSpec(name="uniform", scale=0.5)
+        )
+    ]
     tables = [TableSpec(name, size) for name, size in SIZES.items()]
     store = EmbeddingStore(tables, segments, seed=3, threads=1)
     dense = DenseParameters(np.zeros(NUM_DENSE, np.float32), adam)

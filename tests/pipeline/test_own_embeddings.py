@@ -53,7 +53,7 @@ OWN = {
     "vector": {
         "optimizer": {"name": "sgd", "learning_rate": 0.5},
         "reduction": "sum",
-        "initial_range": 0.25,
+        "initializer": {"name": "uniform", "scale": 0.25},
     },
 }
 
@@ -68,7 +68,7 @@ def test_what_is_not_said_is_as_in_train():
     assert own.segments[0].l2_count_power == linear.l2_count_power
     assert own.segments[0].optimizer == linear.optimizer
     assert own.segments[1].optimizer == OptimizerSpec("sgd", 0.5)
-    assert (own.segments[1].reduction, own.segments[1].initial_range) == ("sum", 0.25)
+    assert (own.segments[1].reduction, own.segments[1].initializer.scale) == ("sum", 0.25)
     assert own.segments[1].l2_strength == vector.l2_strength
     assert own.segments[1].dim == vector.dim
     assert len(row_layout(config, plan_of(field("a"), field("b"))).groups) == 2
@@ -121,13 +121,21 @@ def test_what_one_feature_of_a_table_says_holds_for_all_its_rows():
     )
     (table,) = table_specs(config, plan_of(field("item"), field("past", table="item")))
     assert table.name == "item"
-    assert table.segments[1].initial_range == 0.25
+    assert table.segments[1].initializer.scale == 0.25
 
 
 def test_every_field_of_a_feature_and_every_feature_of_an_entry_is_meant():
-    config = config_of(["auto", {"columns": "*", "embedding": {"vector": {"initial_range": 0.5}}}])
+    config = config_of(
+        [
+            "auto",
+            {
+                "columns": "*",
+                "embedding": {"vector": {"initializer": {"name": "uniform", "scale": 0.5}}},
+            },
+        ]
+    )
     plan = plan_of(field("t.hour", column="t"), field("t.day", column="t"), field("c"))
-    ranges = [table.segments[1].initial_range for table in table_specs(config, plan)]
+    ranges = [table.segments[1].initializer.scale for table in table_specs(config, plan)]
     assert ranges == [0.5, 0.5, 0.5]
     none = config_of("auto")
     assert [table.segments for table in table_specs(none, plan)] == [None] * 3

@@ -137,7 +137,11 @@ DIN = {"name": "din", "embedding_dim": 4, "hidden_units": [16], "target": "item"
 def din_settings(rows, name, **model):
     settings = settings_of(rows, rows.with_name(name), SHOWN, model=DIN | model)
     fast = {"name": "adam", "learning_rate": 0.02}
-    vector = {"optimizer": fast, "reduction": "mean", "initial_range": 0.1}
+    vector = {
+        "optimizer": fast,
+        "reduction": "mean",
+        "initializer": {"name": "uniform", "scale": 0.1},
+    }
     return settings | {
         "train": {
             "epochs": 8,

@@ -61,7 +61,12 @@ def test_two_features_update_the_same_rows(rows, tmp_path):
     loaded = config_of(
         rows,
         [{**ITEM, "id": {"hash": {"buckets": 30}}}, {**SHARED, "id": {"hash": {"buckets": 30}}}],
-        train={"embeddings": {"linear": segment, "vector": {**segment, "initial_range": 0.1}}},
+        train={
+            "embeddings": {
+                "linear": segment,
+                "vector": {**segment, "initializer": {"name": "uniform", "scale": 0.1}},
+            }
+        },
     )
     plan = preview_features(loaded).plan
     table = pd.DataFrame(feeds(50), columns=["click", "hour", "item", "clicked_items"])

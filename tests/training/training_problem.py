@@ -11,6 +11,7 @@ from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -55,7 +56,11 @@ def new_store(learning_rate=0.05):
         [
             SegmentSpec("linear", 1, OptimizerSpec("adagrad", learning_rate), "sum"),
             SegmentSpec(
-                "vector", DIM, OptimizerSpec("adam", learning_rate), "mean", initial_range=0.02
+                "vector",
+                DIM,
+                OptimizerSpec("adam", learning_rate),
+                "mean",
+                initializer=InitializerSpec(name="uniform", scale=0.02),
             ),
         ],
         seed=0,

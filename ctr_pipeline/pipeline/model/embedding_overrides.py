@@ -92,7 +92,7 @@ def _with_own(common: SegmentConfig, own: OwnSegment | None) -> SegmentConfig:
         return common
     update: dict[str, Any] = {
         key: value
-        for key in ("optimizer", "reduction", "initial_range")
+        for key in ("optimizer", "reduction", "initializer")
         if (value := getattr(own, key)) is not None
     }
     if own.l2 is not None:

@@ -10,6 +10,7 @@ from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId, worker_number
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest
 from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.specs.initializer import ZEROS
 
 
 def key(table, row_id):
@@ -34,7 +35,7 @@ def counting(spec, make_optimizer, **changes):
     """A job whose values count: each applied batch adds 1 to the rows and dense values it names."""
     sgd = make_optimizer("sgd", 1.0)
     segments = tuple(
-        replace(segment, optimizer=sgd, reduction="sum", l2_strength=0.0, initial_range=0.0)
+        replace(segment, optimizer=sgd, reduction="sum", l2_strength=0.0, initializer=ZEROS)
         for segment in spec.segments
     )
     return replace(spec, segments=segments, dense_optimizer=sgd, **changes)

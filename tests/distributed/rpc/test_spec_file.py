@@ -6,6 +6,7 @@ from job_specs import job_spec
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -13,7 +14,11 @@ from ctr_pipeline.specs.table import TableSpec
 SPEC = job_spec(
     seed=2**63 - 1,
     tables=(TableSpec("user_id", 100),),
-    segments=(SegmentSpec("linear", 1, OptimizerSpec("adam", 0.01), "sum", 0.0, 0, 0.01),),
+    segments=(
+        SegmentSpec(
+            "linear", 1, OptimizerSpec("adam", 0.01), "sum", 0.0, 0, InitializerSpec(scale=0.01)
+        ),
+    ),
     counts_file="counts.npy",
     splits=(EncodedSplit("train", "cache/encoded/train", 1000),),
 )

@@ -15,6 +15,7 @@ from ctr_pipeline.distributed.ps.service import ps_methods
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.worker.ps_client import PsClient, RolledBack, Superseded
 from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.specs.initializer import ZEROS
 
 NUM_DENSE = 37
 ASYNC = UpdateRule("async", 1, 0, False)
@@ -90,7 +91,7 @@ def start(make_spec, make_core, make_optimizer, access):
         sgd = make_optimizer("sgd", 1.0)
         spec = make_spec(num_parameter_servers=num_servers, update=rule, dense_optimizer=sgd)
         segments = tuple(
-            replace(s, optimizer=sgd, reduction="sum", l2_strength=0.0, initial_range=0.0)
+            replace(s, optimizer=sgd, reduction="sum", l2_strength=0.0, initializer=ZEROS)
             for s in spec.segments
         )
         spec = replace(spec, segments=segments)
