@@ -29,7 +29,7 @@ from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.pipeline.job.control import Job, MasterLine, read_status
+from ctr_pipeline.pipeline.job.control import Job, MasterConnection, read_status
 
 MARK = "CTRPIPE_WATCHED_RUN"
 CTRPIPE = (sys.executable, "-m", "ctr_pipeline")
@@ -246,11 +246,11 @@ class WatchedRun:
     # Looking.
 
     def _watch(self) -> None:
-        with MasterLine(self.job) as line:
+        with MasterConnection(self.job) as line:
             while not self._ended.wait(self._watch_seconds):
                 self._look(line)
 
-    def _look(self, line: MasterLine) -> None:
+    def _look(self, line: MasterConnection) -> None:
         try:
             view = line.ask("Status", Empty(), JobView)
         except CtrPipelineError:

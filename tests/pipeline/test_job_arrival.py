@@ -4,11 +4,11 @@ import pytest
 
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.pipeline.job.control import Job
-from ctr_pipeline.pipeline.job.waiting import JobSight, Sighting, await_job
+from ctr_pipeline.pipeline.job.waiting import JobProbe, JobSnapshot, await_job
 
-NOBODY = Sighting(None, answering=False, announced=False)
-AWAY = Sighting("training", answering=False, announced=True)
-THERE = Sighting("training", answering=True, announced=True)
+NOBODY = JobSnapshot(None, answering=False, announced=False)
+AWAY = JobSnapshot("training", answering=False, announced=True)
+THERE = JobSnapshot("training", answering=True, announced=True)
 
 
 class Clock:
@@ -22,10 +22,10 @@ class Clock:
         self.now += seconds
 
 
-def await_with(tmp_path, *sightings, wait_seconds=60.0, clock=None):
+def await_with(tmp_path, *snapshots, wait_seconds=60.0, clock=None):
     """Sees one after the other, and the last one from then on."""
     clock = clock or Clock()
-    left = list(sightings)
+    left = list(snapshots)
     return await_job(
         Job(tmp_path),
         lambda: left.pop(0) if len(left) > 1 else left[0],
@@ -47,12 +47,12 @@ def test_a_master_that_answers_is_joined_at_once(tmp_path, said):
 
 
 def test_a_finished_job_wants_nothing(tmp_path, said):
-    assert not await_with(tmp_path, Sighting("finished", answering=False, announced=True))
+    assert not await_with(tmp_path, JobSnapshot("finished", answering=False, announced=True))
     assert said() == [f"The job in {tmp_path} is finished"]
 
 
 def test_a_master_that_takes_its_leave_is_not_joined_either(tmp_path):
-    assert not await_with(tmp_path, Sighting("finished", answering=True, announced=True))
+    assert not await_with(tmp_path, JobSnapshot("finished", answering=True, announced=True))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_master_that_takes_its_leave_is_not_joined_either(tmp_path):
 )
 def test_a_job_that_ended_otherwise_is_an_error(tmp_path, state, words):
     with pytest.raises(RunFolderError, match=f"the job is over: {words}.*--resume") as raised:
-        await_with(tmp_path, Sighting(state, answering=False, announced=True))
+        await_with(tmp_path, JobSnapshot(state, answering=False, announced=True))
     assert raised.value.place == str(tmp_path)
 
 
@@ -83,14 +83,14 @@ def test_a_master_that_was_there_is_waited_for(tmp_path, said):
 
 
 def test_a_job_that_ends_meanwhile_ends_the_waiting(tmp_path):
-    assert not await_with(tmp_path, AWAY, AWAY, Sighting("finished", False, True))
+    assert not await_with(tmp_path, AWAY, AWAY, JobSnapshot("finished", False, True))
 
 
 def test_its_announcement_may_be_renewed_meanwhile(tmp_path):
     assert await_with(tmp_path, AWAY, *[NOBODY] * 100, THERE, wait_seconds=5)
 
 
-class TestSight:
+class TestProbe:
     @pytest.fixture
     def job(self, tmp_path):
         from ctr_pipeline.distributed.rpc.access import Access
@@ -119,18 +119,18 @@ class TestSight:
 
     def test_the_ledger_is_read_now_and_then(self, job, ledger):
         clock = Clock()
-        look = JobSight(job, clock=clock)
-        assert look() == look() == Sighting("training", answering=False, announced=False)
+        probe = JobProbe(job, clock=clock)
+        assert probe() == probe() == JobSnapshot("training", answering=False, announced=False)
         assert ledger.num_reads == 1
         ledger.phase = "finished"
         clock.pause(5)
-        assert look().state == "finished"
+        assert probe().state == "finished"
 
     def test_an_address_that_is_given_is_asked_instead_of_the_announced_one(self, job, ledger):
-        look = JobSight(job, "127.0.0.1:1", clock=Clock())
-        assert look() == Sighting("training", answering=False, announced=False)
+        probe = JobProbe(job, "127.0.0.1:1", clock=Clock())
+        assert probe() == JobSnapshot("training", answering=False, announced=False)
 
     def test_secrets_are_read_first(self, tmp_path):
         (tmp_path / "job").mkdir()
         with pytest.raises(RunFolderError, match="token"):
-            JobSight(Job(tmp_path))
+            JobProbe(Job(tmp_path))

@@ -1,7 +1,8 @@
-"""Scores by a job of its own: parameter servers that hold a cut, workers that score with it.
+"""Scores with a job of its own: parameter servers load a cut, workers score with it.
 
 The job has a folder of its own inside the run folder and changes nothing of the run, so that it may
-run while the run still trains. It is gone when its scores are read; one that failed leaves logs.
+run while the run still trains. The folder is deleted once the scores are read; that of a job that
+failed keeps its logs.
 """
 
 import secrets
@@ -44,11 +45,11 @@ _NEW_ROWS = "test"
 
 @dataclass(frozen=True)
 class CutScores:
-    """What a job has scored.
+    """The scores of a job.
 
     Attributes:
-        facts: Of the cut that it scored with.
-        files: Logits of the rows.
+        facts: Facts of the cut that it scored with.
+        files: Files of the rows' logits.
     """
 
     facts: CutFacts
@@ -65,18 +66,14 @@ def scored_in_processes(
     find_another: Callable[[], TrainedCut],
     progress: Progress,
 ) -> Iterator[CutScores]:
-    """Has splits scored with the parameters of a cut; the scores are gone afterwards.
+    """Scores splits with the parameters of a cut; the scores are deleted afterwards.
 
     Args:
-        loaded: The config.
-        run: The run whose model it is.
-        cut: Which.
-        splits: Splits of `valid` and `test`, folders of encoded rows, which are only read.
-        find_another: Finds the cut to take if training has deleted that one.
-        progress: Who is shown the job.
+        splits: Folders of encoded rows of `valid` and `test`, which are only read.
+        find_another: Finds the cut to take if training has deleted this one.
 
     Raises:
-        CheckpointError: No cut stays, or none is found.
+        CheckpointError: Training deletes each cut before it can be used, or there is none.
         TrainingError: The job failed; its logs are kept.
         Interrupted: It was stopped.
     """
@@ -86,7 +83,7 @@ def scored_in_processes(
 
 @contextmanager
 def _own_folder(run: RunFolder) -> Iterator[RunFolder]:
-    """A folder for one job, gone unless something fails; what others left is gone as well."""
+    """A folder for one job, deleted unless something fails; so are those that killed jobs left."""
     discard_unlocked(run.scoring)
     folder = RunFolder(run.scoring / secrets.token_hex(4))
     with folder.locked():
@@ -119,7 +116,7 @@ def _score(
 def _keep_cut(
     run: RunFolder, folder: RunFolder, cut: TrainedCut, find_another: Callable[[], TrainedCut]
 ) -> CutManifest:
-    """Gives the files of a cut a second name, so that training may delete its own."""
+    """Links the files of a cut into the job's folder, so that training may delete its own."""
     for _ in range(_KEEP_ATTEMPTS):
         manifest = cut.manifest
         names = {file.name for file in manifest.files.all_files()}
@@ -147,7 +144,7 @@ def _prepare(
     cut: CutManifest,
     splits: Mapping[str, Path],
 ) -> Access:
-    """Makes a folder that is to the members as a run folder is."""
+    """Fills a folder that the members take for a run folder."""
     config = loaded.config
     runtime = config.runtime.model_copy(update={"ledger": "sqlite"})
     own = config.model_copy(update={"output": str(folder.path.resolve()), "runtime": runtime})
@@ -177,13 +174,10 @@ def _prepare(
 
 @dataclass(frozen=True)
 class JobScorer:
-    """Scores rows of new files by a job.
+    """Scores rows of new files with a job.
 
     Attributes:
-        loaded: The config.
-        run: The run whose model it is.
-        cut: Its best epoch.
-        progress: Who is shown the job.
+        cut: The cut of the best epoch.
     """
 
     loaded: LoadedConfig
@@ -201,10 +195,10 @@ class JobScorer:
     ) -> Iterator[ScoredBatch]:
         """As `FileScorer.score_file`; the job is over when it returns.
 
-        The files are read once more for the rows that go with the scores.
+        The files are read twice: to score the rows, and for the rows that go with the scores.
 
         Raises:
-            DataError: They changed meanwhile; while the rows are read.
+            DataError: The files changed between; raised while the result is read.
         """
         with _own_folder(self.run) as folder:
             rows = folder.encoded / _NEW_ROWS
@@ -233,9 +227,9 @@ class JobScorer:
         return _with_scores(rows_again, logits, data)
 
     def _encode(self, folder: Path, data: str, *, label_required: bool, keep: Sequence[str]) -> int:
-        """Writes the rows as workers read them; returns how many.
+        """Encodes the rows for workers; returns their number.
 
-        Columns to keep are not written, but missing ones are told before a job is started.
+        Columns to keep are not written, but an error names missing ones before a job is started.
         """
         plan, config = self.cut.plan, self.loaded.config
         threads = num_threads(config.runtime)

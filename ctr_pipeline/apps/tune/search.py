@@ -1,7 +1,7 @@
-"""Many variants of a config, trained on the same rows; which is best on the validation rows.
+"""Trains variants of a config on the same rows and finds the best one on the validation rows.
 
 Each trial is a folder `trials/NNN` of the run folder. Its record is written, whole or not at all,
-when it has ended: a killed search loses the trial it was at, and tries the same values again. No
+when it has ended: a killed search loses the trial that was running, and tries its values again. No
 trial opens the test rows.
 """
 
@@ -73,14 +73,14 @@ _RECORD = "trial.json"
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         folder: The run folder.
-        metric: What is best, on the validation rows.
-        trials: All of them, in their order.
-        best: The best of those that were trained to their end.
-        paths: What a user looks for.
+        metric: `logloss` or `auc` of the validation rows.
+        trials: All trials, in their order.
+        best: The best trial that was trained to its end.
+        paths: Files for the user, by description.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ class TuneResult:
     paths: dict[str, Path]
 
     def to_payload(self) -> dict[str, Any]:
-        """For programs."""
+        """The result as JSON values."""
         return {
             "run_folder": str(self.folder),
             "metric": self.metric,
@@ -102,28 +102,28 @@ class TuneResult:
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """The places of a search in its run folder."""
+    """Files and folders of a search in its run folder."""
 
     run: RunFolder
 
     @property
     def trials(self) -> Path:
-        """A folder a trial, and what they have in common."""
+        """Parent of the trials' folders."""
         return self.run.path / "trials"
 
     @property
     def search(self) -> Path:
-        """What the search is, so that another does not go on with it."""
+        """What defines the search; only the same one resumes it."""
         return self.trials / "search.json"
 
     @property
     def table(self) -> Path:
-        """A line a trial."""
+        """One line per trial."""
         return self.run.path / "trials.csv"
 
     @property
     def page(self) -> Path:
-        """The picture."""
+        """The page of the search."""
         return self.run.path / "tune.html"
 
     @property
@@ -136,7 +136,7 @@ class SearchFolder:
         return RunFolder(self.trials / f"{number:03d}")
 
     def paths(self) -> dict[str, Path]:
-        """What a user looks for, where it exists."""
+        """Files for the user that exist, by description."""
         wanted = {
             "best config": self.best,
             "picture": self.page,
@@ -146,12 +146,12 @@ class SearchFolder:
         return {name: path for name, path in wanted.items() if path.exists()}
 
     def discard(self) -> None:
-        """Deletes the search; what `ctrpipe run` made stays."""
+        """Deletes the search, but nothing that `ctrpipe run` wrote."""
         for path in (self.table, self.page, self.best):
             path.unlink(missing_ok=True)
         for trial in self.trials.glob("[0-9]*"):
             shutil.rmtree(trial, ignore_errors=True)
-        # Last, so that what is left by a kill counts as a search.
+        # Last, so that what a kill leaves counts as a search.
         self.search.unlink(missing_ok=True)
 
 
@@ -180,10 +180,10 @@ def tune(
 
 
 def require_search(loaded: LoadedConfig) -> TuneConfig:
-    """The section of the search.
+    """The section `tune` of a config that can be searched.
 
     Raises:
-        ConfigError: There is none, or training is to take several processes or models.
+        ConfigError: There is none, or the config trains several processes or models.
         CtrPipelineError: Optuna is not installed.
     """
     config = loaded.config
@@ -205,11 +205,11 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
 
 
 def claim_search(loaded: LoadedConfig, run: RunFolder, *, resume: bool, overwrite: bool) -> None:
-    """Makes sure that a search may write here; changes nothing yet.
+    """Checks that a search may write here; changes nothing.
 
     Raises:
-        RunFolderError: The folder holds a search that is neither to be gone on with nor to be
-            replaced, or a model that was trained on other rows or features.
+        RunFolderError: The folder holds a search that is to be neither resumed nor replaced, or a
+            model of other rows or features.
     """
     if SearchFolder(run).search.exists() and not (resume or overwrite):
         raise RunFolderError(
@@ -244,7 +244,7 @@ def run_search(
     """Trains trial after trial and keeps table, picture and best config up to date.
 
     Raises:
-        RunFolderError: An earlier search that is to be gone on with is another one.
+        RunFolderError: The search that is to be resumed is another one.
         TrainingError: No trial was trained to its end.
     """
     folder = SearchFolder(run)
@@ -278,7 +278,7 @@ def run_search(
 
 
 def ranked(records: Sequence[TrialRecord], metric: str) -> list[TrialRecord]:
-    """Trials that were trained to their end, the best first, then the others."""
+    """Trials that were trained to their end, best first, then the others."""
     sign = -1.0 if metric == "auc" else 1.0
     states = ("complete", "pruned", "failed")
     return sorted(
@@ -292,7 +292,7 @@ def ranked(records: Sequence[TrialRecord], metric: str) -> list[TrialRecord]:
 
 
 def values_text(values: dict[str, Any]) -> str:
-    """Values as a person reads them: the last parts of the keys, numbers of four digits."""
+    """Values for people: the last part of each key, numbers to four digits."""
     last = [key.rpartition(".")[2] for key in values]
     return ", ".join(
         f"{short if last.count(short) == 1 else key} {value_text(value)}"
@@ -309,15 +309,11 @@ def value_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search at work.
+    """A running search.
 
     Attributes:
-        loaded: The config.
-        folder: Where it writes.
         encoding: Prepared rows, which all trials share.
-        tune: What is searched.
-        resolved: The config as YAML, which trials put their values into.
-        progress: Who is told.
+        resolved: The config as YAML, into which each trial puts its values.
     """
 
     loaded: LoadedConfig
@@ -328,7 +324,7 @@ class _Search:
     progress: Progress
 
     def open(self, *, resume: bool) -> list[TrialRecord]:
-        """The trials that have ended; the folder is this search's from now on."""
+        """Claims the folder for this search; returns the trials that have ended."""
         folder = self.folder
         facts = _facts(self.loaded, self.encoding, self.tune)
         if not (resume and folder.search.exists()):
@@ -356,7 +352,7 @@ class _Search:
         return records
 
     def try_values(self, proposal: Proposal, number: int) -> TrialRecord:
-        """One trial; values that training cannot live with make a failed one, not an end."""
+        """Runs one trial; values that cannot be trained make it a failed one, not the search."""
         started = time.monotonic()
         run = self.folder.trial(number)
         shutil.rmtree(run.path, ignore_errors=True)
@@ -397,7 +393,7 @@ class _Search:
             values.append(value)
             return _PRUNED if proposal.is_hopeless(record.epoch, value) else ""
 
-        # What Keras and the compiler keep of the trial before.
+        # Frees what Keras and the compiler keep of the trial before.
         keras.utils.clear_session()
         gc.collect()
         with ExitStack() as stack:
@@ -431,7 +427,7 @@ class _Search:
         )
 
     def write_results(self, records: list[TrialRecord]) -> None:
-        """Table, picture and best config of the trials so far."""
+        """Writes table, page and best config of the trials so far."""
         folder, tune = self.folder, self.tune
         best = best_of(records, tune.metric)
         durable.write_text(folder.table, _table(records, tune))
@@ -449,7 +445,7 @@ class _Search:
 
 @contextmanager
 def _quiet_tracing() -> Iterator[None]:
-    """Keeps back TensorFlow's advice to trace less: each trial is another model, traced once."""
+    """Drops TensorFlow's warnings of retracing: each trial is another model, traced once."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return "tf.function retracing" not in record.getMessage()
@@ -479,7 +475,7 @@ def _damaged(path: Path) -> RunFolderError:
 
 
 def _facts(loaded: LoadedConfig, encoding: Encoding, tune: TuneConfig) -> dict[str, Any]:
-    """Everything that the trials are a function of; their number may grow."""
+    """Everything that the trials depend on; their number is left out, as it may grow."""
     config = loaded.config.model_dump(mode="json")
     facts = {
         "tune": tune.model_dump(mode="json", exclude={"trials"}),

@@ -1,4 +1,4 @@
-"""A job that runs in several processes, looked at and steered from outside.
+"""Status, stop, scale and logs of a job, for commands outside of it.
 
 Everything here finds the job by its run folder and asks its master; nothing is ever changed in the
 folder itself.
@@ -44,7 +44,7 @@ class Job:
 
     Attributes:
         run_folder: Folder of the run that started it.
-        role: Of whoever asks, whose certificate is shown.
+        role: Role of the caller, whose certificate is used.
     """
 
     run_folder: Path
@@ -83,7 +83,7 @@ def find_job(run: Path) -> Job:
 
 
 def read_status(job: Job) -> JobView:
-    """What the master says; or, where none answers, what its ledger holds.
+    """The status that the master reports; or, where none answers, the one in its ledger.
 
     Raises:
         CtrPipelineError: No master answers and the ledger cannot be read; or the master refuses.
@@ -97,10 +97,10 @@ def read_status(job: Job) -> JobView:
         return reading.read_status(job.run_folder)
 
 
-class MasterLine:
+class MasterConnection:
     """Calls to the master of a job, over one connection for as long as it answers there.
 
-    A context manager that hangs up.
+    A context manager that closes the connection.
 
     Args:
         address: `host:port` of its master; None: as announced in the run folder.
@@ -115,7 +115,7 @@ class MasterLine:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._hang_up()
+        self._disconnect()
 
     def ask(self, method: str, message: object, reply: type[T]) -> T:
         """Calls.
@@ -124,9 +124,9 @@ class MasterLine:
             PeerUnavailable: No master answers.
             CtrPipelineError: It refuses, or the secrets of the job cannot be read.
         """
-        address = self._address or self._announced()
+        address = self._address or self._announced_address()
         if self._client is None or self._client.address != address:
-            self._hang_up()
+            self._disconnect()
             self._client = RpcClient(
                 MASTER_SERVICE, address, Access.load(self._job.folder, self._job.role)
             )
@@ -134,14 +134,14 @@ class MasterLine:
             return self._client.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
         except PeerUnavailable as error:
             # The next one may have other secrets.
-            self._hang_up()
+            self._disconnect()
             raise PeerUnavailable(
                 f"the master at {address} does not answer: the job does not run",
                 place=str(self._job.run_folder),
                 remedy=_NOT_RUNNING,
             ) from error
 
-    def _announced(self) -> str:
+    def _announced_address(self) -> str:
         endpoint = load_endpoint(self._job.folder)
         if endpoint is None:
             raise PeerUnavailable(
@@ -151,7 +151,7 @@ class MasterLine:
             )
         return endpoint.address
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -160,13 +160,13 @@ class MasterLine:
 def ask_master(
     job: Job, method: str, message: object, reply: type[T], *, address: str | None = None
 ) -> T:
-    """Asks the master of a job once; arguments and errors as of `MasterLine`."""
-    with MasterLine(job, address) as line:
+    """Asks the master of a job once; arguments and errors as of `MasterConnection`."""
+    with MasterConnection(job, address) as line:
         return line.ask(method, message, reply)
 
 
-def _steer(job: Job, method: str, message: object) -> None:
-    """Asks the master of a job to change something; one that has ended is told as such."""
+def _request_change(job: Job, method: str, message: object) -> None:
+    """Asks the master of a job to change something; the error of a job that has ended says so."""
     try:
         ask_master(job, method, message, Empty)
     except PeerUnavailable as error:
@@ -176,9 +176,9 @@ def _steer(job: Job, method: str, message: object) -> None:
             raise error from None
         if state not in ENDED_STATES:
             raise
-        words = "was" if state == "stopped" else "has"
+        verb = "was" if state == "stopped" else "has"
         raise RunFolderError(
-            f"the job does not run: it {words} {state} already",
+            f"the job does not run: it {verb} {state} already",
             place=str(job.run_folder),
             remedy=_NOT_RUNNING,
         ) from error
@@ -198,7 +198,7 @@ def stop_job(
     """Has a job take a last checkpoint and end.
 
     Args:
-        wait_seconds: For its end, at most; 0: only asks.
+        wait_seconds: Longest wait for its end; 0: only asks.
         on_asked: Called once the master has agreed.
         clock: Seconds, monotonic.
         pause: Waits seconds.
@@ -209,7 +209,7 @@ def stop_job(
     Raises:
         CtrPipelineError: It does not run.
     """
-    _steer(job, "Stop", Empty())
+    _request_change(job, "Stop", Empty())
     on_asked()
     state = "stopping"
     until = clock() + wait_seconds
@@ -255,7 +255,7 @@ def scale_job(
         target_workers=workers,
         parameter_servers=parameter_servers,
     )
-    _steer(job, "Scale", request)
+    _request_change(job, "Scale", request)
     expected = workers if max_workers is None else workers or max_workers
     until = clock() + _SCALE_SECONDS
     while True:
@@ -298,29 +298,29 @@ def await_log(
 
     Args:
         member: For example `worker-3`.
-        on_wait: Told once that it is waited for.
-        is_over: Whether no more members will come; None: as the job says.
+        on_wait: Called once, with a message, if there is no log yet.
+        is_over: Whether no more members will start; None: asks the job.
         pause: Waits seconds; whatever it raises ends the waiting.
 
     Raises:
         RunFolderError: No member can have that name, or the job is over and it has none.
     """
     path = job.logs / f"{member}.log"
-    is_said = False
+    is_logged = False
     while not path.is_file():
-        # One that does not say may be about to begin.
+        # A job without a state may be about to begin.
         over = find_state(job) in ENDED_STATES if is_over is None else is_over()
         if over or not _MEMBER.fullmatch(member):
             return find_log(job, member)
-        if not is_said:
-            is_said = True
+        if not is_logged:
+            is_logged = True
             on_wait(f"{member} has not started yet: waiting for what it writes")
         pause(_LOG_POLL_SECONDS)
     return path
 
 
 def find_state(job: Job) -> str | None:
-    """The state of a job; None: it does not say."""
+    """The state of a job; None: neither its master nor its ledger can be read."""
     try:
         return read_status(job).state
     except CtrPipelineError:

@@ -1,4 +1,4 @@
-"""A job that this process has started: shown while it runs, until its members have left."""
+"""Follows a job that this process has started until its members have ended."""
 
 import logging
 import signal
@@ -12,7 +12,13 @@ from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, Interrupted, TrainingError
-from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, MasterLine, ask_master, read_status
+from ctr_pipeline.pipeline.job.control import (
+    ENDED_STATES,
+    Job,
+    MasterConnection,
+    ask_master,
+    read_status,
+)
 from ctr_pipeline.pipeline.job.progress_view import JobProgress
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress
@@ -28,15 +34,13 @@ _RESUME = "--resume goes on from the last checkpoint"
 def follow_job(
     run: RunFolder, launcher: Launcher, progress: Progress, *, resumable: bool
 ) -> JobView:
-    """Shows a job until there is nothing left to train or to score, and its master has ended.
+    """Shows a job until nothing is left to train or to score and its master has ended.
 
     Args:
-        run: Its folder.
-        progress: Who is shown it.
-        resumable: It takes checkpoints, from which it may go on.
+        resumable: It takes checkpoints, from which it may be resumed.
 
     Returns:
-        How it ended; its members as a master saw them last.
+        The last status; its members as a master reported them last.
 
     Raises:
         TrainingError: It failed.
@@ -44,19 +48,19 @@ def follow_job(
     """
     job, stop_until = Job(run.path), None
     members: tuple[MemberStatus, ...] = ()
-    with interruption.deferred(), JobProgress(progress) as shown, MasterLine(job) as line:
+    with interruption.deferred(), JobProgress(progress) as shown, MasterConnection(job) as master:
         while True:
             if interruption.requested() and stop_until is None:
                 progress.log("Stopping after a checkpoint" if resumable else "Stopping")
                 stop_until = time.monotonic() + _STOP_SECONDS
-                _tell(job, "Stop")
+                _request_stop(job)
             if stop_until is not None and time.monotonic() > stop_until:
                 interruption.raise_if_requested()
             view: JobView | None
             try:
-                view = line.ask("Status", Empty(), JobView)
+                view = master.ask("Status", Empty(), JobView)
             except PeerUnavailable:
-                # It does not serve yet, is on its way back, or has ended between two looks.
+                # It does not serve yet, is being restarted, or has ended since the last call.
                 failure = launcher.failure()
                 view = _last_view(job, launcher, failure)
                 if failure and view is None:
@@ -79,10 +83,9 @@ def follow_job(
 
 
 def _last_view(job: Job, launcher: Launcher, failure: str) -> JobView | None:
-    """How a job ended, from its ledger; None where its master goes on, or ended without an end.
+    """How a job ended, by its ledger; None where its master goes on, or ended before its job.
 
     Args:
-        job: Which.
         failure: Why the master is not started again; empty while all is well.
 
     Raises:
@@ -111,7 +114,7 @@ def _failed(reason: str, details: str, run: RunFolder, *, resumable: bool) -> Tr
 
 
 def _await_master(launcher: Launcher) -> None:
-    """Lets members leave, the master last; the launcher ends those that stay."""
+    """Waits for members to leave, the master last; the launcher ends those that stay."""
     until = time.monotonic() + _FINISH_SECONDS
     while time.monotonic() < until:
         if not any(one.running for one in launcher.observe() if one.role == "master"):
@@ -119,13 +122,13 @@ def _await_master(launcher: Launcher) -> None:
         time.sleep(_POLL_SECONDS / 5)
 
 
-def _tell(job: Job, method: str) -> None:
-    """Asks the master for something, for as long as one may be on its way back."""
+def _request_stop(job: Job) -> None:
+    """Asks the master to stop the job, again while it is being restarted."""
     for _ in range(20):
         try:
-            ask_master(job, method, Empty(), Empty)
+            ask_master(job, "Stop", Empty(), Empty)
         except PeerUnavailable:
             time.sleep(_POLL_SECONDS)
         else:
             return
-    _LOGGER.warning("The master does not answer to %s", method)
+    _LOGGER.warning("The master does not answer the request to stop")

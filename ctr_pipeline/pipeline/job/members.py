@@ -196,8 +196,8 @@ def _can_join(folder: Path, role: "Role", master_address: str | None, wait_secon
     from ctr_pipeline.pipeline.job.control import Job
 
     job = Job(folder, role)
-    look = waiting.JobSight(job, master_address)
-    return waiting.await_job(job, look, wait_seconds=wait_seconds)
+    probe = waiting.JobProbe(job, master_address)
+    return waiting.await_job(job, probe, wait_seconds=wait_seconds)
 
 
 def load_worker_code() -> None:

@@ -1,6 +1,6 @@
-"""Before a member that a person started begins: whether there is a job that it can join.
+"""A member that a person started waits for a job that it can join.
 
-Members that a launcher starts need none of this: their master is there or on its way back, and they
+Members that a launcher starts need none of this: their master runs or is being restarted, and they
 end with the launcher. One started by hand would otherwise wait for ever beside a job that is over.
 """
 
@@ -19,19 +19,19 @@ from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, ask_master
 
 _POLL_SECONDS = 0.5
 _LEDGER_EVERY_SECONDS = 5.0
-_SAY_EVERY_SECONDS = 10.0
+_LOG_EVERY_SECONDS = 10.0
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """What is seen of a job from outside.
+class JobSnapshot:
+    """What a job looks like from outside.
 
     Attributes:
-        state: As its master says, or else its ledger; None where neither does.
-        answering: The master said so.
-        announced: Some master has announced itself; it may be on its way back.
+        state: As its master reports it, or else its ledger; None where neither does.
+        answering: The master reported it.
+        announced: Some master has announced itself; it may be restarting.
     """
 
     state: str | None
@@ -39,8 +39,8 @@ class Sighting:
     announced: bool
 
 
-class JobSight:
-    """Looks at a job; its ledger is read now and then only.
+class JobProbe:
+    """Takes snapshots of a job; the ledger is read every few seconds only.
 
     Args:
         master_address: `host:port`; None: as announced in the run folder.
@@ -61,9 +61,9 @@ class JobSight:
         self._master_address = master_address
         self._clock = clock
         self._ledger_due = clock()
-        self._noted: str | None = None
+        self._state_in_ledger: str | None = None
 
-    def __call__(self) -> Sighting:
+    def __call__(self) -> JobSnapshot:
         """The job now.
 
         Raises:
@@ -77,33 +77,31 @@ class JobSight:
             if not error.may_pass:
                 raise
         else:
-            return Sighting(view.state, answering=True, announced=True)
+            return JobSnapshot(view.state, answering=True, announced=True)
         if self._clock() >= self._ledger_due:
             # The code of the job machine; a master that answers spares us from loading it.
             from ctr_pipeline.distributed.master import reading
 
             self._ledger_due = self._clock() + _LEDGER_EVERY_SECONDS
-            self._noted = reading.read_phase(self._job.run_folder)
+            self._state_in_ledger = reading.read_phase(self._job.run_folder)
         announced = load_endpoint(self._job.folder) is not None
-        return Sighting(self._noted, answering=False, announced=announced)
+        return JobSnapshot(self._state_in_ledger, answering=False, announced=announced)
 
 
 def await_job(
     job: Job,
-    look: Callable[[], Sighting],
+    probe: Callable[[], JobSnapshot],
     *,
     wait_seconds: float,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Waits until a job can be joined: whether it can; False if it is finished.
+    """Waits until a job can be joined; returns False if it is finished.
 
-    A master that was there and does not answer is waited for as long as it takes: it is being
-    started again.
+    Once a master has announced itself, there is no time limit: one that does not answer is being
+    restarted.
 
     Args:
-        job: Named in messages.
-        look: Says how the job is.
         wait_seconds: For the first master to announce itself.
         clock: Seconds, monotonic.
         pause: Waits seconds.
@@ -111,26 +109,29 @@ def await_job(
     Raises:
         RunFolderError: It was stopped or has failed, or no master has come.
     """
-    begun = said_at = clock()
-    was_there = False
+    began = logged_at = clock()
+    was_announced = False
     while True:
-        seen = look()
-        if seen.state in ENDED_STATES:
-            return _may_leave(job, seen.state)
-        if seen.answering:
+        snapshot = probe()
+        if snapshot.state == "finished":
+            _LOGGER.info("The job in %s is finished", job.run_folder)
+            return False
+        if snapshot.state in ENDED_STATES:
+            raise _is_over(job, snapshot.state)
+        if snapshot.answering:
             return True
-        was_there |= seen.announced
-        waited = clock() - begun
-        if not was_there and waited >= wait_seconds:
+        was_announced |= snapshot.announced
+        waited = clock() - began
+        if not was_announced and waited >= wait_seconds:
             raise RunFolderError(
                 f"no master has announced itself within {wait_seconds:g} s",
                 place=str(job.run_folder),
                 remedy="Start it with 'ctrpipe run CONFIG' or 'ctrpipe master --config FILE', or "
                 "give --wait SECONDS to wait for longer",
             )
-        if waited == 0 or clock() - said_at >= _SAY_EVERY_SECONDS:
-            said_at = clock()
-            if was_there:
+        if waited == 0 or clock() - logged_at >= _LOG_EVERY_SECONDS:
+            logged_at = clock()
+            if was_announced:
                 _LOGGER.info("The master does not answer; waiting, as it may be restarting")
             else:
                 left = wait_seconds - waited
@@ -138,17 +139,9 @@ def await_job(
         pause(_POLL_SECONDS)
 
 
-def _may_leave(job: Job, state: str) -> bool:
-    """False for a job that has what it wanted.
-
-    Raises:
-        RunFolderError: It ended otherwise.
-    """
-    if state == "finished":
-        _LOGGER.info("The job in %s is finished", job.run_folder)
-        return False
+def _is_over(job: Job, state: str) -> RunFolderError:
     how = "was stopped" if state == "stopped" else "has failed"
-    raise RunFolderError(
+    return RunFolderError(
         f"the job is over: it {how}",
         place=str(job.run_folder),
         remedy="'ctrpipe run CONFIG --resume' goes on from its last checkpoint; 'ctrpipe status' "

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ctr_pipeline.pipeline.model.trained_model import TrainedModel
 
 
-_SECONDS_UNASKED = 5.0
-_SHARE_OF_TRAINING = 0.1
-"""What importance may take unasked: so many seconds, or so large a part of those of training."""
+_AUTO_SECONDS = 5.0
+_AUTO_SHARE_OF_TRAINING = 0.1
+"""With `importance: auto`, it may take so many seconds, or this share of the training's."""
 
 SplitScorer = Callable[[str, Path], ScoredRows]
 """Logits and labels of a split: its name, and the folder of its encoded rows."""
@@ -50,11 +50,9 @@ def run_evaluation(
     """Exact metrics of the validation and test rows; writes the predictions of the test rows.
 
     Args:
-        context: Of the run.
         ingested: The rows as they were read.
-        folders: Encoded rows by split; a split that is not among them is not evaluated.
-        score: Scores a split.
-        predictions: File for those of the test rows.
+        folders: Folders of encoded rows by split; a split without one is not evaluated.
+        predictions: The file of predictions of the test rows.
     """
     loaded = context.loaded
     results: dict[str, EvaluationResult] = {}
@@ -89,11 +87,10 @@ def measure(
     """All metrics that a config asks for.
 
     Args:
-        config: Which.
-        scored: Labels and logits.
-        carried: The column of weights, and those that the config measures by, of the same rows.
-        baseline_rate: What the constant baseline predicts; None: the label rate of these rows.
-        place: What the rows are, for error messages.
+        carried: Weights, and the columns that rows are grouped by, of the same rows.
+        baseline_rate: Probability that the constant baseline predicts; None: the label rate of
+            these rows.
+        place: Name of the rows in error messages, such as `test rows`.
     """
     weight, wanted = config.data.weight, config.evaluation
     return evaluate_predictions(
@@ -109,7 +106,7 @@ def measure(
 
 
 def findings_on(result: EvaluationResult, split: str) -> list[dict[str, str]]:
-    """What the metrics of some rows say, for `metrics.json` and the terminal."""
+    """Findings on the metrics of a split, for `metrics.json` and the terminal."""
     return [asdict(finding) for finding in on_result(result, SPLIT_TITLES.get(split, split))]
 
 
@@ -117,22 +114,21 @@ def decide_importance(report: ReportConfig, *, seconds: float, training_seconds:
     """Whether importance is measured.
 
     Args:
-        report: What the config says.
-        seconds: What it would take, over all features and shuffles.
-        training_seconds: What training took, over all epochs and models.
+        seconds: Estimate for all features and shuffles together.
+        training_seconds: Duration of the training, all epochs and models together.
     """
     if report.importance == "auto":
-        return seconds <= max(_SECONDS_UNASKED, _SHARE_OF_TRAINING * training_seconds)
+        return seconds <= max(_AUTO_SECONDS, _AUTO_SHARE_OF_TRAINING * training_seconds)
     return report.importance
 
 
 def run_importance(
     context: RunContext, encoding: Encoding, model: "TrainedModel", *, split: str
 ) -> tuple[ImportanceRow, ...]:
-    """What shuffling each feature costs, on the first rows of a split, costliest first.
+    """How much worse logloss gets when a feature is shuffled, the most important feature first.
 
-    Empty where the config leaves it out, and where it would take long or these rows are of one
-    class, which is said.
+    It is measured on the first rows of a split. Empty where the config turns it off; also, with a
+    line in the log, where it would take long or all rows are of one class.
     """
     plan, config, progress = model.plan, context.config, context.progress
     columns, repeats = plan.features, config.report.importance_repeats
@@ -178,7 +174,7 @@ def run_importance(
 
 
 def _training_seconds(model: "TrainedModel") -> float:
-    """Of all epochs, also of those before a resumption; of an ensemble, of all its models."""
+    """Seconds of all epochs, those before a resumption included, of all models of an ensemble."""
     states = [member.state for member in model.members] or [model.state]
     return sum(record.seconds for state in states for record in state.history)
 
@@ -195,7 +191,7 @@ def save_predictions(path: Path, keys: pa.Table, scored: ScoredRows) -> None:
 
 
 def split_scorer(model: "TrainedModel", progress: Progress) -> SplitScorer:
-    """Scores splits by a model, or takes the scores that workers wrote."""
+    """Scores splits with a model, or loads the scores that workers wrote."""
 
     def score(split: str, folder: Path) -> ScoredRows:
         if model.scores is not None:
@@ -210,7 +206,7 @@ def split_scorer(model: "TrainedModel", progress: Progress) -> SplitScorer:
 
 
 def _carried(loaded: LoadedConfig, files: Sequence[Path]) -> pa.Table:
-    """Key columns, weights and the columns that are measured by."""
+    """Key columns, weights and the columns that rows are grouped by."""
     config = loaded.config
     weight = [] if config.data.weight is None else [config.data.weight]
     wanted = dict.fromkeys([*config.data.key_columns, *config.evaluation.columns, *weight])
