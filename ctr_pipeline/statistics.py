@@ -11,6 +11,10 @@ counts rows: minimum, maximum, quantiles, frequencies, distinct values. Quantile
 value that at least that share of the values does not exceed (numpy's `inverted_cdf`). Ties between
 equally frequent values are broken by the value itself: texts in ascending order of their UTF-8
 bytes, numbers ascending.
+
+The same rows have the same statistics to the bit on this machine, whatever the number of threads.
+Other engines give the same counts, and numbers within a relative 1e-9; a mean of values that cancel
+is that near by the size of the largest value.
 """
 
 import json

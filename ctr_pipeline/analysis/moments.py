@@ -1,20 +1,17 @@
-"""Moments from sums in fixed point: the same bits whatever the order in which rows are added.
+"""Moments in two passes: the mean, then the powers of the deviations from it.
 
-Threads add in any order, and floating-point sums depend on the order. So each term is scaled by a
-power of two into (-1, 1) and rounded to a whole multiple of 2^-62; sums of whole numbers are exact.
-A term is off by at most 2^-63, which is less than the rounding of a float64 near 1, and nothing
-overflows, however large the values are.
+Each value is scaled by a power of two into (-1, 1) first, and so are the deviations, so that no
+power overflows or vanishes, however large or small the values are. What the rounded mean is off by
+is known after the second pass and taken out of all moments. Engines add the float64 terms in orders
+of their own, so their results differ in the last digits.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 from ctr_pipeline.analysis.aggregates import Chain, WeightPlan
-from ctr_pipeline.analysis.small_counts import FIXED_POINT_BITS
 from ctr_pipeline.analysis.sql import Query, central_query, mean_query
 from ctr_pipeline.statistics import Moments
 
@@ -94,13 +91,17 @@ def _collect(
     """Of chains with values, weighed or not, by two queries."""
     chains = tuple(ranges)
     ends = [(one.minimum or 0.0, one.maximum or 0.0) for one in ranges.values()]
-    totals = [(one.units or 0) if weighted else one.count for one in ranges.values()]
+    totals = [float((one.units or 0) if weighted else one.count) for one in ranges.values()]
     # x = value / 2^size lies in (-1, 1).
     sizes = [_exponent_above(max(abs(low), abs(high))) for low, high in ends]
     shrinks = [math.ldexp(1.0, -size) for size in sizes]
     parameters = parameters | {f"shrink{place}": shrink for place, shrink in enumerate(shrinks)}
     (sums,) = rows_of(mean_query(chains, weighted=weighted), parameters)
-    centers = [float(_per_row(one, total)) for one, total in zip(sums, totals, strict=True)]
+    # Rounding must not take the mean beyond the ends: where both are one value, that is the mean.
+    centers = [
+        min(max(one / total, low * shrink), high * shrink)
+        for one, total, shrink, (low, high) in zip(sums, totals, shrinks, ends, strict=True)
+    ]
     # y = (x - center) / 2^width lies in [-1, 1] as well.
     widths = [
         _exponent_above(max(abs(low * shrink - center), abs(high * shrink - center)))
@@ -112,34 +113,27 @@ def _collect(
     found = {}
     for place, (chain, one) in enumerate(ranges.items()):
         size, width, total, (low, high) = sizes[place], widths[place], totals[place], ends[place]
-        first, second, third = (
-            _per_row(power, total) for power in powers[3 * place : 3 * place + 3]
-        )
+        first, second, third = (power / total for power in powers[3 * place : 3 * place + 3])
         variance, third = _about_the_mean(first, second, third)
+        mean = centers[place] + math.ldexp(first, width)
         units = None if weight is None else math.ldexp(float(one.units or 0), -weight.exponent)
         found[chain] = Moments(
             count=one.count,
-            mean=math.ldexp(centers[place], size),
-            standard_deviation=math.ldexp(math.sqrt(variance), size + width),
             # Adding 0 makes 0 of -0, which SQL does not tell apart.
+            mean=math.ldexp(mean, size) + 0.0,
+            standard_deviation=math.ldexp(math.sqrt(variance), size + width),
             minimum=low + 0.0,
             maximum=high + 0.0,
-            skew=float(third) / math.sqrt(variance) ** 3 if variance > 0 else None,
+            skew=third / variance**1.5 if variance > 0 else None,
             weight=units,
         )
     return found
 
 
-def _about_the_mean(
-    first: Fraction, second: Fraction, third: Fraction
-) -> tuple[Fraction, Fraction]:
-    """Second and third central moment, from moments about the rounded mean."""
+def _about_the_mean(first: float, second: float, third: float) -> tuple[float, float]:
+    """Second and third central moment, from moments about a number near the mean."""
     variance = second - first**2
-    return max(variance, Fraction(0)), third - 3 * first * second + 2 * first**3
-
-
-def _per_row(fixed_point_sum: str, count: int) -> Fraction:
-    return Fraction(int(Decimal(fixed_point_sum)), count << FIXED_POINT_BITS)
+    return max(variance, 0.0), third - 3 * first * second + 2 * first**3
 
 
 def _exponent_above(bound: float) -> int:

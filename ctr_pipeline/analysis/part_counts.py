@@ -1,7 +1,8 @@
 """What each part says of each column, on disk until the column's turn comes.
 
 Parts are read once and hold all columns; statistics are derived a column at a time. In between lies
-one file of record batches in any order, with their places in memory.
+one file of record batches in any order, with their places in memory. They are read in the order of
+the parts, so that sums do not depend on which thread was first.
 """
 
 import os
@@ -31,7 +32,7 @@ class PartCounts:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._places: dict[str, list[tuple[int, int]]] = {}
+        self._places: dict[str, list[tuple[int, int, int]]] = {}
         self._schemas: dict[str, pa.Schema] = {}
         self._num_values: dict[str, int] = {}
         self._end = 0
@@ -39,8 +40,11 @@ class PartCounts:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
-    def add(self, column: str, counts: ValueCounts) -> None:
+    def add(self, column: str, part: int, counts: ValueCounts) -> None:
         """Keeps what one part says of a column.
+
+        Args:
+            part: Its place in the order of reading.
 
         Raises:
             RunFolderError: The disk is full.
@@ -57,7 +61,7 @@ class PartCounts:
         with self._lock:
             place = self._end
             self._end += content.size
-            self._places.setdefault(column, []).append((place, content.size))
+            self._places.setdefault(column, []).append((part, place, content.size))
             self._schemas[column] = batch.schema
             self._num_values[column] = self.num_values(column) + batch.num_rows
         rest = memoryview(content)
@@ -78,7 +82,7 @@ class PartCounts:
         schema = self._schemas[column]
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for place, num_bytes in self._places[column]:
+            for _, place, num_bytes in sorted(self._places[column]):
                 content = os.pread(self._descriptor, num_bytes, place)
                 yield pa.ipc.read_record_batch(pa.py_buffer(content), schema)
 

@@ -15,7 +15,7 @@ from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
 from ctr_pipeline.analysis.part_counts import PartCounts, read_samples
-from ctr_pipeline.analysis.small_counts import MOST_ROWS, MOST_VALUES, SmallCounts, add_up
+from ctr_pipeline.analysis.small_counts import MOST_VALUES, SmallCounts, add_up
 from ctr_pipeline.analysis.sql import (
     OTHER_COUNTS,
     PART_COUNTS,
@@ -53,7 +53,6 @@ class PartEngine:
     ) -> None:
         self._files = files
         self._weighted = False
-        self._most_rows = 0
         self._others = dict(others or {})
         self._counts = PartCounts(spill_folder / "part_counts.arrow")
         self._other_counts = {
@@ -68,14 +67,10 @@ class PartEngine:
         """Reads the parts, all columns of one at once, and those of other rows."""
         self._require_columns(plan)
         for name, files in self._others.items():
-            num_rows = self._count(plan, files, self._other_counts[name]).num_rows
-            if not num_rows:
+            if not self._count(plan, files, self._other_counts[name]).num_rows:
                 raise ValueError(f"there are no {name} rows")
-            self._most_rows = max(self._most_rows, num_rows)
         self._weighted = plan.weight is not None
-        labels = self._count(plan, self._files, self._counts, weight=plan.weight)
-        self._most_rows = max(self._most_rows, labels.num_rows)
-        return labels
+        return self._count(plan, self._files, self._counts, weight=plan.weight)
 
     def _count(
         self,
@@ -88,9 +83,9 @@ class PartEngine:
         names = [plan.label, *(one.column for one in plan.columns)]
         names += [] if weight is None else [weight.column]
 
-        def count(_session: DuckDbSession, file: Path) -> LabelCounts:
+        def count(_session: DuckDbSession, part: int) -> LabelCounts:
             labels = LabelCounts()
-            for batch in read_batches([file], names):
+            for batch in read_batches([files[part]], names):
                 label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
                 is_click = label == 1
                 num_clicks = int(np.count_nonzero(is_click))
@@ -100,10 +95,11 @@ class PartEngine:
                 if weight is not None:
                     units = weight_units(batch.column(weight.column).to_numpy(), weight.exponent)
                 for column in plan.columns:
-                    counts.add(column.column, count_values(batch, column.column, is_click, units))
+                    found = count_values(batch, column.column, is_click, units)
+                    counts.add(column.column, part, found)
             return labels
 
-        with closing(self._database.map(count, files)) as results:
+        with closing(self._database.map(count, range(len(files)))) as results:
             return sum(results, LabelCounts())
 
     def map(
@@ -113,11 +109,7 @@ class PartEngine:
 
         def work_on_counts(session: DuckDbSession, column: ColumnPlan) -> _Result:
             session_of_parts = _PartSession(
-                session,
-                self._counts,
-                self._other_counts,
-                weighted=self._weighted,
-                has_few_rows=self._most_rows <= MOST_ROWS,
+                session, self._counts, self._other_counts, weighted=self._weighted
             )
             return work(session_of_parts, column)
 
@@ -158,20 +150,18 @@ class _PartSession:
         other_counts: Mapping[str, PartCounts],
         *,
         weighted: bool,
-        has_few_rows: bool,
     ) -> None:
         self._weighted = weighted
         self._session = session
         self._counts = counts
         self._other_counts = other_counts
-        self._has_few_rows = has_few_rows
         self._small: SmallCounts | None = None
-        self._missing_table: str | None = None
+        self._missing_table: ColumnPlan | None = None
 
     @contextmanager
     def value_counts(self, column: ColumnPlan) -> Iterator[None]:
         self._small = self._read_small(column)
-        self._missing_table = column.column
+        self._missing_table = column
         yield
         if self._missing_table is None:
             self._session.execute(drop_query())
@@ -210,7 +200,7 @@ class _PartSession:
         all_counts = (self._counts, *self._other_counts.values())
         num_values = sum(counts.num_values(column.column) for counts in all_counts)
         is_list = column.sequence is not None or column.vector is not None
-        if self._weighted or is_list or not self._has_few_rows or num_values > MOST_VALUES:
+        if self._weighted or is_list or num_values > MOST_VALUES:
             return None
         first, *others = (counts.read(column.column) for counts in all_counts)
         return add_up(
@@ -222,6 +212,8 @@ class _PartSession:
     def _make_table(self) -> None:
         """The table of value counts, once it is asked for."""
         if self._missing_table is not None:
-            self._session.offer(PART_COUNTS, self._counts.read(self._missing_table))
-            self._session.execute(value_counts_query(weighted=self._weighted))
+            column = self._missing_table
+            self._session.offer(PART_COUNTS, self._counts.read(column.column))
+            made = value_counts_query(column.column_type, weighted=self._weighted)
+            self._session.execute(made)
             self._missing_table = None

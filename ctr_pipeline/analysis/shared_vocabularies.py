@@ -75,7 +75,7 @@ def _collect_table(
     file = vocabulary_files(plan)[columns[0].column]
     parts = {column.column: counts_file(staging, plan, column) for column in columns}
     database.offer(PART_COUNTS, read_counts(parts.values()))
-    database.execute(value_counts_query())
+    database.execute(value_counts_query(ColumnType.TEXT))
     frequent = frequent_values_query(ColumnType.TEXT, wanted.min_count, wanted.max_size)
     size, _ = write_new_values(staging / file, database.batches(frequent))
     made = []

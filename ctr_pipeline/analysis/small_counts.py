@@ -2,7 +2,7 @@
 
 Parsing and planning take a database a millisecond or more a query, eight queries a column, however
 few values there are: a minute for a table of 5,000 columns and 300 rows. Each function here gives
-the rows that a query gives, to the bit and in the same order; `sql.Query` names both.
+the rows that a query gives, in the same order; `sql.Query` names both.
 """
 
 import math
@@ -20,12 +20,8 @@ from ctr_pipeline.analysis.chains import placeholder_prefix
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.base import NumberTransform
 
-FIXED_POINT_BITS = 62
-"""A term in (-1, 1) is summed as an integer of this many bits; see `moments`."""
 MOST_VALUES = 8192
 """Of a column, beyond which a database takes no longer than this."""
-MOST_ROWS = 2**31 - 1
-"""Up to here a sum of rows times 32 bits fits into int64."""
 
 Parameters = Mapping[str, float | str]
 Rows = list[tuple[Any, ...]]
@@ -119,7 +115,7 @@ def add_values(chains: Sequence[Chain]) -> Answer:
     def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
         return [
             tuple(
-                _fixed_point_sum(values * float(parameters[f"shrink{place}"]), counts.num_rows)
+                _sum_over(values * float(parameters[f"shrink{place}"]), counts.num_rows)
                 for place, values in enumerate(_after_chains(counts, chains, parameters))
             )
         ]
@@ -137,7 +133,7 @@ def add_powers(chains: Sequence[Chain]) -> Answer:
                 float(parameters[f"{name}{place}"]) for name in ("shrink", "center", "stretch")
             )
             y = (values * shrink - center) * stretch
-            row += [_fixed_point_sum(power, counts.num_rows) for power in (y, y * y, y * y * y)]
+            row += [_sum_over(power, counts.num_rows) for power in (y, y * y, y * y * y)]
         return [tuple(row)]
 
     return answer
@@ -299,7 +295,7 @@ def find_frequent_values(column_type: ColumnType, min_count: int, max_size: int 
 
 
 def _sums(groups: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts by number of the group; exact, as they are less than 2^31 in all."""
+    """Counts by number of the group; exact, as they are less than 2^53 in all."""
     return np.bincount(groups, weights=counts).astype(np.int64)
 
 
@@ -336,15 +332,9 @@ def _after_chains(
     return found
 
 
-def _fixed_point_sum(terms: NDArray[np.float64], num_rows: NDArray[np.int64]) -> str | None:
-    """The sum of all rows' terms in multiples of 2^-62, to which each is rounded; as text."""
+def _sum_over(terms: NDArray[np.float64], num_rows: NDArray[np.int64]) -> float | None:
+    """The sum of the terms of all rows, of those that are numbers; None without any."""
     is_there = ~np.isnan(terms)
     if not is_there.any():
         return None
-    scaled = terms[is_there] * 2.0**FIXED_POINT_BITS
-    # Halves go away from zero, where numpy would take them to the even number.
-    whole = np.trunc(scaled)
-    whole += np.copysign((np.abs(scaled - whole) >= 0.5).astype(np.float64), scaled)
-    bits, rows = whole.astype(np.int64), num_rows[is_there]
-    high, low = (bits >> 32) @ rows, (bits & 0xFFFFFFFF) @ rows
-    return str((int(high) << 32) + int(low))
+    return float(np.sum(terms[is_there] * num_rows[is_there]))

@@ -78,7 +78,9 @@ def collect_text_numbers(
         _count(plan, files, wanted, counts, numbers_of)
         for name, one in wanted:
             database.offer(PART_COUNTS, counts.read(name))
-            database.execute(value_counts_query(weighted=plan.weight is not None))
+            database.execute(
+                value_counts_query(ColumnType.NUMBER, weighted=plan.weight is not None)
+            )
             # Of numbers: the chain without the step that made them.
             numbers = ColumnPlan(
                 column=one.column,
@@ -115,7 +117,7 @@ def _count(
 ) -> None:
     weight = [] if plan.weight is None else [plan.weight.column]
     columns = dict.fromkeys([plan.label, *weight, *(one.column for _, one in wanted)])
-    for batch in read_batches(files, list(columns)):
+    for part, batch in enumerate(read_batches(files, list(columns))):
         is_click = pc.fill_null(batch.column(plan.label), -1).to_numpy() == 1
         units = None
         if plan.weight is not None:
@@ -124,4 +126,4 @@ def _count(
         for name, one in wanted:
             texts = count_values(batch, one.column, is_click, units)
             numbers = numbers_of(one.transform, texts.values)
-            counts.add(name, replace(texts, values=pa.array(numbers, pa.float64())))
+            counts.add(name, part, replace(texts, values=pa.array(numbers, pa.float64())))

@@ -120,19 +120,32 @@ def assert_same(there, here):
     assert_close(found, expected)
 
 
-def assert_close(found, expected, place=""):
-    """Numbers to 1e-9 of their size, all else equal, however deep."""
+TOLERANCE = 1e-9
+
+
+def assert_close(found, expected, place="", size=0.0):
+    """Numbers to 1e-9 of their size, all else equal, however deep.
+
+    Args:
+        size: What a number's terms are as large as, if they may cancel: those of a mean are as
+            large as the largest value, those of a skew are about 1.
+    """
     if isinstance(expected, dict):
         assert set(found) == set(expected), place
+        sizes = {}
+        if "skew" in expected and expected["count"]:
+            ends = expected["minimum"], expected["maximum"]
+            sizes = {"mean": max(map(abs, ends)), "skew": 1.0}
         for key, one in expected.items():
-            assert_close(found[key], one, f"{place}.{key}")
+            assert_close(found[key], one, f"{place}.{key}", sizes.get(key, 0.0))
     elif isinstance(expected, list | tuple):
         assert len(found) == len(expected), place
         for index, one in enumerate(expected):
             assert_close(found[index], one, f"{place}[{index}]")
     elif isinstance(expected, float):
         # Below the smallest normal number engines may flush to zero.
-        assert found == pytest.approx(expected, rel=1e-9, abs=1e-300, nan_ok=True), place
+        near = max(TOLERANCE * size, 1e-300)
+        assert found == pytest.approx(expected, rel=TOLERANCE, abs=near, nan_ok=True), place
     else:
         assert found == expected, place
 

@@ -73,6 +73,45 @@ def test_equal_numpy_on_skewed_rows(collect):
     assert moments.skew == pytest.approx((centered**3).mean() / x.std() ** 3, rel=1e-10)
 
 
+def assert_near(moments, values, weights):
+    """To 1e-9 of sums that are rounded once; a mean of values that cancel, to 1e-9 of theirs."""
+    total = math.fsum(weights)
+    mean = sum(Fraction(w) * Fraction(x) for w, x in zip(weights, values, strict=True))
+    mean /= sum(map(Fraction, weights))
+    largest = max(map(abs, values))
+    scale = max(abs(Fraction(x) - mean) for x in values)
+    y = [float((Fraction(x) - mean) / scale) for x in values]
+    variance, third = (
+        math.fsum(w * one**power for w, one in zip(weights, y, strict=True)) / total
+        for power in (2, 3)
+    )
+    assert moments.mean == pytest.approx(float(mean), rel=1e-9, abs=largest * 1e-15)
+    deviation = float(Fraction(math.sqrt(variance)) * scale)
+    assert moments.standard_deviation == pytest.approx(deviation, rel=1e-9)
+    assert moments.skew == pytest.approx(third / variance**1.5, rel=1e-9, abs=1e-9)
+
+
+COLUMNS_OF_ALL_SIZES = {
+    "offset": lambda chance: 1.7e9 + chance.normal(size=12_000),
+    "huge": lambda chance: chance.normal(size=12_000) * 1e307,
+    "tiny": lambda chance: chance.lognormal(size=12_000) * 1e-305,
+    "cancelling": lambda chance: np.concatenate([v := chance.lognormal(0, 4, 6_000), -v]),
+    "ratios": lambda chance: 10.0 ** chance.uniform(-150, 150, 12_000),
+    "few": lambda chance: chance.poisson(2, 12_000).astype(float),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighed"])
+@pytest.mark.parametrize("make", COLUMNS_OF_ALL_SIZES.values(), ids=COLUMNS_OF_ALL_SIZES)
+def test_are_near_sums_without_rounding(collect, make, weighted):
+    chance = np.random.default_rng(7)
+    values = make(chance).tolist()
+    # Over twelve orders of magnitude.
+    weights = (10.0 ** chance.uniform(-8, 4, len(values))).tolist() if weighted else None
+    moments = collect({"x": values}, weights=weights).columns["x"].moments
+    assert_near(moments, values, weights or [1.0] * len(values))
+
+
 def test_large_offset_does_not_swamp_the_deviation(collect):
     values = [2.0**53 - 2, 2.0**53, 2.0**53 + 2, 2.0**53 + 8]
     moments = collect({"x": values}).columns["x"].moments

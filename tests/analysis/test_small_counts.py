@@ -136,10 +136,8 @@ def test_columns_of_many_rows(tmp_path, monkeypatch):
     assert_close(*sides)
 
 
-@pytest.mark.parametrize("most_rows", [49, 50])
-def test_the_database_is_asked_where_sums_may_not_fit_and_nowhere_else(
-    most_rows, tmp_path, monkeypatch, collect
-):
+@pytest.mark.parametrize("most_values", [99, 100])
+def test_the_database_is_asked_of_large_columns_alone(most_values, tmp_path, monkeypatch, collect):
     asked = []
     rows = DuckDbSession.rows
 
@@ -148,13 +146,13 @@ def test_the_database_is_asked_where_sums_may_not_fit_and_nowhere_else(
         return rows(session, query, *parameters)
 
     monkeypatch.setattr(DuckDbSession, "rows", ask)
-    monkeypatch.setattr(part_engine, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(part_engine, "MOST_VALUES", most_values)
     chance = np.random.default_rng(0)
     columns = {
-        "x": chance.normal(size=50).tolist(),
-        "y": chance.integers(0, 9, 50).astype(float).tolist(),
-        "c": chance.choice(["a", "b"], 50).tolist(),
+        "x": chance.normal(size=100).tolist(),
+        "y": chance.integers(0, 9, 100).astype(float).tolist(),
+        "c": chance.choice(["a", "b"], 100).tolist(),
     }
-    found = collect(columns, [0, 1] * 25, EVERY_CHAIN, folder=tmp_path)
+    found = collect(columns, [0, 1] * 50, EVERY_CHAIN, folder=tmp_path)
     assert found.columns["c"].num_distinct == 2
-    assert bool(asked) is (most_rows < 50)
+    assert bool(asked) is (most_values < 100)
