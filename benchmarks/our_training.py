@@ -87,6 +87,7 @@ def train_ours(
     from ctr_pipeline.models.inputs import ModelSignature
     from ctr_pipeline.pipeline.model.embedding_rows import segment_specs
     from ctr_pipeline.specs.table import ID_BITS, TableSpec
+    from ctr_pipeline.storage.opening import open_storage
     from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
     from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
@@ -135,7 +136,9 @@ def train_ours(
             dense=dense,
             train=train_rows,
             valid=valid,
-            files=TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events"),
+            files=TrainerFiles(
+                open_storage(str(folder / "checkpoints")), folder / "history.csv", folder / "events"
+            ),
             progress=clock,
         )
         (record,) = trainer.fit().history

@@ -1,6 +1,5 @@
 """Saving and loading the rows of a store, bit for bit."""
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -64,9 +63,13 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
 
 
 def read_values(
-    file: IO[bytes], layout: RowLayout, expected: dict[str, Any], place: str
+    file: IO[bytes], keys_file: IO[bytes], layout: RowLayout, expected: dict[str, Any], place: str
 ) -> Iterator[tuple[Int64Array, Float32Array]]:
     """Keys and values of the rows of a file, in order of creation and in bounded memory.
+
+    Args:
+        keys_file: The file, opened once more: all keys stand before all records, so it is read at
+            two places at once.
 
     Yields:
         int64 [n] and float32 [n, W], which is overwritten by the next.
@@ -76,15 +79,13 @@ def read_values(
             another make.
     """
     reader, num_rows = _open_rows(file, expected, place)
-    # All keys stand before all records, so the file is read at two places at once.
-    keys_place = reader.skip_array(8 * num_rows)
+    keys_file.seek(reader.skip_array(8 * num_rows))
     records = np.empty((min(_BLOCK_ROWS, num_rows), layout.record_floats), np.float32)
     for first in range(0, num_rows, _BLOCK_ROWS):
         count = min(_BLOCK_ROWS, num_rows - first)
         reader.read_array(records[:count])
-        keys = os.pread(file.fileno(), 8 * count, keys_place + 8 * first)
         yield (
-            np.frombuffer(keys, np.int64),
+            np.frombuffer(keys_file.read(8 * count), np.int64),
             records[:count, HEADER_WORDS : HEADER_WORDS + layout.width],
         )
     reader.finish()

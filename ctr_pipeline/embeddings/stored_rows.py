@@ -3,7 +3,7 @@
 No more than a fixed number of them is in memory at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -102,22 +102,24 @@ class StoredRows:
         return self._store.gather_parts(prepared, num_leading)
 
 
-def open_row_file(store: EmbeddingStore, file: IO[bytes], workspace: Path) -> StoredRows:
+def open_row_file(
+    store: EmbeddingStore, open_file: Callable[[], IO[bytes]], workspace: Path
+) -> StoredRows:
     """The rows that `EmbeddingStore.save` wrote.
 
     Args:
         store: Empty; any that could load them.
-        file: Open for reading, binary.
+        open_file: Opens them to be read.
         workspace: Folder on whose disk they are sorted.
 
     Raises:
         CheckpointError: The file is damaged, or its rows are of another make.
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    place = Path(file.name).name
     make = describe_rows(store.layout, store.tables, store.seed)
-    with RowSorter(workspace, store.width) as sorter:
-        for keys, values in read_values(file, store.layout, make, place):
+    with open_file() as file, open_file() as keys_file, RowSorter(workspace, store.width) as sorter:
+        place = Path(file.name).name
+        for keys, values in read_values(file, keys_file, store.layout, make, place):
             sorter.add(keys, values)
         return StoredRows(store, _finished(sorter, place))
 

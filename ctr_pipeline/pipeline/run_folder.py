@@ -27,6 +27,8 @@ from ctr_pipeline.config.resolved import (
 from ctr_pipeline.embeddings.log_folder import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
+from ctr_pipeline.storage.opening import open_storage
+from ctr_pipeline.storage.protocol import Storage
 
 _LEFT_SECONDS = 60.0
 _FREE_KEYS = keys_with(Config, MayChange).keys()
@@ -101,6 +103,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Checkpoints of training."""
         return self.path / "checkpoints"
+
+    @property
+    def checkpoint_storage(self) -> Storage:
+        """The same, as what keeps them."""
+        return open_storage(str(self.checkpoints))
 
     @property
     def refit(self) -> "RunFolder":

@@ -3,7 +3,7 @@
 Parts lie under unique names. A commit is an object that names them, its manifest, and is put only
 where there is none:
 
-    parts/GENERATION-NUMBER-TOKEN/NAME         rows, counts, …
+    parts/GENERATION-NUMBER-TOKEN-NAME         rows, counts, …
     manifests/GENERATION-NUMBER.json           the parts that count, or the seal of the generation
     pins/CONSUMER.json                         the parts that a consumer reads
 
@@ -29,7 +29,7 @@ PARTS = "parts"
 PINS = "pins"
 FORMAT_VERSION = 1
 _MANIFEST = re.compile(rf"{MANIFESTS}/(\d{{6,}})-(\d{{12,}})\.json")
-_PART = re.compile(rf"{PARTS}/(\d{{6,}})-(\d{{12,}})-[0-9a-f]+/.+")
+_PART = re.compile(rf"{PARTS}/(\d{{6,}})-(\d{{12,}})-[0-9a-f]+-(.+)")
 
 
 @dataclass(frozen=True, order=True)
@@ -56,6 +56,12 @@ class Part:
     key: str
     num_bytes: int
     crc32: int
+
+    @property
+    def name(self) -> str:
+        """What it was written as."""
+        match = _PART.fullmatch(self.key)
+        return match[3] if match else self.key
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def part_key(slot: Slot, token: str, name: str) -> str:
     Args:
         token: Hexadecimal digits that no other attempt has.
     """
-    return f"{PARTS}/{_digits(slot)}-{token}/{name}"
+    return f"{PARTS}/{_digits(slot)}-{token}-{name}"
 
 
 def slot_of_part(key: str) -> Slot | None:
@@ -143,16 +149,10 @@ def plan_seal(newest: Entry | None) -> Slot:
     return newest.slot.next
 
 
-def superseded(entries: Iterable[Entry], *, keep: int, pinned: AbstractSet[Slot]) -> list[Manifest]:
-    """Manifests that may be deleted; seals stay, so that no older writer finds its place free.
-
-    Args:
-        keep: How many of the newest manifests stay; at least one does.
-        pinned: Slots that stay beside them.
-    """
-    manifests = [one for one in entries if isinstance(one, Manifest)]
-    manifests.sort(key=lambda one: one.slot)
-    return [one for one in manifests[: -max(1, keep)] if one.slot not in pinned]
+def superseded(slots: Iterable[Slot], *, kept: AbstractSet[Slot]) -> list[Slot]:
+    """Those that may be deleted, of the slots of manifests: not the newest, nor the kept ones."""
+    in_order = sorted(slots)
+    return [slot for slot in in_order[:-1] if slot not in kept]
 
 
 def unneeded_parts(
@@ -180,23 +180,24 @@ def encode_entry(entry: Entry) -> bytes:
     return _encode({"writer": entry.writer, "parts": parts, "state": dict(entry.state)})
 
 
-def decode_entry(key: str, data: bytes) -> Entry:
+def decode_entry(slot: Slot, data: bytes, *, place: str) -> Entry:
     """What `encode_entry` made.
+
+    Args:
+        slot: Where it lies.
+        place: As errors name it.
 
     Raises:
         CheckpointError: It is damaged, or of another format.
     """
-    slot = slot_of(key)
-    if slot is None:
-        raise ValueError(f"{key!r} is no manifest")
-    found = _decode(key, data)
+    found = _decode(data, place)
     try:
         if found.get("sealed"):
             return Seal(slot, found["writer"])
         parts = tuple(Part(*part) for part in found["parts"])
         return Manifest(slot, found["writer"], parts, found["state"])
     except (KeyError, TypeError) as error:
-        raise CheckpointError("has another form than a manifest", place=key) from error
+        raise CheckpointError("has another form than a manifest", place=place) from error
 
 
 def encode_pin(manifest: Manifest) -> bytes:
@@ -206,17 +207,20 @@ def encode_pin(manifest: Manifest) -> bytes:
     return _encode({"generation": slot.generation, "number": slot.number, "keys": keys})
 
 
-def decode_pin(key: str, data: bytes) -> Pin:
+def decode_pin(data: bytes, *, place: str) -> Pin:
     """What `encode_pin` made.
+
+    Args:
+        place: As errors name it.
 
     Raises:
         CheckpointError: It is damaged, or of another format.
     """
-    found = _decode(key, data)
+    found = _decode(data, place)
     try:
         return Pin(Slot(found["generation"], found["number"]), tuple(found["keys"]))
     except (KeyError, TypeError) as error:
-        raise CheckpointError("has another form than a pin", place=key) from error
+        raise CheckpointError("has another form than a pin", place=place) from error
 
 
 def _digits(slot: Slot) -> str:
@@ -228,17 +232,17 @@ def _encode(content: dict[str, Any]) -> bytes:
     return json.dumps({**content, "crc32": _crc32_of(content)}, indent=1).encode()
 
 
-def _decode(key: str, data: bytes) -> dict[str, Any]:
+def _decode(data: bytes, place: str) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(data)
         crc32 = content.pop("crc32")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError("cannot be parsed", place=key) from error
+        raise CheckpointError("cannot be parsed", place=place) from error
     if crc32 != _crc32_of(content):
-        raise CheckpointError("is damaged (CRC differs)", place=key)
+        raise CheckpointError("is damaged (CRC differs)", place=place)
     if content["version"] != FORMAT_VERSION:
         raise CheckpointError(
-            f"has format {content['version']}, this program reads {FORMAT_VERSION}", place=key
+            f"has format {content['version']}, this program reads {FORMAT_VERSION}", place=place
         )
     return content
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from ctr_pipeline import durable
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
@@ -12,7 +13,6 @@ from ctr_pipeline.storage.protocol import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectTruncatedError,
-    RelayedParts,
     StorageAwayError,
     StorageDeniedError,
     StoredObject,
@@ -66,23 +66,25 @@ class LocalDisk:
             raise ObjectTruncatedError(f"ends {num_bytes:,} bytes too early", place=str(path))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def open(self, key: str) -> IO[bytes]:
+        """See `Storage.open`."""
+        path = self._path(key)
+        with _explained(path):
+            return path.open("rb")
+
     def write(self, key: str, data: bytes) -> None:
         """See `Storage.write`."""
-        self.write_parts(key, (data,))
+        with self.create(key) as file:
+            file.write(data)
 
-    def write_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """See `Storage.write_parts`."""
+    @contextmanager
+    def create(self, key: str) -> Iterator[IO[bytes]]:
+        """See `Storage.create`; errors of the system in the block are taken for the disk's."""
         path = self._path(key)
-        relayed = RelayedParts(parts)
-        try:
-            with _explained(path):
-                _create_folder(path.parent)
-                with durable.durable_write(path) as file:
-                    file.writelines(relayed)
-        except CtrPipelineError:
-            if relayed.error is not None:
-                raise relayed.error from None
-            raise
+        with _explained(path):
+            _create_folder(path.parent)
+            with durable.durable_write(path) as file:
+                yield file
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See `Storage.put_if_absent`."""

@@ -6,14 +6,19 @@ Credentials and endpoints come from the environment alone: the variables of each
 endpoint without TLS.
 """
 
+import contextlib
+import io
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from queue import Full, Queue
+from typing import IO, Any, TypeVar
 
 import obstore
 from obstore import exceptions
@@ -24,12 +29,12 @@ from ctr_pipeline.storage.protocol import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectTruncatedError,
-    RelayedParts,
     StorageAwayError,
     StorageDeniedError,
     StoredObject,
     check_key,
 )
+from ctr_pipeline.storage.ranged_reading import open_ranges
 
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
@@ -37,6 +42,9 @@ _SILENCE_SECONDS = 60.0
 
 _REQUEST_SECONDS = 600.0
 _PART_BYTES = 8 << 20
+_BLOCK_BYTES = 1 << 20
+_BLOCKS_AHEAD = 4
+_LOOK_SECONDS = 0.2
 _STATUS = re.compile(r"status code: (\d{3})")
 _BUCKET_MISSING = re.compile(
     r"NoSuchBucket|ContainerNotFound|The specified (bucket|container) does not exist", re.I
@@ -44,6 +52,57 @@ _BUCKET_MISSING = re.compile(
 _REPEATED_STATUS = {408, 425, 429}
 
 _Result = TypeVar("_Result")
+
+
+class _GivenUpError(Exception):
+    """The bytes of an upload end before their end."""
+
+
+class _Upload(io.RawIOBase):
+    """A file whose blocks a thread puts while more of them are written.
+
+    The library's own writer cannot give an upload up: it completes what there is of it.
+    """
+
+    def __init__(self, put: Callable[[Iterator[bytes]], None]) -> None:
+        self._blocks: Queue[bytes | _GivenUpError | None] = Queue(_BLOCKS_AHEAD)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._outcome = self._pool.submit(put, self._taken())
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, block: Any, /) -> int:
+        data = bytes(block)
+        self._add(data)
+        return len(data)
+
+    def _add(self, item: bytes | _GivenUpError | None) -> None:
+        while not self._outcome.done():
+            with contextlib.suppress(Full):
+                self._blocks.put(item, timeout=_LOOK_SECONDS)
+                return
+        self._outcome.result()
+
+    def _taken(self) -> Iterator[bytes]:
+        while not isinstance(item := self._blocks.get(), _GivenUpError):
+            if item is None:
+                return
+            yield item
+        raise item
+
+    def finish(self) -> None:
+        """Returns when the object is there."""
+        self._add(None)
+        self._outcome.result()
+        self._pool.shutdown()
+
+    def give_up(self) -> None:
+        """Returns when the store knows that nothing more comes."""
+        with contextlib.suppress(Exception):
+            self._add(_GivenUpError())
+            self._outcome.result()
+        self._pool.shutdown()
 
 
 @dataclass(frozen=True)
@@ -145,18 +204,31 @@ class ObjectStore:
             # 409: a conditional write of the same key is under way.
             raise _NoAnswerError from error
 
-    def write_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """See `Storage.write_parts`."""
+    def open(self, key: str) -> IO[bytes]:
+        """See `Storage.open`."""
+        return open_ranges(self, key)
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[IO[bytes]]:
+        """See `Storage.create`."""
         check_key(key)
-        relayed = RelayedParts(parts)
+
+        def put(blocks: Iterator[bytes]) -> None:
+            try:
+                obstore.put(self._streams, key, blocks, chunk_size=_PART_BYTES)
+            except Exception as error:
+                if (explained := self._explain(error, key)) is not None:
+                    raise explained from error
+                raise self._away(key, error) from error
+
+        upload = _Upload(put)
         try:
-            obstore.put(self._streams, key, iter(relayed), chunk_size=_PART_BYTES)
-        except Exception as error:
-            if relayed.error is not None:
-                raise
-            if (explained := self._explain(error, key)) is not None:
-                raise explained from error
-            raise self._away(key, error) from error
+            with io.BufferedWriter(upload, _BLOCK_BYTES) as file:
+                yield file
+        except BaseException:
+            upload.give_up()
+            raise
+        upload.finish()
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See `Storage.put_if_absent`."""

@@ -1,9 +1,10 @@
 """What a storage does, and the errors by which it answers."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 from ctr_pipeline.errors import CtrPipelineError, StorageError
 
@@ -69,14 +70,25 @@ class Storage(Protocol):
             ObjectTruncatedError: It ends before the range does.
         """
 
+    def open(self, key: str) -> IO[bytes]:
+        """Opens an object to be read from any place on; the caller closes it.
+
+        On a local disk it is the file itself: it has a descriptor, whose memory may be mapped, and
+        reading costs no more than without a storage. A store that only answers requests for ranges
+        returns `ranged_reading.open_ranges`, which has no descriptor.
+
+        Raises:
+            ObjectMissingError: It is not there.
+        """
+
     def write(self, key: str, data: bytes) -> None:
         """Puts an object, in place of an earlier one."""
 
-    def write_parts(self, key: str, parts: Iterable[bytes]) -> None:
-        """Puts an object as its parts come; nothing is put if the iterator raises an error.
+    def create(self, key: str) -> AbstractContextManager[IO[bytes]]:
+        """A file whose bytes become an object once the block ends; nothing is put if it raises.
 
         Raises:
-            StorageAwayError: The parts are used up; write them again, under another key.
+            StorageAwayError: The bytes are gone; write them again, under another key.
         """
 
     def put_if_absent(self, key: str, data: bytes) -> None:
@@ -101,21 +113,6 @@ class Storage(Protocol):
         Raises:
             ObjectMissingError: It is not there.
         """
-
-
-class RelayedParts:
-    """Parts as they come, and the error that ended them, which is not the storage's."""
-
-    def __init__(self, parts: Iterable[bytes]) -> None:
-        self._parts = parts
-        self.error: BaseException | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            yield from self._parts
-        except BaseException as error:
-            self.error = error
-            raise
 
 
 def check_key(key: str) -> str:

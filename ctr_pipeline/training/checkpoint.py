@@ -1,121 +1,109 @@
-"""Checkpoints that are either whole or absent; a damaged one is detected.
+"""Checkpoints of training on one machine: commits to a storage, each either whole or absent.
 
-A checkpoint is a folder of files and a `manifest.json` with their sizes and CRC-32 and with a
-CRC-32 of its own. It is written under a temporary name, flushed to disk and renamed. Training
-resumes from the newest whole one.
+The state is in the manifest, the parameters are in parts. Training resumes from the newest whole
+one; damage is detected before anything is loaded.
 """
 
-import json
-import os
-import shutil
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
 
-from ctr_pipeline import durable
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError
-
-FORMAT_VERSION = 1
-_PREFIX = "step-"
+from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
+from ctr_pipeline.storage.commits import Manifest, Part, Slot
+from ctr_pipeline.storage.protocol import Storage, StorageAwayError
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint on disk.
+    """One checkpoint, whose parts were whole when it was loaded."""
 
-    Attributes:
-        folder: Folder of its files.
-        step: Steps done when it was taken.
-        state: State of the trainer, as JSON.
-    """
+    manifest: Manifest
+    commits: CommitReader = field(repr=False, compare=False)
 
-    folder: Path
-    step: int
-    state: dict[str, Any]
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """State of the trainer, as JSON."""
+        return self.manifest.state
+
+    @property
+    def step(self) -> int:
+        """Steps done when it was taken."""
+        return int(self.state["step"])
+
+    def open(self, name: str) -> IO[bytes]:
+        """Opens a part to be read.
+
+        Raises:
+            CheckpointError: There is none of this name.
+        """
+        for part in self.manifest.parts:
+            if part.name == name:
+                return self.commits.open_part(part)
+        raise CheckpointError(f"has no '{name}'", place=self.commits.place_of(self.manifest.slot))
 
 
-class CheckpointFolder:
-    """All checkpoints of a run.
+class Checkpoints:
+    """All checkpoints of a training. Whoever saves one first becomes the one process that does.
 
     Args:
-        folder: Parent folder of the checkpoints; created when the first one is saved.
+        storage: Holds nothing else.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._commits = CommitReader(storage)
+        self._writer: CommitWriter | None = None
+        self._passed_over: set[Slot] = set()
 
-    def save(self, step: int, state: dict[str, Any], write: Callable[[Path], None]) -> Checkpoint:
-        """Writes a checkpoint and replaces an earlier one of the same step.
+    def save(
+        self, state: Mapping[str, Any], writers: Mapping[str, Callable[[IO[bytes]], None]]
+    ) -> Checkpoint:
+        """Writes a checkpoint; of several of one step the last one counts.
 
         Args:
-            step: Steps done.
-            state: JSON-serialisable state, kept in the manifest.
-            write: Writes all other files into the folder that it is given.
+            state: As JSON; its `step` is the steps done.
+            writers: What writes each part, by name.
 
         Raises:
+            FencedError: Another process saves checkpoints here.
             RunFolderError: The disk is full or read-only; earlier checkpoints are untouched.
         """
-        final = self.folder / f"{_PREFIX}{step:012d}"
-        temporary = self.folder / f".{final.name}.tmp"
+        if self._writer is None:
+            self._commits = self._writer = CommitWriter(self._storage)
+        writer = self._writer
+        parts: list[Part] = []
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            write(temporary)
-            files = {}
-            for file in sorted(temporary.iterdir()):
-                _sync_file(file)
-                files[file.name] = {"bytes": file.stat().st_size, "crc32": durable.crc32_of(file)}
-            manifest = {"version": FORMAT_VERSION, "step": step, "files": files, "state": state}
-            manifest["crc32"] = _crc32_of_manifest(manifest)
-            durable.write_text(temporary / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-            if final.exists():
-                shutil.rmtree(final)
-            temporary.rename(final)
-            durable.sync_folder(self.folder)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise durable.explain_os_error(error, final) from error
+            for name, write in writers.items():
+                with writer.create_part(name) as file:
+                    write(file)
+                parts.append(file.part)
+            return Checkpoint(writer.commit(parts, state), writer)
+        except StorageAwayError:
+            raise  # It may have been committed.
         except CtrPipelineError:
-            shutil.rmtree(temporary, ignore_errors=True)
+            writer.discard(parts)
             raise
-        return Checkpoint(final, step, state)
 
     def steps(self) -> list[int]:
-        """Returns the steps of all checkpoints, damaged ones included, in ascending order."""
-        return sorted(int(path.name.removeprefix(_PREFIX)) for path in self.folder.glob("step-*"))
+        """Steps of all checkpoints with a readable manifest, in ascending order."""
+        return sorted(self._by_step())
 
     def load(self, step: int) -> Checkpoint:
-        """Reads and verifies one checkpoint.
+        """Verifies one checkpoint.
 
         Raises:
-            CheckpointError: It is absent, damaged or in another format.
+            CheckpointError: It is absent or damaged.
         """
-        folder = self.folder / f"{_PREFIX}{step:012d}"
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-            version, files, state = manifest["version"], manifest["files"], manifest["state"]
-            damaged = manifest.get("crc32") != _crc32_of_manifest(manifest)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError("has no readable manifest", place=str(folder)) from error
-        if version != FORMAT_VERSION:
+        manifest = self._by_step().get(step)
+        if manifest is None:
             raise CheckpointError(
-                f"has format {version}, this program reads {FORMAT_VERSION}", place=str(folder)
+                f"has no readable manifest of step {step}", place=self._storage.address
             )
-        if damaged:
-            raise CheckpointError("its manifest is damaged (CRC differs)", place=str(folder))
-        for name, expected in files.items():
-            file = folder / name
-            if not file.is_file() or file.stat().st_size != expected["bytes"]:
-                raise CheckpointError(f"'{name}' is missing or cut short", place=str(folder))
-            if durable.crc32_of(file) != expected["crc32"]:
-                raise CheckpointError(f"'{name}' is damaged (CRC differs)", place=str(folder))
-        return Checkpoint(folder, step, state)
+        return self._verified(manifest)
 
     def load_newest(self, log: Callable[[str], None]) -> Checkpoint | None:
-        """Loads the newest whole checkpoint and warns of damaged ones that it skips.
+        """Verifies the newest whole checkpoint and warns of damaged ones that it skips.
 
         Returns:
             The checkpoint; None if there is none at all.
@@ -124,9 +112,11 @@ class CheckpointFolder:
             CheckpointError: There are checkpoints, and all of them are damaged.
         """
         newest: CheckpointError | None = None
-        for step in reversed(self.steps()):
+        for slot in self._commits.slots():
             try:
-                return self.load(step)
+                manifest = self._commits.manifest(slot)
+                if manifest is not None:
+                    return self._verified(manifest)
             except CheckpointError as error:
                 log(f"Skipping a checkpoint: {error}")
                 newest = newest or error
@@ -138,33 +128,42 @@ class CheckpointFolder:
             )
         return None
 
-    def discard_after(self, step: int) -> None:
-        """Deletes the checkpoints of later steps; a damaged one must not stay the newest."""
-        for later in self.steps():
-            if later > step:
-                shutil.rmtree(self.folder / f"{_PREFIX}{later:012d}", ignore_errors=True)
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Later ones were passed over: `retain` does not count them, and deletes them."""
+        slots = self._commits.slots()
+        self._passed_over = {slot for slot in slots if slot > checkpoint.manifest.slot}
 
     def retain(self, keep: int, pinned: int | None) -> None:
-        """Deletes all but the newest `keep` and the pinned one."""
-        kept = {*self.steps()[-keep:], pinned}
-        for step in self.steps():
-            if step not in kept:
-                shutil.rmtree(self.folder / f"{_PREFIX}{step:012d}", ignore_errors=True)
+        """Deletes all but those of the newest `keep` steps and of the pinned step.
 
-    def clear(self) -> None:
-        """Deletes all checkpoints."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        Raises:
+            FencedError: Another process saves checkpoints here.
+        """
+        if self._writer is None:
+            return
+        found = self._by_step()
+        kept = {*list(found)[:keep], pinned}
+        self._writer.retain([one.slot for step, one in found.items() if step in kept])
 
+    def _by_step(self) -> dict[int, Manifest]:
+        """The last one of each step, the newest first."""
+        found: dict[int, Manifest] = {}
+        for manifest in self._readable():
+            found.setdefault(int(manifest.state["step"]), manifest)
+        return found
 
-def _crc32_of_manifest(manifest: dict[str, Any]) -> int:
-    """Returns the CRC-32 of everything in the manifest but the CRC-32 itself."""
-    rest = {name: value for name, value in manifest.items() if name != "crc32"}
-    return zlib.crc32(json.dumps(rest, sort_keys=True).encode("utf-8"))
+    def _readable(self) -> Iterator[Manifest]:
+        for slot in self._commits.slots():
+            if slot in self._passed_over:
+                continue
+            try:
+                manifest = self._commits.manifest(slot)
+            except CheckpointError:
+                continue
+            if manifest is not None:
+                yield manifest
 
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def _verified(self, manifest: Manifest) -> Checkpoint:
+        for part in manifest.parts:
+            self._commits.verify_part(part)
+        return Checkpoint(manifest, self._commits)

@@ -1,6 +1,7 @@
 """Trained parameters in a checkpoint: embedding rows, dense parameters and optimizer state."""
 
-from pathlib import Path
+import threading
+from collections.abc import Callable
 from typing import IO
 
 from ctr_pipeline.training.checkpoint import Checkpoint
@@ -10,12 +11,20 @@ _ROWS_FILE = "rows.bin"
 _DENSE_FILE = "dense.bin"
 
 
-def save_parameters(folder: Path, embeddings: SavedRows, dense: DenseRows) -> None:
-    """Writes embedding rows and dense parameters into a checkpoint that is being written."""
-    with (folder / _ROWS_FILE).open("wb") as file:
-        embeddings.save(file)
-    with (folder / _DENSE_FILE).open("wb") as file:
-        dense.save(file)
+def parameter_writers(
+    embeddings: SavedRows, dense: DenseRows, locating: threading.Lock
+) -> dict[str, Callable[[IO[bytes]], None]]:
+    """What writes the parts of a checkpoint, by name.
+
+    Args:
+        locating: Held while rows are written; whoever creates rows holds it, too.
+    """
+
+    def save_rows(file: IO[bytes]) -> None:
+        with locating:
+            embeddings.save(file)
+
+    return {_ROWS_FILE: save_rows, _DENSE_FILE: dense.save}
 
 
 def load_parameters(checkpoint: Checkpoint, embeddings: SavedRows, dense: DenseRows) -> None:
@@ -35,10 +44,10 @@ def load_dense(checkpoint: Checkpoint, dense: DenseRows) -> None:
     Raises:
         CheckpointError: The checkpoint belongs to another model.
     """
-    with (checkpoint.folder / _DENSE_FILE).open("rb") as file:
+    with checkpoint.open(_DENSE_FILE) as file:
         dense.load(file)
 
 
 def open_rows(checkpoint: Checkpoint) -> IO[bytes]:
-    """Opens the file of embedding rows that `SavedRows.save` wrote."""
-    return (checkpoint.folder / _ROWS_FILE).open("rb")
+    """Opens the embedding rows that `SavedRows.save` wrote."""
+    return checkpoint.open(_ROWS_FILE)

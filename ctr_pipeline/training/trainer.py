@@ -7,7 +7,7 @@ undisturbed one.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import Progress, ProgressTask
+from ctr_pipeline.storage.protocol import Storage
 from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
-from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.events import EventLog
 from ctr_pipeline.training.history import EpochRecord, RefitRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
-from ctr_pipeline.training.parameters import load_parameters, save_parameters
+from ctr_pipeline.training.parameters import load_parameters, parameter_writers
 from ctr_pipeline.training.profile import Profiler, SilentProfiler, Stage
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import TrainingStep
@@ -74,7 +75,7 @@ class TrainingState:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "TrainingState":
+    def from_json(cls, values: Mapping[str, Any]) -> "TrainingState":
         """Reads the state that `to_json` wrote."""
         known = dict(values)
         known["position"] = Position(**known["position"])
@@ -89,12 +90,12 @@ class TrainerFiles:
     """Files and folders that a trainer writes.
 
     Attributes:
-        checkpoints: Folder of checkpoints.
+        checkpoints: Storage of checkpoints.
         history: `history.csv`.
         events: Folder of TensorBoard events.
     """
 
-    checkpoints: Path
+    checkpoints: Storage
     history: Path
     events: Path
 
@@ -138,7 +139,7 @@ class Trainer:
         self.state = TrainingState(
             refit=None if valid is not None else RefitRecord(config.epochs, train.meta.num_rows)
         )
-        self.checkpoints = CheckpointFolder(files.checkpoints)
+        self.checkpoints = Checkpoints(files.checkpoints)
         self._config = config
         self._compiled = compiled
         self._embeddings = embeddings
@@ -376,12 +377,10 @@ class Trainer:
     def _save(self, task: ProgressTask | None) -> None:
         if task is not None:
             task.note("checkpoint")
-
-        def write(folder: Path) -> None:
-            with self._locating:
-                save_parameters(folder, self._embeddings, self._dense)
-
-        self.checkpoints.save(self.state.step, self.state.to_json(), write)
+        self.checkpoints.save(
+            self.state.to_json(),
+            parameter_writers(self._embeddings, self._dense, self._locating),
+        )
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)
         self._last_checkpoint = self._clock()
         self._lap(Stage.CHECKPOINT)

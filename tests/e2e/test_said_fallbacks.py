@@ -7,6 +7,8 @@ import pytest
 from spoiled_world import World, lines
 
 from ctr_pipeline.cli.main import main
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.storage.commit_log import CommitWriter
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +90,26 @@ def test_resuming_makes_what_scoring_needs_again(run, capfd, damaged):
     assert contents(run) == before
 
 
-@pytest.mark.parametrize("damaged", ["manifest.json", "rows.bin", "dense.bin"])
-def test_damaged_checkpoint_is_passed_over(run, capfd, damaged):
+@pytest.mark.parametrize("damaged", ["manifests/*.json", "parts/*-rows.bin", "parts/*-dense.bin"])
+def test_damaged_checkpoint_is_passed_over(run, capfd, tmp_path, damaged):
     before = contents(run)
-    (newest,) = (run / "checkpoints").iterdir()
-    later = newest.with_name("step-000000999999")
-    shutil.copytree(newest, later)
-    (later / damaged).write_bytes((later / damaged).read_bytes()[:-9])
+    checkpoints = run / "checkpoints"
+    shutil.copytree(checkpoints, tmp_path / "before")
+    writer = CommitWriter(RunFolder(run).checkpoint_storage)
+    newest = writer.newest()
+    parts = []
+    for old in newest.parts:
+        with writer.create_part(old.name) as file:
+            file.write(writer.storage.read(old.key))
+        parts.append(file.part)
+    writer.commit(parts, newest.state)
+    path = max(checkpoints.glob(damaged))
+    path.write_bytes(path.read_bytes()[:-9])
     for command in (
         ["evaluate", "c.yaml"],
         ["predict", "c.yaml", "--data", "rows.csv", "-o", "p.csv", "--overwrite"],
     ):
         assert "Skipping a checkpoint: " in said_by(capfd, *command)
-    shutil.rmtree(later)
+    shutil.rmtree(checkpoints)
+    shutil.copytree(tmp_path / "before", checkpoints)
     assert contents(run) == before

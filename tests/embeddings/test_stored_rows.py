@@ -133,14 +133,19 @@ def test_tombstones_end_rows_on_disk_as_in_memory(tmp_path, log):
     rows.release()
 
 
+def saved(store, folder):
+    """Saves the rows; opens them."""
+    path = folder / "rows.bin"
+    with path.open("wb") as file:
+        store.save(file)
+    return lambda: path.open("rb")
+
+
 def test_a_saved_store_holds_the_same_rows_on_disk_as_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("ctr_pipeline.embeddings.row_file._BLOCK_ROWS", 100)
     store = make_store()
     train(store, np.random.default_rng(5).permutation(EVERYTHING)[:777], 1)
-    with (tmp_path / "rows.bin").open("w+b") as file:
-        store.save(file)
-        file.seek(0)
-        rows = open_row_file(make_store(), file, tmp_path)
+    rows = open_row_file(make_store(), saved(store, tmp_path), tmp_path)
     assert rows_of(rows) == rows_of(store)
     assert rows.memory_bytes() == 777 * store.rows.bytes_a_row
     rows.release()
@@ -207,15 +212,12 @@ def test_rows_of_another_make_are_refused(tmp_path, log):
 def test_a_damaged_saved_store_is_refused(tmp_path, place):
     store = make_store()
     train(store, EVERYTHING, 1)
-    with (tmp_path / "rows.bin").open("w+b") as file:
-        store.save(file)
-        content = bytearray((file.seek(0), file.read())[1])
-        content[place] ^= 1
-        file.seek(0)
-        file.write(content)
-        file.seek(0)
-        with pytest.raises(CheckpointError) as failure:
-            open_row_file(make_store(), file, tmp_path)
+    open_file = saved(store, tmp_path)
+    content = bytearray((tmp_path / "rows.bin").read_bytes())
+    content[place] ^= 1
+    (tmp_path / "rows.bin").write_bytes(content)
+    with pytest.raises(CheckpointError) as failure:
+        open_row_file(make_store(), open_file, tmp_path)
     assert failure.value.place == "rows.bin"
 
 
@@ -223,8 +225,5 @@ def test_a_key_that_stands_twice_is_damage(tmp_path):
     store = make_store()
     train(store, EVERYTHING[:10], 1)
     store.rows.keys_N[4] = store.rows.keys_N[3]
-    with (tmp_path / "rows.bin").open("w+b") as file:
-        store.save(file)
-        file.seek(0)
-        with pytest.raises(CheckpointError, match="key 3 stands twice"):
-            open_row_file(make_store(), file, tmp_path)
+    with pytest.raises(CheckpointError, match="key 3 stands twice"):
+        open_row_file(make_store(), saved(store, tmp_path), tmp_path)

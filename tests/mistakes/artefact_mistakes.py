@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -93,14 +94,14 @@ def config_of_another_run(**values: object) -> Callable[[World], None]:
 
 
 def _flip(world: World) -> None:
-    for path in _found(world, "checkpoints/*/dense.bin"):
+    for path in _found(world, "checkpoints/parts/*-dense.bin"):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
 
 def _cut(world: World) -> None:
-    for path in _found(world, "checkpoints/*/rows.bin"):
+    for path in _found(world, "checkpoints/parts/*-rows.bin"):
         path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -108,17 +109,29 @@ def forged(change: Callable[[bytes], bytes]) -> Callable[[World], None]:
     """The embedding rows of every checkpoint are changed, and its manifest vouches for them."""
 
     def spoil(world: World) -> None:
-        for path in _found(world, "checkpoints/*/rows.bin"):
-            path.write_bytes(change(path.read_bytes()))
-            manifest_path = path.with_name("manifest.json")
-            manifest = json.loads(manifest_path.read_text())
-            del manifest["crc32"]
-            data = path.read_bytes()
-            manifest["files"]["rows.bin"] = {"bytes": len(data), "crc32": zlib.crc32(data)}
-            crc32 = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
-            manifest_path.write_text(json.dumps({**manifest, "crc32": crc32}))
+        now = {}
+        for path in _found(world, "checkpoints/parts/*-rows.bin"):
+            data = change(path.read_bytes())
+            path.write_bytes(data)
+            now[f"parts/{path.name}"] = [len(data), zlib.crc32(data)]
+
+        def vouch(manifest: dict[str, Any]) -> None:
+            for part in manifest.get("parts", ()):
+                part[1:] = now.get(part[0], part[1:])
+
+        _vouch(world, vouch)
 
     return spoil
+
+
+def _vouch(world: World, change: Callable[[dict[str, Any]], None]) -> None:
+    """The manifests of all checkpoints are changed, with checksums that fit."""
+    for path in _found(world, "checkpoints/manifests/*.json"):
+        manifest = json.loads(path.read_text())
+        del manifest["crc32"]
+        change(manifest)
+        crc32 = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+        path.write_text(json.dumps({**manifest, "crc32": crc32}))
 
 
 def _rows_file(
@@ -221,10 +234,10 @@ def _full_at_the_end(world: World) -> None:
 def _full_for_checkpoints(world: World) -> None:
     """The disk has room for all but checkpoints."""
 
-    def refuse(path: Path) -> None:
+    def refuse(file: object, block: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    world.monkeypatch.setattr("ctr_pipeline.training.checkpoint._sync_file", refuse)
+    world.monkeypatch.setattr("ctr_pipeline.storage.commit_log._CountedFile.write", refuse)
 
 
 def _killed(world: World) -> None:
@@ -298,36 +311,36 @@ COMMAND_MISTAKES = (
     Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
     Case(
         "manifests_gone",
-        removed("checkpoints/*/manifest.json"),
-        ("step-", "no readable manifest", TRAIN_ANEW),
+        removed("checkpoints/manifests/*.json"),
+        ("run", "ctrpipe train"),
         EVALUATE,
         trained=True,
     ),
     Case(
         "manifests_of_another_format",
-        edited("checkpoints/*/manifest.json", version=9),
-        ("step-", "has format 9", TRAIN_ANEW),
+        lambda w: _vouch(w, lambda manifest: manifest.update(version=9)),
+        ("manifests", "has format 9", TRAIN_ANEW),
         PREDICT_AGAIN,
         trained=True,
     ),
     Case(
         "manifests_edited",
-        edited("checkpoints/*/manifest.json", step=7),
-        ("step-", "manifest is damaged", TRAIN_ANEW),
+        edited("checkpoints/manifests/*.json", writer="me"),
+        ("manifests", "is damaged", TRAIN_ANEW),
         EVALUATE,
         trained=True,
     ),
     Case(
         "checkpoint_cut_short",
         _cut,
-        ("step-", "'rows.bin' is missing or cut short", TRAIN_ANEW),
+        ("rows.bin", "is damaged", "bytes instead of", TRAIN_ANEW),
         PREDICT_AGAIN,
         trained=True,
     ),
     Case(
         "checkpoint_flipped",
         _flip,
-        ("step-", "'dense.bin' is damaged (CRC differs)", TRAIN_ANEW),
+        ("dense.bin", "is damaged (CRC differs)", TRAIN_ANEW),
         EXPORT,
         trained=True,
     ),

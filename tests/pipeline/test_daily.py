@@ -23,7 +23,7 @@ from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.table import ID_BITS
-from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.transforms.shared.vocabulary_files import load_vocabulary
 from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
@@ -149,9 +149,13 @@ def test_day_1_then_day_2_is_near_both_at_once_and_far_better_than_day_2_alone(w
     assert any("New values" in line and "item" in line for line in said)
 
 
+def newest_of(run):
+    return Checkpoints(RunFolder(run).checkpoint_storage).load_newest(print)
+
+
 def test_steps_of_the_optimizers_go_on_and_the_runs_own_start_anew(world, second):
-    state = CheckpointFolder(world / "two" / "checkpoints").load_newest(print).state
-    first = CheckpointFolder(world / "one" / "checkpoints").load_newest(print).state
+    state = newest_of(world / "two").state
+    first = newest_of(world / "one").state
     assert state["earlier_steps"] == first["best_step"] > 0
     assert state["history"][0]["step"] < first["history"][0]["step"]
     assert first["earlier_steps"] == 0
@@ -172,8 +176,8 @@ def test_a_third_day_begins_from_the_second_and_needs_the_first_no_more(world, s
     settings["data"]["split"] = {"by": "random"}
     loaded = config_from_mapping(settings)
     run_pipeline(loaded, progress=SilentProgress())
-    steps = CheckpointFolder(tmp_path / "three" / "checkpoints").load_newest(print).state
-    before = CheckpointFolder(tmp_path / "two" / "checkpoints").load_newest(print)
+    steps = newest_of(tmp_path / "three").state
+    before = newest_of(tmp_path / "two")
     assert steps["earlier_steps"] == before.step + before.state["earlier_steps"]
     metrics = json.loads((tmp_path / "three" / "metrics.json").read_text())
     origin = metrics["training"]["init_from"]
@@ -200,12 +204,13 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not(world, tmp_path):
     trained(settings("halves", 1))
     shutil.rmtree(tmp_path / "one")
     trained(settings("halves", 3), resume=True)
-    states = [
-        CheckpointFolder(tmp_path / name / "checkpoints").load_newest(print)
-        for name in ("whole", "halves")
-    ]
+    states = [newest_of(tmp_path / name) for name in ("whole", "halves")]
     for name in ("rows.bin", "dense.bin"):
-        assert len({(one.folder / name).read_bytes() for one in states}) == 1
+        contents = set()
+        for one in states:
+            with one.open(name) as file:
+                contents.add(file.read())
+        assert len(contents) == 1
     history = [[one["valid_logloss"] for one in state.state["history"]] for state in states]
     assert history[0] == history[1]
 

@@ -9,6 +9,9 @@ import pytest
 import yaml
 from clicks import settings_of, write_clicks
 
+from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.training.checkpoint import Checkpoints
+
 
 def train(folder, name):
     """The bytes of the checkpoints, and the history without its clock."""
@@ -29,9 +32,13 @@ def train(folder, name):
         cwd=folder,
         capture_output=True,
     )
-    files = sorted((output / "checkpoints").rglob("*.bin"))
-    assert {path.name for path in files} == {"rows.bin", "dense.bin"}
-    bits = [(path.parent.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    checkpoints = Checkpoints(RunFolder(output).checkpoint_storage)
+    bits = []
+    for step in checkpoints.steps():
+        for name in ("rows.bin", "dense.bin"):
+            with checkpoints.load(step).open(name) as file:
+                bits.append((step, name, hashlib.sha256(file.read()).hexdigest()))
+    assert bits
     lines = (output / "history.csv").read_text().splitlines()
     history = [line.rpartition(",")[0] for line in lines]
     return bits, history

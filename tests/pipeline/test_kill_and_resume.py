@@ -14,7 +14,9 @@ from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.training.checkpoint import Checkpoints
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -127,13 +129,8 @@ def assert_same_end(folder, undisturbed):
     pd.testing.assert_frame_equal(history, other_history, atol=1e-6)
 
 
-def checkpoints_in(folder):
-    return sorted((folder / "checkpoints").glob("step-*/manifest.json"))
-
-
 def newest_step(folder):
-    steps = [int(path.parent.name.removeprefix("step-")) for path in checkpoints_in(folder)]
-    return max(steps, default=0)
+    return max(Checkpoints(RunFolder(folder).checkpoint_storage).steps(), default=0)
 
 
 STEPS_AN_EPOCH = NUM_ROWS * 8 // 10 // 32
@@ -217,9 +214,8 @@ def test_second_run_in_the_same_folder_is_refused(world):
 def test_damaged_newest_checkpoint_falls_back_and_says_so(world, undisturbed):
     folder, config = world.folder / "damaged", world.config("damaged")
     world.stop_when(lambda: newest_step(folder) > STEPS_AN_EPOCH + 20, config, signal.SIGTERM)
-    newest = checkpoints_in(folder)[-1].parent
-    size = (newest / "rows.bin").stat().st_size
-    os.truncate(newest / "rows.bin", size // 2)
+    newest = max((folder / "checkpoints" / "parts").glob("*-rows.bin"))
+    os.truncate(newest, newest.stat().st_size // 2)
     code, _, stderr = world.finish(config, "--resume")
     assert code == 0, stderr
     assert "Skipping a checkpoint" in stderr
@@ -230,12 +226,12 @@ def test_damaged_newest_checkpoint_falls_back_and_says_so(world, undisturbed):
 def test_resuming_with_another_model_is_refused_and_names_the_key(world):
     folder, config = world.folder / "changed", world.config("changed")
     world.stop_when(lambda: newest_step(folder) > 0, config, signal.SIGTERM)
-    before = checkpoints_in(folder)
+    before = sorted((folder / "checkpoints").rglob("*"))
     code, _, stderr = world.finish(config, "--resume", "--set", "model.embedding_dim=8")
     assert code == 1
     assert "cannot be resumed: model.embedding_dim differ" in stderr
     assert "Traceback" not in stderr
-    assert checkpoints_in(folder) == before
+    assert sorted((folder / "checkpoints").rglob("*")) == before
 
 
 def test_resuming_with_more_epochs_is_allowed(world, undisturbed):

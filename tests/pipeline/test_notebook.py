@@ -12,7 +12,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 import ctr_pipeline
 from ctr_pipeline.errors import CheckpointError, ConfigError, DataError, RunFolderError
 from ctr_pipeline.pipeline.results import RunResult
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.storage.commit_log import CommitWriter
+from ctr_pipeline.storage.commits import Part
 
 
 @pytest.fixture
@@ -265,11 +268,10 @@ def test_folder_without_a_run_is_refused(tmp_path):
 
 def test_checkpoint_passed_over_is_a_warning(trained, csv, tmp_path):
     shutil.copytree(trained.folder, tmp_path / "copy")
-    (newest,) = (tmp_path / "copy" / "checkpoints").iterdir()
-    later = newest.with_name("step-000000999999")
-    shutil.copytree(newest, later)
-    (later / "dense.bin").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"Skipping a checkpoint: .*'dense\.bin' is missing"):
+    writer = CommitWriter(RunFolder(tmp_path / "copy").checkpoint_storage)
+    lost = Part("parts/000009-000000000000-ab-dense.bin", 1, 0)
+    writer.commit([lost], writer.newest().state)
+    with pytest.warns(UserWarning, match=r"Skipping a checkpoint: .*-dense\.bin: is missing"):
         run = ctr_pipeline.load(tmp_path / "copy")
     rows = csv[1].head(5)
     assert run.predict(rows).equals(trained.predict(rows))

@@ -79,7 +79,8 @@ def test_lock_makes_the_folder_and_opens_again(run):
 def test_what_a_killed_process_left_half_written_is_deleted(used):
     (used.export / ".1.4711.tmp" / "variables").mkdir(parents=True)
     (used.path / ".metrics.json.4711.tmp").write_text("{")
-    (used.checkpoints / ".step-000000000009.tmp").mkdir()
+    (used.checkpoints / "parts").mkdir()
+    (used.checkpoints / "parts" / ".rows.bin.4711.tmp").write_bytes(b"half")
     with used.locked():
         assert not list(used.path.rglob("*.tmp"))
     assert used.metrics.exists()

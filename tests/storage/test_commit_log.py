@@ -1,5 +1,7 @@
 """Commits: all or nothing, one writer, and nothing that is read is deleted."""
 
+import io
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -46,8 +48,14 @@ class Memory:
         self._pause()
         self.objects[key] = data
 
-    def write_parts(self, key, parts):
-        self.write(key, b"".join(parts))
+    def open(self, key):
+        return io.BytesIO(self.read(key))
+
+    @contextmanager
+    def create(self, key):
+        file = io.BytesIO()
+        yield file
+        self.write(key, file.getvalue())
 
     def put_if_absent(self, key, data):
         self._pause()
@@ -72,13 +80,29 @@ class Memory:
         return StoredObject(key, len(self.read(key)), "")
 
 
+def write_part(writer, *blocks):
+    with writer.create_part("rows.bin") as file:
+        file.writelines(blocks)
+    return file.part
+
+
 def commit(writer, text, *, carried=()):
-    part = writer.write_part("rows.bin", iter([text.encode(), b"!"]))
+    part = write_part(writer, text.encode(), b"!")
     return writer.commit([*carried, part], {"text": text})
 
 
+def read_part(reader, part):
+    reader.verify_part(part)
+    with reader.open_part(part) as file:
+        return file.read()
+
+
 def texts_of(reader, manifest):
-    return [reader.read_part(part).decode() for part in manifest.parts]
+    return [read_part(reader, part).decode() for part in manifest.parts]
+
+
+def retain_newest(writer, keep):
+    writer.retain([slot for slot in writer.slots() if writer.manifest(slot)][:keep])
 
 
 def test_a_commit_is_read_with_its_parts_and_state(storage):
@@ -96,11 +120,11 @@ def test_a_commit_is_read_with_its_parts_and_state(storage):
 def test_parts_without_a_manifest_do_not_count_and_go(storage):
     writer = CommitWriter(storage)
     kept = commit(writer, "one")
-    writer.write_part("rows.bin", iter([b"lost"]))
+    write_part(writer, b"lost")
     assert CommitReader(storage).newest() == kept
     successor = CommitWriter(storage)
     assert successor.newest() == kept
-    successor.retain(1)
+    successor.retain(())
     assert [one.key for one in storage.list("parts")] == [kept.parts[0].key]
 
 
@@ -112,7 +136,7 @@ def test_the_writer_that_was_replaced_commits_and_deletes_nothing(storage):
     with pytest.raises(FencedError, match="another process has taken over"):
         commit(zombie, "late")
     with pytest.raises(FencedError):
-        zombie.retain(1)
+        zombie.retain(())
     assert CommitReader(storage).newest() == first
     second = commit(master, "two")
     with pytest.raises(FencedError):
@@ -135,16 +159,16 @@ def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
     assert reader.pin("scores").state == {"text": "zero"}
     pinned = reader.newest()
     later = [commit(writer, str(number)) for number in range(4)]
-    writer.retain(2)
+    retain_newest(writer, 2)
     assert texts_of(reader, pinned) == ["zero!"]
     assert reader.slots()[:3] == [later[3].slot, later[2].slot, pinned.slot]
     assert {one.key for one in storage.list("parts")} == {
         part.key for one in (pinned, *later[2:]) for part in one.parts
     }
     reader.unpin("scores")
-    writer.retain(2)
+    retain_newest(writer, 2)
     with pytest.raises(CheckpointError, match="is missing"):
-        reader.read_part(pinned.parts[0])
+        reader.verify_part(pinned.parts[0])
 
 
 @pytest.mark.parametrize("calls", range(6))
@@ -155,12 +179,12 @@ def test_what_is_pinned_while_a_commit_replaces_it_stays(calls):
 
     def replace():
         commit(writer, "two")
-        writer.retain(1)
+        writer.retain(())
 
     storage.meanwhile = [*[lambda: None] * calls, replace]
     pinned = reader.pin("scores")
     assert texts_of(reader, pinned)[0] in {"one!", "two!"}
-    writer.retain(1)
+    writer.retain(())
     assert texts_of(reader, pinned)[0] in {"one!", "two!"}
 
 
@@ -177,20 +201,20 @@ def test_what_is_pinned_while_retention_is_under_way_stays(calls):
     reader.slots = lambda: lists.pop(0) or now()
     pinned = []
     storage.meanwhile = [*[lambda: None] * calls, lambda: pinned.append(reader.pin("scores"))]
-    writer.retain(1)
+    writer.retain(())
     storage.meanwhile = []
     for manifest in pinned:
         assert texts_of(reader, manifest)[0] in {"one!", "two!"}
-    writer.retain(1)
+    writer.retain(())
     for manifest in pinned:
         assert texts_of(reader, manifest)[0] in {"one!", "two!"}
 
 
 def test_parts_of_the_commit_that_is_being_written_stay(storage):
     writer = CommitWriter(storage)
-    part = writer.write_part("rows.bin", iter([b"new"]))
-    writer.retain(1)
-    assert writer.read_part(writer.commit([part], {}).parts[0]) == b"new"
+    part = write_part(writer, b"new")
+    writer.retain(())
+    assert read_part(writer, writer.commit([part], {}).parts[0]) == b"new"
 
 
 def test_a_damaged_part_is_refused(storage):
@@ -198,7 +222,58 @@ def test_a_damaged_part_is_refused(storage):
     part = commit(writer, "one").parts[0]
     storage.write(part.key, b"onE!")
     with pytest.raises(CheckpointError, match="is damaged"):
-        writer.read_part(part)
+        writer.verify_part(part)
+
+
+def test_a_part_that_is_cut_short_is_refused_and_named(storage):
+    writer = CommitWriter(storage)
+    part = commit(writer, "one").parts[0]
+    assert part.name == "rows.bin"
+    storage.write(part.key, b"on")
+    with pytest.raises(CheckpointError, match=r"-rows\.bin: is damaged \(2 bytes instead of 4\)"):
+        writer.verify_part(part)
+
+
+def test_parts_that_are_discarded_are_gone(storage):
+    writer = CommitWriter(storage)
+    kept = commit(writer, "one")
+    writer.discard([write_part(writer, b"no more")])
+    assert [one.key for one in storage.list("parts")] == [kept.parts[0].key]
+
+
+def damage_newest(storage):
+    newest = storage.list("manifests")[-1].key
+    storage.write(newest, storage.read(newest)[:-3])
+
+
+def test_a_damaged_commit_is_followed_and_goes(storage):
+    writer = CommitWriter(storage)
+    first, second = commit(writer, "one"), commit(writer, "two")
+    damage_newest(storage)
+    reader = CommitReader(storage)
+    with pytest.raises(CheckpointError, match="cannot be parsed"):
+        reader.newest()
+    assert reader.manifest(first.slot) == first
+    successor = CommitWriter(storage)
+    with pytest.raises(FencedError):
+        commit(writer, "late")
+    third = commit(successor, "three")
+    assert CommitReader(storage).newest() == third
+    successor.retain([first.slot])
+    assert {one.key for one in storage.list("parts")} == {first.parts[0].key, third.parts[0].key}
+    assert second.slot not in reader.slots()
+
+
+def test_a_damaged_seal_keeps_both_generations_out(storage):
+    writers = [CommitWriter(storage)]
+    commit(writers[0], "one")
+    writers.append(CommitWriter(storage))
+    damage_newest(storage)
+    newest = CommitWriter(storage)
+    for old in writers:
+        with pytest.raises(FencedError):
+            commit(old, "late")
+    assert commit(newest, "two") == CommitReader(storage).newest()
 
 
 def test_a_store_that_ignores_conditions_is_refused():
@@ -237,7 +312,7 @@ def test_a_commit_whose_answer_was_lost_is_followed_by_the_next():
     storage.loses = True
     with pytest.raises(StorageAwayError):
         commit(writer, "one")
-    writer.retain(1)
+    writer.retain(())
     assert CommitReader(storage).newest().state == {"text": "one"}
     assert commit(writer, "two").slot == Slot(1, 1)
     assert CommitReader(storage).newest().state == {"text": "two"}
@@ -276,7 +351,7 @@ def test_commits_go_on_through_trouble(open_store, name):
     writer, reader = CommitWriter(storage), CommitReader(storage)
     for number in range(6):
         commit(writer, str(number))
-        writer.retain(2)
+        retain_newest(writer, 2)
         assert texts_of(reader, reader.newest()) == [f"{number}!"]
     assert len(storage.list("parts")) == 2
 
@@ -309,7 +384,7 @@ def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole
                 carried = base.parts[-2:] if base else ()
                 committed.append(commit(writer, f"{member}", carried=carried))
             elif what == "retain" and member in writers:
-                writers[member].retain(1)
+                writers[member].retain(())
             elif what == "pin":
                 pins.pop(member, None)
                 pins[member] = reader.pin(f"reader-{member}")
@@ -325,7 +400,7 @@ def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole
         assert newest == max(committed, key=lambda one: one.slot, default=None)
         for manifest in (newest, *pins.values()):
             if manifest is not None:
-                assert all(reader.read_part(part) for part in manifest.parts)
+                assert all(read_part(reader, part) for part in manifest.parts)
         assert len({one.slot for one in committed}) == len(committed)
 
     queue = list(between)

@@ -1,5 +1,6 @@
 """What every storage does."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,7 +24,8 @@ def test_what_was_written_is_read_whole_and_in_ranges(storage):
 
 def test_an_object_may_be_empty(storage):
     storage.write("empty", b"")
-    storage.write_parts("empty-too", iter(()))
+    with storage.create("empty-too"):
+        pass
     assert (storage.read("empty"), storage.read("empty-too")) == (b"", b"")
 
 
@@ -39,6 +41,7 @@ def test_what_is_not_there_is_told(storage):
         lambda: storage.read("no/such"),
         lambda: storage.read_range("no/such", 0, 1),
         lambda: storage.stat("no/such"),
+        lambda: storage.open("no/such"),
     ):
         with pytest.raises(ObjectMissingError, match="no/such: is not there"):
             call()
@@ -53,26 +56,45 @@ def test_an_object_is_replaced_as_a_whole_and_has_another_version(storage):
     assert storage.stat("one").version != before
 
 
-def test_parts_become_one_object(storage):
-    parts = [bytes([number]) * (3 << 20) for number in range(7)]
-    storage.write_parts("large", iter(parts))
-    assert storage.read("large") == b"".join(parts)
+def test_blocks_become_one_object(storage):
+    blocks = [bytes([number]) * (3 << 20) for number in range(7)]
+    with storage.create("large") as file:
+        for block in blocks:
+            assert file.write(memoryview(block)) == len(block)
+    assert storage.read("large") == b"".join(blocks)
     assert storage.read_range("large", (9 << 20) - 1, 2) == b"\x02\x03"
 
 
-@pytest.mark.parametrize("error", [ValueError("no more"), FileNotFoundError("elsewhere")])
-def test_nothing_is_put_where_the_parts_fail(storage, error):
-    def parts():
-        yield bytes(9 << 20)
-        raise error
+@pytest.mark.parametrize("num_bytes", [0, 9 << 20])
+def test_nothing_is_put_where_the_block_fails(storage, num_bytes):
+    def fail():
+        with storage.create("partial") as file:
+            file.write(bytes(num_bytes))
+            raise ValueError("no more")
 
-    with pytest.raises(type(error)) as caught:
-        storage.write_parts("partial", parts())
-    assert caught.value is error
+    with pytest.raises(ValueError, match="no more"):
+        fail()
     with pytest.raises(ObjectMissingError):
         storage.read("partial")
     storage.write("x", b"")
     assert storage.list("partial") == []
+
+
+def test_an_open_object_is_read_from_any_place_to_its_end(storage):
+    content = bytes(range(256)) * (5 << 12)
+    storage.write("seekable", content)
+    with storage.open("seekable") as file:
+        assert file.name.endswith("/seekable")
+        assert file.read(5) == content[:5]
+        assert file.seek(3 << 20) == 3 << 20
+        assert file.read(1 << 20) == content[3 << 20 : 4 << 20]
+        assert file.tell() == 4 << 20
+        file.seek(-3, os.SEEK_END)
+        assert (file.read(5), file.read(5)) == (content[-3:], b"")
+        file.seek(1, os.SEEK_CUR)
+        assert file.read(1) == b""
+        file.seek(0)
+        assert file.read() == content
 
 
 def test_a_list_holds_all_below_a_folder_in_order_and_nothing_beside_it(storage):

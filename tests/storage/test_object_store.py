@@ -34,6 +34,11 @@ class Clock:
         self.on_sleep()
 
 
+def put_blocks(store):
+    with store.create("a") as file:
+        file.write(b"x")
+
+
 @pytest.fixture(params=SERVERS)
 def opened(request, open_store):
     return open_store(request.param)
@@ -82,7 +87,8 @@ def test_parts_of_a_stream_are_repeated_and_arrive_once(opened, fault):
     server, store = opened
     parts = [bytes([number]) * (4 << 20) for number in range(6)]
     server.faults.trouble(Fault("PUT", times=3, **fault))
-    store.write_parts("stream", iter(parts))
+    with store.create("stream") as file:
+        file.writelines(parts)
     assert store.read("stream") == b"".join(parts)
 
 
@@ -189,8 +195,11 @@ def test_a_stream_to_a_store_that_stays_away_leaves_nothing(opened):
     server, store = opened
     impatient = ObjectStore(store.address, patience=Patience(0.01, 0.05, 0.3))
     server.faults.trouble(Fault("PUT", times=1_000_000, status=503))
-    with pytest.raises(StorageAwayError, match="does not answer"):
-        impatient.write_parts("partial", (bytes(9 << 20) for _ in range(2)))
+    with (
+        pytest.raises(StorageAwayError, match="does not answer"),
+        impatient.create("partial") as file,
+    ):
+        file.writelines(bytes(9 << 20) for _ in range(2))
     server.faults.trouble()
     assert store.list("partial") == []
     with pytest.raises(ObjectMissingError):
@@ -222,7 +231,8 @@ def test_a_bucket_that_is_not_there_is_no_missing_object(open_store):
         lambda: store.list("a"),
         lambda: store.stat("a"),
         lambda: store.delete(["a"]),
-        lambda: store.write_parts("a", iter([b"x"])),
+        lambda: store.open("a"),
+        lambda: put_blocks(store),
     ):
         with pytest.raises(StorageError, match="the bucket is not there"):
             call()

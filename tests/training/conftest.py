@@ -16,6 +16,7 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
@@ -76,7 +77,9 @@ def make_rig(compiled, learnable, tmp_path):
         open_readers.extend(readers)
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        files = TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events")
+        files = TrainerFiles(
+            open_storage(str(folder / "checkpoints")), folder / "history.csv", folder / "events"
+        )
         store = new_store(learning_rate)
         dense = DenseParameters(initial.copy(), optimizer or OptimizerSpec("adam", learning_rate))
         trainer = Trainer(

@@ -1,206 +1,249 @@
 import errno
-import json
+import re
 
 import pytest
 
 from ctr_pipeline.errors import CheckpointError, ModelError, RunFolderError
-from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.storage.commit_log import FencedError
+from ctr_pipeline.storage.opening import open_storage
+from ctr_pipeline.training.checkpoint import Checkpoints
 
 STATE = {"step": 3, "history": [{"loss": 0.1234567890123456}], "finished": ""}
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return CheckpointFolder(tmp_path / "checkpoints")
+def root(tmp_path):
+    return tmp_path / "checkpoints"
 
 
-def save(folder, step, content=b"some rows"):
-    def write(target):
-        (target / "rows.bin").write_bytes(content + str(step).encode())
-        (target / "dense.bin").write_bytes(b"")
-
-    return folder.save(step, STATE | {"step": step}, write)
+@pytest.fixture
+def checkpoints(root):
+    return Checkpoints(open_storage(str(root)))
 
 
-def test_round_trip(folder):
-    saved = save(folder, 12)
-    loaded = folder.load(12)
+def save(checkpoints, step, content=b"some rows"):
+    def write_rows(file):
+        file.write(content + str(step).encode())
+
+    return checkpoints.save(
+        STATE | {"step": step}, {"rows.bin": write_rows, "dense.bin": lambda _: None}
+    )
+
+
+def rows_of(checkpoint):
+    with checkpoint.open("rows.bin") as file:
+        return file.read()
+
+
+def manifest_of(root, checkpoint):
+    slot = checkpoint.manifest.slot
+    return root / "manifests" / f"{slot.generation:06d}-{slot.number:012d}.json"
+
+
+def rows_file(root, checkpoint):
+    return root / checkpoint.manifest.parts[0].key
+
+
+def test_round_trip(checkpoints, root):
+    saved = save(checkpoints, 12)
+    loaded = Checkpoints(open_storage(str(root))).load(12)
     assert loaded == saved
-    assert loaded.state == STATE | {"step": 12}
-    assert (loaded.folder / "rows.bin").read_bytes() == b"some rows12"
+    assert (loaded.step, loaded.state) == (12, STATE | {"step": 12})
+    assert rows_of(loaded) == b"some rows12"
+    with loaded.open("dense.bin") as file:
+        assert file.read() == b""
+    with pytest.raises(CheckpointError, match=r"manifests/.*\.json: has no 'others\.bin'"):
+        loaded.open("others.bin")
 
 
-def test_steps_sort_as_numbers(folder):
-    for step in (9, 100, 20):
-        save(folder, step)
-    assert folder.steps() == [9, 20, 100]
-    assert folder.load_newest(pytest.fail).step == 100
+def test_steps_sort_as_numbers(checkpoints):
+    for step in (9, 20, 100):
+        save(checkpoints, step)
+    assert checkpoints.steps() == [9, 20, 100]
+    assert checkpoints.load_newest(pytest.fail).step == 100
 
 
-def test_none_at_all(folder):
-    assert folder.steps() == []
-    assert folder.load_newest(pytest.fail) is None
-    with pytest.raises(CheckpointError, match="no readable manifest"):
-        folder.load(1)
+def test_none_at_all(checkpoints, root):
+    assert checkpoints.steps() == []
+    assert checkpoints.load_newest(pytest.fail) is None
+    checkpoints.retain(1, pinned=None)
+    with pytest.raises(CheckpointError, match="no readable manifest of step 1"):
+        checkpoints.load(1)
+    assert not root.exists()
 
 
-def test_same_step_is_replaced(folder):
-    save(folder, 5, b"old")
-    save(folder, 5, b"new")
-    assert (folder.load(5).folder / "rows.bin").read_bytes() == b"new5"
-    assert folder.steps() == [5]
+def test_same_step_is_replaced(checkpoints):
+    save(checkpoints, 3)
+    save(checkpoints, 5, b"old")
+    save(checkpoints, 5, b"new")
+    assert rows_of(checkpoints.load(5)) == b"new5"
+    assert checkpoints.steps() == [3, 5]
+    checkpoints.retain(2, pinned=None)
+    assert checkpoints.steps() == [3, 5]
+    assert rows_of(checkpoints.load(5)) == b"new5"
 
 
-def test_temporary_folders_do_not_count(folder):
-    save(folder, 5)
-    (folder.folder / ".step-000000000009.tmp").mkdir()
-    assert folder.steps() == [5]
-    assert folder.load_newest(pytest.fail).step == 5
-    assert save(folder, 9).step == 9
-    assert not list(folder.folder.glob(".*"))
+def test_what_a_killed_process_wrote_does_not_count_and_goes(checkpoints, root):
+    kept = save(checkpoints, 5)
+
+    def killed(file):
+        file.write(b"half")
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        checkpoints.save(STATE, {"dense.bin": lambda _: None, "rows.bin": killed})
+    assert len(list((root / "parts").iterdir())) == 3
+    later = Checkpoints(open_storage(str(root)))
+    assert later.load_newest(pytest.fail) == kept
+    save(later, 9)
+    later.retain(2, pinned=None)
+    assert later.steps() == [5, 9]
+    assert len(list((root / "parts").iterdir())) == 4
 
 
-def lose_file(path):
-    (path / "rows.bin").unlink()
+def test_a_process_that_was_replaced_saves_nothing_more(checkpoints, root):
+    save(checkpoints, 1)
+    successor = Checkpoints(open_storage(str(root)))
+    save(successor, 2)
+    with pytest.raises(FencedError, match="another process has taken over"):
+        save(checkpoints, 3)
+    with pytest.raises(FencedError):
+        checkpoints.retain(1, pinned=None)
+    assert successor.steps() == [1, 2]
+    assert len(list((root / "parts").iterdir())) == 4
 
 
-def cut_short(path):
-    (path / "rows.bin").write_bytes((path / "rows.bin").read_bytes()[:-1])
+def lose_file(root, checkpoint):
+    rows_file(root, checkpoint).unlink()
 
 
-def flip_bit(path):
-    content = bytearray((path / "rows.bin").read_bytes())
+def cut_short(root, checkpoint):
+    path = rows_file(root, checkpoint)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_bit(root, checkpoint):
+    path = rows_file(root, checkpoint)
+    content = bytearray(path.read_bytes())
     content[2] ^= 0b100
-    (path / "rows.bin").write_bytes(content)
+    path.write_bytes(content)
 
 
-def lose_manifest(path):
-    (path / "manifest.json").unlink()
+def break_manifest(root, checkpoint):
+    manifest_of(root, checkpoint).write_text('{"version": 1, "st')
 
 
-def break_manifest(path):
-    (path / "manifest.json").write_text('{"version": 1, "st')
+def empty_manifest(root, checkpoint):
+    manifest_of(root, checkpoint).write_text("{}")
 
 
-def empty_manifest(path):
-    (path / "manifest.json").write_text("{}")
+def list_manifest(root, checkpoint):
+    manifest_of(root, checkpoint).write_text("[1, 2]")
 
 
-def list_manifest(path):
-    (path / "manifest.json").write_text("[1, 2]")
-
-
-def edit_manifest(path, **values):
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | values))
-
-
-def other_files(path):
-    edit_manifest(path, files=["rows.bin"])
-
-
-def other_version(path):
-    edit_manifest(path, version=99)
-
-
-def flip_bit_of_state(path):
-    text = (path / "manifest.json").read_text()
+def flip_bit_of_state(root, checkpoint):
+    path = manifest_of(root, checkpoint)
+    text = path.read_text()
     assert "0.1234567890123456" in text
-    (path / "manifest.json").write_text(text.replace("0.1234567890123456", "0.1234567880123456"))
+    path.write_text(text.replace("0.1234567890123456", "0.1234567880123456"))
 
 
+ROWS = r"parts/.*-rows\.bin: "
+MANIFEST = r"manifests/.*\.json: "
 DAMAGE = {
-    lose_file: "'rows.bin' is missing or cut short",
-    cut_short: "'rows.bin' is missing or cut short",
-    flip_bit: "'rows.bin' is damaged",
-    lose_manifest: "no readable manifest",
-    break_manifest: "no readable manifest",
-    empty_manifest: "no readable manifest",
-    list_manifest: "no readable manifest",
-    other_files: "manifest is damaged",
-    other_version: "has format 99, this program reads",
-    flip_bit_of_state: "manifest is damaged",
+    lose_file: ROWS + "is missing",
+    cut_short: ROWS + r"is damaged \(9 bytes instead of 10\)",
+    flip_bit: ROWS + r"is damaged \(CRC differs\)",
+    break_manifest: MANIFEST + "cannot be parsed",
+    empty_manifest: MANIFEST + "cannot be parsed",
+    list_manifest: MANIFEST + "cannot be parsed",
+    flip_bit_of_state: MANIFEST + r"is damaged \(CRC differs\)",
 }
 
 
 @pytest.mark.parametrize(
     ("damage", "message"), DAMAGE.items(), ids=[damage.__name__ for damage in DAMAGE]
 )
-def test_damage_is_detected_and_the_previous_one_used(folder, damage, message):
-    save(folder, 1)
-    damage(save(folder, 2).folder)
-    with pytest.raises(CheckpointError, match=message):
-        folder.load(2)
+def test_damage_is_detected_and_the_previous_one_used(checkpoints, root, damage, message):
+    save(checkpoints, 1)
+    damage(root, save(checkpoints, 2))
+    later = Checkpoints(open_storage(str(root)))
+    with pytest.raises(CheckpointError):
+        later.load(2)
     said = []
-    assert folder.load_newest(said.append).step == 1
+    assert later.load_newest(said.append).step == 1
     (line,) = said
-    assert line.startswith("Skipping a checkpoint: ")
-    assert "step-000000000002" in line
+    assert re.search("^Skipping a checkpoint: .*" + message, line)
 
 
-def test_all_damaged_is_an_error_with_a_remedy(folder):
+def test_all_damaged_is_an_error_with_a_remedy(checkpoints, root):
     for step in (1, 2):
-        cut_short(save(folder, step).folder)
+        cut_short(root, save(checkpoints, step))
     said = []
     with pytest.raises(CheckpointError, match=r"all checkpoints are damaged.*without --resume"):
-        folder.load_newest(said.append)
+        checkpoints.load_newest(said.append)
     assert len(said) == 2
 
 
-def test_retention_keeps_the_newest_and_the_pinned(folder):
+def test_retention_keeps_the_newest_and_the_pinned(checkpoints):
     for step in range(1, 7):
-        save(folder, step)
-    folder.retain(2, pinned=3)
-    assert folder.steps() == [3, 5, 6]
-    folder.retain(1, pinned=6)
-    assert folder.steps() == [6]
-    folder.retain(1, pinned=None)
-    assert folder.steps() == [6]
+        save(checkpoints, step)
+    checkpoints.retain(2, pinned=3)
+    assert checkpoints.steps() == [3, 5, 6]
+    checkpoints.retain(1, pinned=6)
+    assert checkpoints.steps() == [6]
+    checkpoints.retain(1, pinned=None)
+    assert checkpoints.steps() == [6]
 
 
 @pytest.mark.parametrize(
     ("raised", "seen", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), RunFolderError, "the disk is full"),
-        (PermissionError(errno.EACCES, "denied"), RunFolderError, "cannot be written"),
+        (OSError(errno.EFBIG, "File too large"), RunFolderError, "larger than files may be"),
         (ModelError("no"), ModelError, "no"),
     ],
 )
-def test_failed_save_leaves_earlier_ones_and_nothing_of_its_own(folder, raised, seen, message):
-    save(folder, 1)
+def test_failed_save_leaves_earlier_ones_and_nothing_of_its_own(
+    checkpoints, root, raised, seen, message
+):
+    save(checkpoints, 1)
+    before = sorted(root.rglob("*"))
 
-    def write(target):
-        (target / "rows.bin").write_bytes(b"half")
+    def fail(file):
+        file.write(b"half")
         raise raised
 
     with pytest.raises(seen, match=message):
-        folder.save(2, STATE, write)
-    assert [path.name for path in folder.folder.iterdir()] == ["step-000000000001"]
-    assert folder.load_newest(pytest.fail).step == 1
+        checkpoints.save(STATE, {"dense.bin": lambda _: None, "rows.bin": fail})
+    assert sorted(root.rglob("*")) == before
+    assert checkpoints.load_newest(pytest.fail).step == 1
+    assert save(checkpoints, 2) == checkpoints.load_newest(pytest.fail)
 
 
-def test_failed_replacement_leaves_the_old_one(folder):
-    save(folder, 1, b"old")
+def test_a_disk_that_is_full_at_the_manifest_leaves_earlier_ones(checkpoints, root, monkeypatch):
+    save(checkpoints, 1, b"old")
+    before = sorted(root.rglob("*"))
 
-    def write(_target):
+    def full(*_names, **_more):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(RunFolderError):
-        folder.save(1, STATE, write)
-    assert (folder.load(1).folder / "rows.bin").read_bytes() == b"old1"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", full)
+        with pytest.raises(RunFolderError, match="the disk is full"):
+            save(checkpoints, 1)
+    assert sorted(root.rglob("*")) == before
+    assert rows_of(checkpoints.load(1)) == b"old1"
 
 
-def test_what_was_passed_over_does_not_count_as_the_newest(folder):
-    save(folder, 1)
-    cut_short(save(folder, 9).folder)
-    folder.discard_after(folder.load_newest(str).step)
-    save(folder, 5)
-    folder.retain(1, pinned=None)
-    assert folder.load_newest(pytest.fail).step == 5
-
-
-def test_clear(folder):
-    save(folder, 1)
-    folder.clear()
-    folder.clear()
-    assert folder.steps() == []
+def test_what_was_passed_over_does_not_count_as_the_newest(checkpoints, root):
+    save(checkpoints, 1)
+    cut_short(root, save(checkpoints, 9))
+    later = Checkpoints(open_storage(str(root)))
+    later.go_on_from(later.load_newest(str))
+    save(later, 5)
+    later.retain(2, pinned=None)
+    assert later.steps() == [1, 5]
+    assert later.load_newest(pytest.fail).step == 5
+    later.retain(1, pinned=None)
+    assert Checkpoints(open_storage(str(root))).steps() == [5]

@@ -222,11 +222,11 @@ def test_damaged_newest_checkpoint_costs_steps_and_nothing_else(make_rig):
     expected = achieved(undisturbed.trainer.fit())
     stopped = interrupt(make_rig, "run", 50, checkpoint_seconds=1e-9)
     newest = max(stopped.trainer.checkpoints.steps())
-    folder = stopped.files.checkpoints / f"step-{newest:012d}"
-    file = max(folder.glob("*.bin"), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
+    storage = stopped.files.checkpoints
+    key = stopped.trainer.checkpoints.load(newest).manifest.parts[0].key
+    content = bytearray(storage.read(key))
     content[len(content) // 2] ^= 1
-    file.write_bytes(content)
+    storage.write(key, content)
     rig = make_rig("run")
     said = []
     checkpoint = rig.trainer.checkpoints.load_newest(said.append)

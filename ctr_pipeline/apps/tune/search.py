@@ -409,7 +409,7 @@ class _Search:
                 dense=model.dense,
                 train=train,
                 valid=valid,
-                files=TrainerFiles(run.checkpoints, run.history, run.events),
+                files=TrainerFiles(run.checkpoint_storage, run.history, run.events),
                 progress=self.progress,
                 after_epoch=judge,
             )

@@ -21,7 +21,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.joined import JoinedDense, JoinedNetwork, MeanScorer
 from ctr_pipeline.training.parameters import load_dense, load_parameters, open_rows
 from ctr_pipeline.training.trainer import TrainingState
@@ -61,8 +61,7 @@ def streamed_trained(
             load_dense(checkpoint, model.dense)
             if model.store is None:
                 return None
-            with open_rows(checkpoint) as file:
-                rows = open_row_file(model.store, file, workspace)
+            rows = open_row_file(model.store, lambda: open_rows(checkpoint), workspace)
             stack.callback(rows.release)
             return rows
 
@@ -103,7 +102,7 @@ def _open(
     loaded: LoadedConfig, run: RunFolder, folder: RunFolder, progress: Progress, read: _ReadRows
 ) -> OpenedModel:
     """One model with the parameters of its best epoch, or of its training with validation rows."""
-    checkpoints = CheckpointFolder(folder.checkpoints)
+    checkpoints = Checkpoints(folder.checkpoint_storage)
     checkpoint = checkpoints.load_newest(progress.log)
     if checkpoint is None or checkpoint.state["best_step"] is None:
         is_member = folder != run and bool(run.trained_folders())

@@ -8,7 +8,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 
 # States of trainings are as checkpoints hold them: an earlier run is looked into before TensorFlow
 # is loaded, which their class would load along.
@@ -36,7 +36,7 @@ def find_refit(
         be trained again.
     """
     try:
-        checkpoint = CheckpointFolder(folder.refit.checkpoints).load_newest(progress.log)
+        checkpoint = Checkpoints(folder.refit.checkpoint_storage).load_newest(progress.log)
     except CheckpointError:
         # Every one was said to be passed over.
         return None

@@ -7,7 +7,7 @@ from ctr_pipeline.errors import CheckpointError, PreprocessingError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.encode import encoded_fingerprint
 from ctr_pipeline.preprocessing.plan import load_plan
-from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoints
 
 
 def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]:
@@ -22,7 +22,7 @@ def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]
         trained = run.trained_folders()
         if not trained:
             return
-        checkpoint = CheckpointFolder(trained[0].checkpoints).load_newest(lambda _: None)
+        checkpoint = Checkpoints(trained[0].checkpoint_storage).load_newest(lambda _: None)
         if checkpoint is None:
             return
         try:

@@ -35,7 +35,7 @@ from ctr_pipeline.pipeline.stages.warm_start import Beginning
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.timing import FIRST_STEP, start_up_sentence
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.profile import (
     TrainingProfile,
@@ -125,7 +125,7 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     Raises:
         CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
     """
-    checkpoint = CheckpointFolder(folder.checkpoints).load_newest(job.context.progress.log)
+    checkpoint = Checkpoints(folder.checkpoint_storage).load_newest(job.context.progress.log)
     if checkpoint is None:
         return False
     state = TrainingState.from_json(checkpoint.state)
@@ -188,7 +188,7 @@ def _choose(
             dense=model.dense,
             train=readers["train"],
             valid=readers["valid"],
-            files=TrainerFiles(folder.checkpoints, folder.history, folder.events),
+            files=TrainerFiles(folder.checkpoint_storage, folder.history, folder.events),
             progress=progress,
             profiler=profiler,
             after_first_step=log_start_up,
@@ -197,7 +197,7 @@ def _choose(
         if checkpoint is not None:
             trainer.restore(checkpoint)
             require_same_rows(trainer.state, encoding.fingerprint, run)
-            trainer.checkpoints.discard_after(checkpoint.step)
+            trainer.checkpoints.go_on_from(checkpoint)
             progress.log(f"Resuming after step {checkpoint.step:,}")
         else:
             _begin(loaded, trainer, model, job)
@@ -246,7 +246,7 @@ def _refit(
             dense=model.dense,
             train=rows,
             valid=None,
-            files=TrainerFiles(files.checkpoints, files.history, files.events),
+            files=TrainerFiles(files.checkpoint_storage, files.history, files.events),
             progress=progress,
         )
         checkpoint = None
@@ -254,7 +254,7 @@ def _refit(
             checkpoint = find_refit(folder, chosen.to_json(), progress, is_whole=False)
         if checkpoint is not None:
             trainer.restore(checkpoint)
-            trainer.checkpoints.discard_after(checkpoint.step)
+            trainer.checkpoints.go_on_from(checkpoint)
             progress.log(
                 f"Resuming the training with validation rows after step {checkpoint.step:,}"
             )

@@ -32,7 +32,7 @@ from ctr_pipeline.pipeline.stages.feature_file import load_features, save_featur
 from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import PLAN_FILE, PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoint, CheckpointFolder
+from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.history import load_history
 from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.transforms.age import Age
@@ -315,7 +315,7 @@ def _find_checkpoint(
     """Raises CheckpointError if there is none, or the best is damaged."""
     if (earlier.job / "spec.json").exists():
         return _find_cut(earlier, config, which, progress)
-    checkpoints = CheckpointFolder(earlier.checkpoints)
+    checkpoints = Checkpoints(earlier.checkpoint_storage)
     found = checkpoints.load_newest(progress.log)
     if found is None:
         raise _not_trained(earlier, "no trained model")
@@ -333,7 +333,7 @@ def _find_checkpoint(
     state = found.state
     return EarlierCheckpoint(
         config=config,
-        folder=found.folder.parent,
+        folder=earlier.checkpoints,
         step=found.step,
         epoch=state["position"]["epoch"]
         if config.train.refit

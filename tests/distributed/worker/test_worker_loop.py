@@ -29,6 +29,7 @@ from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.profile import Stage
 from ctr_pipeline.training.scoring import Scorer
@@ -82,7 +83,9 @@ def alone(compiled, rows, config, tmp_path_factory):
             dense=dense,
             train=train,
             valid=valid,
-            files=TrainerFiles(folder / "checkpoints", folder / "history.csv", folder / "events"),
+            files=TrainerFiles(
+                open_storage(str(folder / "checkpoints")), folder / "history.csv", folder / "events"
+            ),
             progress=SilentProgress(),
         )
         state = trainer.fit()
