@@ -167,7 +167,9 @@ _MEMBER_COLUMNS = (
     _Column("memory", _figure("", lambda stats: format_amount(stats.rss_bytes, "bytes"))),
     _Column("rows/s", _figure("worker", lambda stats: f"{stats.samples_per_second:,.0f}")),
     _Column("rows held", _figure("ps", lambda stats: f"{stats.rows_held:,}")),
-    _Column("last end", lambda one: escape(one.last_end), "left", folds=True),
+    _Column(
+        "last end", lambda one: escape(one.last_end.why) if one.last_end else "", "left", folds=True
+    ),
 )
 """Of the table of members; the JSON of `ctrpipe status` has all fields of `MemberStatus`."""
 

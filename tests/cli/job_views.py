@@ -3,6 +3,7 @@
 import dataclasses
 
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+from ctr_pipeline.distributed.coordination.members import MemberEnd
 from ctr_pipeline.distributed.coordination.messages import Empty, MemberStats, ScaleRequest
 from ctr_pipeline.distributed.master.status import (
     NO_ERRORS,
@@ -30,7 +31,7 @@ def a_member(role="worker", index=0, **changes):
         restarts=0,
         last_seen_seconds=0.1,
         leases=0,
-        last_end="",
+        last_end=None,
         stats=MemberStats(
             rss_bytes=700_000_000, samples_per_second=12_345.0, rows_held=0, version=0
         ),
@@ -63,7 +64,13 @@ def a_view(**changes):
             a_member("master"),
             a_member("ps", stats=MemberStats(rss_bytes=100_000_000, rows_held=54_321)),
             a_member("worker", 0),
-            a_member("worker", 1, state="backing off", last_end="worker-1 was killed", restarts=3),
+            a_member(
+                "worker",
+                1,
+                state="backing off",
+                last_end=MemberEnd("worker-1 was killed", -9),
+                restarts=3,
+            ),
         ),
         events=(JobEvent(1_700_000_000.0, "worker-1 was killed", "it is started again", 1.25),),
         dropped_tasks=(),

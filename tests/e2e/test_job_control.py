@@ -181,5 +181,5 @@ def test_nothing_survives_the_process_that_the_user_started(job):
     ctrpipe(*words, "--set", "train.epochs=1", folder=job.folder)
     view = job.status()
     assert (view["state"], view["run"]["state"]) == ("finished", "finished")
-    assert {(one["state"], one["last_end"]) for one in view["members"]} == {("finished", "")}
+    assert {(one["state"], one["last_end"]) for one in view["members"]} == {("finished", None)}
     assert "the job is resumed" in [event["what"] for event in view["events"]]

@@ -53,7 +53,7 @@ def member(role, index=0, state="running", restarts=0, **stats):
         restarts=restarts,
         last_seen_seconds=0.1,
         leases=0,
-        last_end="",
+        last_end=None,
         stats=MemberStats(**stats),
     )
 

@@ -21,6 +21,19 @@ _GIVEN_UP_KEPT = 16
 _ASK_AGAIN_SECONDS = 5.0
 
 
+@dataclass(frozen=True)
+class MemberEnd:
+    """How a process of a place ended; the ledger and `ctrpipe status` hold all of it.
+
+    Attributes:
+        why: For a person.
+        exit_code: Negative: minus the signal; None where no launcher saw it.
+    """
+
+    why: str
+    exit_code: int | None = None
+
+
 @dataclass
 class MemberState(Recorded):
     """One place of a job and the process that fills it.
@@ -34,7 +47,7 @@ class MemberState(Recorded):
         pid: Its process.
         given_up: Incarnations that ended, were replaced or fell silent; none of them comes back.
         restarts: Starts after the first.
-        last_end: Why the process before ended; empty if none did.
+        last_end: How the process before ended; None if none did, other than as it was asked to.
         ends_in_row: Ends without progress between them.
         is_active: A worker gets work; one on standby does not.
         heard_at: Last sign of life, on the job's clock.
@@ -80,7 +93,7 @@ class MemberState(Recorded):
     pid: int = 0
     given_up: list[str] = field(default_factory=list)
     restarts: int = 0
-    last_end: str = ""
+    last_end: MemberEnd | None = None
     ends_in_row: int = 0
     is_active: bool = False
     heard_at: float = 0.0

@@ -135,7 +135,7 @@ def describe_member(member: MemberStatus) -> str:
     if member.restarts:
         parts.append(f"{member.restarts} restart{'s' if member.restarts > 1 else ''}")
     if member.last_end and member.state != "running":
-        parts.append(member.last_end)
+        parts.append(member.last_end.why)
     return "  ".join(parts)
 
 

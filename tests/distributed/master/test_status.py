@@ -8,6 +8,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.events import EpochTotals, SplitTotals
 from ctr_pipeline.distributed.coordination.job.status import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.members import MemberEnd
 from ctr_pipeline.distributed.coordination.messages import MemberStats, ScoreSummary
 from ctr_pipeline.distributed.master.status import (
     NO_CUT,
@@ -22,7 +23,18 @@ from ctr_pipeline.training.history import EpochRecord
 
 RECORD = EpochRecord(0, 94, 0.6, 0.55, 0.71, 1.01, 1.0, 1500, 2.5)
 WORKER = MemberStatus(
-    "worker", 0, 17, "here", "", "", "running", 1, 0.4, 2, "killed", MemberStats(rss_bytes=5)
+    "worker",
+    0,
+    17,
+    "here",
+    "",
+    "",
+    "running",
+    1,
+    0.4,
+    2,
+    MemberEnd("killed", -9),
+    MemberStats(rss_bytes=5),
 )
 GONE = replace(WORKER, index=1, state="ended", last_seen_seconds=None)
 STATUS = JobStatus(
@@ -50,7 +62,9 @@ STATUS = JobStatus(
     final_scores=(),
 )
 CUT = NewestCut(4, 110, 990.0)
-MASTER = MemberStatus("master", 0, 9, "here", "h:1", "h:2", "running", 0, 0.0, 0, "", MemberStats())
+MASTER = MemberStatus(
+    "master", 0, 9, "here", "h:1", "h:2", "running", 0, 0.0, 0, None, MemberStats()
+)
 
 
 def view(status=STATUS, master=MASTER, newest_cut=CUT):

@@ -10,7 +10,7 @@ from ctr_pipeline.distributed.coordination.exit_codes import BY_SOMEBODY, signal
 from ctr_pipeline.distributed.coordination.job import restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.launching import ProcessState
-from ctr_pipeline.distributed.coordination.members import MemberState
+from ctr_pipeline.distributed.coordination.members import MemberEnd, MemberState
 from ctr_pipeline.distributed.coordination.messages import RegisterRequest
 from ctr_pipeline.distributed.coordination.relaunch import decide_relaunch, explain_end
 from ctr_pipeline.distributed.coordination.reports import find_false_identity
@@ -62,7 +62,7 @@ def lose(state: JobState, member: MemberState, why: str) -> None:
         done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
     state.announce(why, done)
     member.give_up(incarnation)
-    member.last_end = why
+    member.last_end = MemberEnd(why)
     holds = member.role == "ps" and member.index < state.servers.placement.num_servers
     if holds and (state.head.is_restored or state.restore_in_flight):
         restores.roll_back(state)
@@ -103,7 +103,7 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
     elif is_registered:
         _release_leases(state, member)
     member.give_up(process.incarnation)
-    member.last_end = why
+    member.last_end = MemberEnd(why, process.exit_code) if why else None
     member.ends_in_row += 1
     if not is_wanted:
         return

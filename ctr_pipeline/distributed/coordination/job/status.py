@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import EpochTotals, Json, Phase, SplitTotals
 from ctr_pipeline.distributed.coordination.job.state import JobState
-from ctr_pipeline.distributed.coordination.members import MemberState
+from ctr_pipeline.distributed.coordination.members import MemberEnd, MemberState
 from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
 
 
@@ -22,7 +22,7 @@ class MemberStatus:
         restarts: Starts after the first.
         last_seen_seconds: Since its last heartbeat; None if there was none.
         leases: Tasks that it holds.
-        last_end: Why it ended the last time; empty if it never did.
+        last_end: How it ended the last time; None if it never did, other than as it was asked to.
         stats: The figures of its last heartbeat; None if no master answers: the ledger lacks them.
         incarnation: Name of its process; empty while none is registered.
     """
@@ -37,7 +37,7 @@ class MemberStatus:
     restarts: int = 0
     last_seen_seconds: float | None = None
     leases: int = 0
-    last_end: str = ""
+    last_end: MemberEnd | None = None
     stats: MemberStats | None = None
     incarnation: str = ""
 

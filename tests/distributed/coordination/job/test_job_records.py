@@ -1,5 +1,6 @@
 """What is written to the ledger follows from what has changed, whoever changed it."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from job_world import make_settings
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.job.records import LedgerRecords, read_records
 from ctr_pipeline.distributed.coordination.job.state import JobState
+from ctr_pipeline.distributed.coordination.members import MemberEnd
 from ctr_pipeline.distributed.coordination.recorded import Recorded
 
 
@@ -81,7 +83,7 @@ def lease(state):
 
 
 def lose(state):
-    state.member("worker", 1).last_end = "killed"
+    state.member("worker", 1).last_end = MemberEnd("killed", -9)
 
 
 def move(state):
@@ -139,3 +141,12 @@ def test_another_master_goes_on_where_the_one_before_ended(records, state):
     assert taken(fresh, heir) is None
     lease(heir)
     assert taken(fresh, heir) == ({"head", "task/1"}, True)
+
+
+def test_what_is_known_of_an_end_comes_back_from_the_ledger(state):
+    lose(state)
+    written = LedgerRecords(state).take(state).records
+    stored = read_records(json.loads(json.dumps(written)), state.settings)
+    member = stored.members["worker", 1]
+    assert member.last_end == MemberEnd("killed", -9)
+    assert member.take_change() == (False, False)

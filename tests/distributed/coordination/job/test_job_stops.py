@@ -158,9 +158,9 @@ def test_a_resumption_is_an_event(num_tasks, place):
 
 
 @pytest.mark.parametrize(
-    ("code", "last_end"), [(0, ""), (-15, ""), (143, ""), (-9, ""), (-11, "crashed (SIGSEGV)")]
+    ("code", "why"), [(0, ""), (-15, ""), (143, ""), (-9, ""), (-11, "crashed (SIGSEGV)")]
 )
-def test_members_that_leave_a_finished_job_had_no_accident(code, last_end):
+def test_members_that_leave_a_finished_job_had_no_accident(code, why):
     bench = Bench(num_epochs=1)
     bench.begin_training("w")
     bench.train_all()
@@ -168,8 +168,11 @@ def test_members_that_leave_a_finished_job_had_no_accident(code, last_end):
     bench.see("ps", 0, "p", "completed" if code == 0 else "killed", code=code)
     (server,) = (one for one in bench.job.status().members if one.role == "ps")
     assert server.state == "left"
-    assert last_end in server.last_end
-    assert bool(server.last_end) == bool(last_end)
+    if why:
+        assert why in server.last_end.why
+        assert server.last_end.exit_code == code
+    else:
+        assert server.last_end is None
 
 
 def test_a_finished_job_that_goes_on_ends_at_once_and_starts_nobody():
