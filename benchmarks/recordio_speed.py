@@ -19,17 +19,22 @@ from machine import Spread, describe_machine, print_machine, print_table, write_
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
-from ctr_pipeline.dataset.examples import write_examples
-from ctr_pipeline.dataset.recordio import Compressor, RecordIOReader, RecordIOWriter, Records
-from ctr_pipeline.dataset.recordio_rows import (
+from ctr_pipeline.dataset.formats.recordio.chunks import (
+    Compressor,
+    RecordIOReader,
+    RecordIOWriter,
+    Records,
+)
+from ctr_pipeline.dataset.formats.recordio.examples import write_examples
+from ctr_pipeline.dataset.formats.recordio.rows import (
     ExampleSource,
     LineSource,
     read_example_blocks,
     read_line_blocks,
 )
-from ctr_pipeline.dataset.row_writers import lines_of, text_columns
+from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES
+from ctr_pipeline.dataset.formats.writers import lines_of, text_columns
 from ctr_pipeline.dataset.source import inspect_source
-from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.specs.columns import ColumnType
 
 NUMBERS = [f"I{n}" for n in range(1, 14)]

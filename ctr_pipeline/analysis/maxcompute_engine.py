@@ -29,11 +29,11 @@ from ctr_pipeline.analysis.table_sql import (
     typed_value,
     value_counts,
 )
-from ctr_pipeline.dataset.maxcompute.client import MaxComputeClient, RangeReader, ranges
-from ctr_pipeline.dataset.maxcompute.dialect import create_table_as, drop_table, render
-from ctr_pipeline.dataset.maxcompute.selection import group_partitions, select_rows
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.maxcompute.table import TableRows
+from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient, RangeReader, ranges
+from ctr_pipeline.dataset.formats.maxcompute.dialect import create_table_as, drop_table, render
+from ctr_pipeline.dataset.formats.maxcompute.selection import group_partitions, select_rows
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.table import TableRows
 from ctr_pipeline.errors import CtrPipelineError, StatisticsError
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnDrift

@@ -1,7 +1,7 @@
 """Which rows of files are those of a split, and their columns, as SQL that Spark runs; pure.
 
 Nothing is left to Spark's own reading of text, which differs in what quotes, blanks and missing
-values are: Spark gives the lines of a file, and SQL cuts them as `dataset.records` does. Rows
+values are: Spark gives the lines of a file, and SQL cuts them as `dataset.formats.text.records` does. Rows
 of Parquet files have numbers, so they may be divided by order; lines have none.
 """
 
@@ -22,14 +22,14 @@ from ctr_pipeline.analysis.table_sql import (
     without_minus_zero,
 )
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.compression import Compression
-from ctr_pipeline.dataset.parquet import ParquetSource, read_schema
+from ctr_pipeline.dataset.formats.parquet.reading import ParquetSource, read_schema
+from ctr_pipeline.dataset.formats.text.blocks import read_head
+from ctr_pipeline.dataset.formats.text.compression import Compression
+from ctr_pipeline.dataset.formats.text.parsing import TextFile
+from ctr_pipeline.dataset.formats.text.records import Dialect, find_first_end
 from ctr_pipeline.dataset.partitions import Partition
-from ctr_pipeline.dataset.records import Dialect, find_first_end
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_order_ranges
-from ctr_pipeline.dataset.text import TextFile
-from ctr_pipeline.dataset.text_blocks import read_head
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
 

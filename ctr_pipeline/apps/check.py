@@ -21,8 +21,8 @@ from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
 from ctr_pipeline.dataset.columns import plan_columns
+from ctr_pipeline.dataset.formats.parquet.reading import convert_column
 from ctr_pipeline.dataset.ingest import check_division
-from ctr_pipeline.dataset.parquet import convert_column
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source

@@ -12,15 +12,8 @@ from ctr_pipeline import durable
 from ctr_pipeline.apps.outputs import require_output
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
-from ctr_pipeline.dataset.recordio import Compressor
-from ctr_pipeline.dataset.row_reading import (
-    ExampleTypes,
-    TextTypes,
-    read_parquet,
-    read_tables,
-    read_texts,
-)
-from ctr_pipeline.dataset.row_writers import (
+from ctr_pipeline.dataset.formats.recordio.chunks import Compressor
+from ctr_pipeline.dataset.formats.writers import (
     ExampleWriter,
     LineWriter,
     ParquetRowWriter,
@@ -28,6 +21,13 @@ from ctr_pipeline.dataset.row_writers import (
     TextWriter,
     example_columns,
     text_columns,
+)
+from ctr_pipeline.dataset.row_reading import (
+    ExampleTypes,
+    TextTypes,
+    read_parquet,
+    read_tables,
+    read_texts,
 )
 from ctr_pipeline.dataset.source import Format, Source, inspect_paths
 from ctr_pipeline.errors import DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.dataset.data_files import DataFile, is_same_file
-from ctr_pipeline.dataset.databases.table import parse_database_address
+from ctr_pipeline.dataset.formats.databases.table import parse_database_address
 from ctr_pipeline.dataset.object_files import names_object
 from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
 from ctr_pipeline.errors import DataError, RunFolderError

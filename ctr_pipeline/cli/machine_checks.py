@@ -177,7 +177,7 @@ def _probe_packages() -> dict[str, str | None]:
 
 
 def _probe_maxcompute() -> Finding:
-    from ctr_pipeline.dataset.maxcompute.client import connect, is_set_up, missing_variables
+    from ctr_pipeline.dataset.formats.maxcompute.client import connect, is_set_up, missing_variables
 
     missing, failure = missing_variables(), None
     if is_set_up() and not missing:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
+from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.ingested import (
     IngestedRows,
     SplitRows,
@@ -48,7 +49,6 @@ from ctr_pipeline.dataset.splits import (
     plan_time_ranges,
     random_places,
 )
-from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.times import (
     TimeColumn,
     TimeCounts,

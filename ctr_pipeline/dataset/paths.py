@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.databases.table import DatabaseTable, is_database_address
-from ctr_pipeline.dataset.maxcompute.table import TableRows, is_address
+from ctr_pipeline.dataset.formats.databases.table import DatabaseTable, is_database_address
+from ctr_pipeline.dataset.formats.maxcompute.table import TableRows, is_address
 from ctr_pipeline.dataset.object_files import find_objects, names_object
 from ctr_pipeline.dataset.partitions import check_regular, find_partitioned_files, is_hidden
 from ctr_pipeline.errors import DataError

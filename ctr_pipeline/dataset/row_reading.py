@@ -15,15 +15,20 @@ import pyarrow.compute as pc
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile, size_of
-from ctr_pipeline.dataset.databases.table import DatabaseSource
-from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, find_features, read_examples
+from ctr_pipeline.dataset.formats.databases.table import DatabaseSource
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.parquet.reading import ParquetSource, read_batches
+from ctr_pipeline.dataset.formats.recordio.examples import (
+    ExampleColumns,
+    ExampleKind,
+    find_features,
+    read_examples,
+)
+from ctr_pipeline.dataset.formats.recordio.rows import read_record_blocks
+from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.inference import is_numeric
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.parquet import ParquetSource, read_batches
-from ctr_pipeline.dataset.recordio_rows import read_record_blocks
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -123,11 +128,11 @@ def read_tables(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
     for place, opened in source.opened.items():
         # What a database needs is imported only where one is named.
         if isinstance(opened, DatabaseSource):
-            from ctr_pipeline.dataset.databases.inspection import read_rows
+            from ctr_pipeline.dataset.formats.databases.inspection import read_rows
 
             batches = read_rows(opened)
         elif isinstance(opened, TableSource):
-            from ctr_pipeline.dataset.maxcompute import reading
+            from ctr_pipeline.dataset.formats.maxcompute import reading
 
             batches = reading.read_rows(opened)
         else:

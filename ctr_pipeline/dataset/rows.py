@@ -7,11 +7,14 @@ import pyarrow as pa
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
-from ctr_pipeline.dataset.databases.table import DatabaseSource
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.parquet import ParquetSource, RecordBlock, read_parquet_blocks
-from ctr_pipeline.dataset.paths import Place
-from ctr_pipeline.dataset.recordio_rows import (
+from ctr_pipeline.dataset.formats.databases.table import DatabaseSource
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.parquet.reading import (
+    ParquetSource,
+    RecordBlock,
+    read_parquet_blocks,
+)
+from ctr_pipeline.dataset.formats.recordio.rows import (
     ExampleBlock,
     ExampleSource,
     LineBlock,
@@ -19,9 +22,10 @@ from ctr_pipeline.dataset.recordio_rows import (
     read_example_blocks,
     read_line_blocks,
 )
+from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES, read_text_blocks
+from ctr_pipeline.dataset.formats.text.parsing import TextBlock
+from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.text import TextBlock
-from ctr_pipeline.dataset.text_blocks import BLOCK_BYTES, read_text_blocks
 from ctr_pipeline.ordered_map import map_in_order
 
 Block = TextBlock | RecordBlock | LineBlock | ExampleBlock
@@ -100,11 +104,11 @@ def _read_blocks(
     if isinstance(opened, ExampleSource):
         return read_example_blocks(opened, plan, block_bytes)
     if isinstance(opened, TableSource):
-        from ctr_pipeline.dataset.maxcompute.reading import read_table_blocks
+        from ctr_pipeline.dataset.formats.maxcompute.reading import read_table_blocks
 
         return read_table_blocks(opened, plan)
     if isinstance(opened, DatabaseSource):
-        from ctr_pipeline.dataset.databases.inspection import read_database_blocks
+        from ctr_pipeline.dataset.formats.databases.inspection import read_database_blocks
 
         return read_database_blocks(opened, plan)
     return read_text_blocks(opened, block_bytes)

@@ -15,11 +15,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.agreement import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
-from ctr_pipeline.dataset.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
-from ctr_pipeline.dataset.databases.table import DatabaseSource, engine_of
+from ctr_pipeline.dataset.formats.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
+from ctr_pipeline.dataset.formats.databases.table import DatabaseSource, engine_of
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.parquet.reading import (
+    ParquetSource,
+    column_type_of,
+    is_time,
+    read_first_rows,
+    read_schema,
+)
+from ctr_pipeline.dataset.formats.recordio.chunks import MAGIC_BYTES
+from ctr_pipeline.dataset.formats.recordio.head import (
+    RecordKind,
+    find_record_kind,
+    look_at_examples,
+    look_at_lines,
+)
+from ctr_pipeline.dataset.formats.recordio.rows import ExampleSource, LineSource
+from ctr_pipeline.dataset.formats.text.head import (
+    TextHead,
+    check_dialect,
+    find_names,
+    look_at,
+)
+from ctr_pipeline.dataset.formats.text.parsing import TextBlock, TextFile, texts_of_block
+from ctr_pipeline.dataset.formats.text.records import count_lines
 from ctr_pipeline.dataset.inference import (
     holds_beyond_floats,
     infer_epoch,
@@ -28,32 +51,9 @@ from ctr_pipeline.dataset.inference import (
     whole_numbers,
 )
 from ctr_pipeline.dataset.lists import is_list
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.parquet import (
-    ParquetSource,
-    column_type_of,
-    is_time,
-    read_first_rows,
-    read_schema,
-)
 from ctr_pipeline.dataset.partitions import partition_of, with_partition
 from ctr_pipeline.dataset.paths import Place, names_database, names_table, paths_of, resolve_files
-from ctr_pipeline.dataset.recordio import MAGIC_BYTES
-from ctr_pipeline.dataset.recordio_head import (
-    RecordKind,
-    find_record_kind,
-    look_at_examples,
-    look_at_lines,
-)
-from ctr_pipeline.dataset.recordio_rows import ExampleSource, LineSource
-from ctr_pipeline.dataset.records import count_lines
-from ctr_pipeline.dataset.text import TextBlock, TextFile, texts_of_block
-from ctr_pipeline.dataset.text_head import (
-    TextHead,
-    check_dialect,
-    find_names,
-    look_at,
-)
+from ctr_pipeline.dataset.schema_checks import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ListSpec
@@ -240,7 +240,7 @@ def _inspect_tables(
     data: DataConfig, addresses: Mapping[str, tuple[Sequence[str], str]], seed: int | None
 ) -> Source:
     # PyODPS and sqlglot are imported only where a table is named.
-    from ctr_pipeline.dataset.maxcompute.inspection import find_tables, head_of
+    from ctr_pipeline.dataset.formats.maxcompute.inspection import find_tables, head_of
 
     files, opened = find_tables(data, addresses, seed=seed)
     return _source_of_tables("table", files, {**opened}, head_of(opened, _HEAD_ROWS))
@@ -253,7 +253,7 @@ def _inspect_databases(
     may_lack_label: bool,
 ) -> Source:
     # sqlglot and DuckDB are imported only where a database is named.
-    from ctr_pipeline.dataset.databases.inspection import find_tables, head_of
+    from ctr_pipeline.dataset.formats.databases.inspection import find_tables, head_of
 
     files, opened = find_tables(data, addresses, may_lack_label=may_lack_label)
     return _source_of_tables("database", files, {**opened}, head_of(opened, _HEAD_ROWS))

@@ -25,11 +25,16 @@ from sqlglot import exp
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
 from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows, plan_sources
 from ctr_pipeline.analysis.table_sql import TrainingTable
-from ctr_pipeline.dataset.maxcompute import client as client_module
-from ctr_pipeline.dataset.maxcompute.client import connect
-from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS, render
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.maxcompute.table import HashRange, TableAddress, TableFacts, TableRows
+from ctr_pipeline.dataset.formats.maxcompute import client as client_module
+from ctr_pipeline.dataset.formats.maxcompute.client import connect
+from ctr_pipeline.dataset.formats.maxcompute.dialect import SETTINGS, render
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.table import (
+    HashRange,
+    TableAddress,
+    TableFacts,
+    TableRows,
+)
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 

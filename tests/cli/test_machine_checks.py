@@ -16,7 +16,7 @@ from ctr_pipeline.cli.machine_checks import (
     judge_python,
 )
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.dataset.maxcompute import client
+from ctr_pipeline.dataset.formats.maxcompute import client
 
 
 @pytest.mark.parametrize(

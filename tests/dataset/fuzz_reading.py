@@ -29,7 +29,7 @@ import zstandard
 from example_messages import example_of
 from hostile_reading import memory_bytes, read_all
 
-from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter
+from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.durable import crc32_of
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset.databases.table import engine_of
+from ctr_pipeline.dataset.formats.databases import sqlite_file
+from ctr_pipeline.dataset.formats.databases.table import engine_of
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import fingerprint_of
 from ctr_pipeline.dataset.parts import read_columns
@@ -290,7 +291,7 @@ def test_a_locked_sqlite_is_refused(tmp_path, monkeypatch):
     address = run_sqlite(path, "CREATE TABLE t (label INT, x INT)", rows=[(0, 1), (1, 2)])
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
-        monkeypatch.setattr("ctr_pipeline.dataset.databases.sqlite_file._WAIT_SECONDS", 0.01)
+        monkeypatch.setattr(sqlite_file, "_WAIT_SECONDS", 0.01)
         assert "is being written by another program" in refusal(address).message
 
 

@@ -9,14 +9,14 @@ from example_messages import Example, example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset.examples import (
+from ctr_pipeline.dataset.formats.recordio.chunks import Records
+from ctr_pipeline.dataset.formats.recordio.examples import (
     ExampleKind,
     find_features,
     is_example,
     read_examples,
     write_examples,
 )
-from ctr_pipeline.dataset.recordio import Records
 
 
 def as_records(parts):

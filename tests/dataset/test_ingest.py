@@ -328,7 +328,7 @@ def test_a_quote_that_never_closes_is_an_error(tmp_path, rows, line):
 
 
 def test_a_record_longer_than_any_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_pipeline.dataset.text_blocks.LONGEST_VALUE_BYTES", 1 << 20)
+    monkeypatch.setattr("ctr_pipeline.dataset.formats.text.blocks.LONGEST_VALUE_BYTES", 1 << 20)
     path = tmp_path / "rows.csv"
     path.write_bytes(HEADER + b"0,1,a\n1,2," + b"x" * (3 << 20))
     with pytest.raises(DataError, match="a row is longer than 1 MiB") as caught:

@@ -6,10 +6,10 @@ import pytest
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, running_service
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
+from ctr_pipeline.dataset.formats.maxcompute import client as client_module
+from ctr_pipeline.dataset.formats.maxcompute import reading
+from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, parse_address
 from ctr_pipeline.dataset.ingest import ingest
-from ctr_pipeline.dataset.maxcompute import client as client_module
-from ctr_pipeline.dataset.maxcompute import reading
-from ctr_pipeline.dataset.maxcompute.table import TableAddress, parse_address
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows

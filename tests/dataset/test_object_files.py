@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset import object_files
+from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.object_files import ObjectFile, find_objects
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.recordio import RecordIOWriter
 from ctr_pipeline.dataset.row_reading import read_parquet
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset import parquet
+from ctr_pipeline.dataset.formats.parquet import reading as parquet
+from ctr_pipeline.dataset.formats.parquet.layout import Layout
 from ctr_pipeline.dataset.ingest import ingest
-from ctr_pipeline.dataset.parquet_layout import Layout
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError

@@ -4,9 +4,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset import parquet_chunks
-from ctr_pipeline.dataset.parquet import ParquetSource, read_batches, read_schema
-from ctr_pipeline.dataset.parquet_layout import DamagedLayoutError, footer_span, read_layout
+from ctr_pipeline.dataset.formats.parquet import chunks as parquet_chunks
+from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, footer_span, read_layout
+from ctr_pipeline.dataset.formats.parquet.reading import ParquetSource, read_batches, read_schema
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
 

@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset import recordio
-from ctr_pipeline.dataset.recordio import Compressor, RecordIOReader, RecordIOWriter, Records
-from ctr_pipeline.dataset.recordio_compression import compress_snappy
+from ctr_pipeline.dataset.formats.recordio import chunks as recordio
+from ctr_pipeline.dataset.formats.recordio.chunks import (
+    Compressor,
+    RecordIOReader,
+    RecordIOWriter,
+    Records,
+)
+from ctr_pipeline.dataset.formats.recordio.compression import compress_snappy
 from ctr_pipeline.errors import DataError
 
 FILES = Path(__file__).parent / "recordio_files"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger, BadRowReason
+from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError

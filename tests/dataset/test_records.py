@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset.records import (
+from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
     count_lines,
     find_first_end,

@@ -5,7 +5,7 @@ from example_messages import example_of
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.recordio import RecordIOWriter
+from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType

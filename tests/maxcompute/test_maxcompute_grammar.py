@@ -16,7 +16,12 @@ from ctr_pipeline.analysis.sql import (
     range_query,
     summary_query,
 )
-from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS, create_table_as, drop_table, render
+from ctr_pipeline.dataset.formats.maxcompute.dialect import (
+    SETTINGS,
+    create_table_as,
+    drop_table,
+    render,
+)
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.clip import Clip
 from ctr_pipeline.transforms.count_encode import CountEncode

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from spoiled_world import CHECK, HEADER, Case, World, file, lines, setting
 
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.dataset import compression, encoded, ingest
+from ctr_pipeline.dataset import encoded, ingest
+from ctr_pipeline.dataset.formats.text import blocks, compression
 
 NOT_TEXT_OR_PARQUET = (
     ("zip", b"PK\x03\x04", "a ZIP archive or an Excel workbook"),
@@ -82,14 +83,14 @@ def _endless_row(row: str) -> Callable[[World], None]:
     """A row over the limit, which is lowered for the test's sake."""
 
     def spoil(world: World) -> None:
-        world.monkeypatch.setattr("ctr_pipeline.dataset.text_blocks.LONGEST_VALUE_BYTES", 1 << 20)
+        world.monkeypatch.setattr(blocks, "LONGEST_VALUE_BYTES", 1 << 20)
         world.rows([*lines() * 1500, row + "x" * (9 << 20), *lines()])
 
     return spoil
 
 
 def _endless_first_row(world: World) -> None:
-    limit = "ctr_pipeline.dataset.text_head._LONGEST_FIRST_RECORD_BYTES"
+    limit = "ctr_pipeline.dataset.formats.text.head._LONGEST_FIRST_RECORD_BYTES"
     world.monkeypatch.setattr(limit, 4 << 20)
     world.write("rows.csv", HEADER + "1,2," + "x" * (4 << 20))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from maxcompute_service import ACCESS_ID, ACCESS_KEY, Fault, MaxComputeService, running_service
 from spoiled_world import CHECK, Case, World
 
-from ctr_pipeline.dataset.maxcompute import client
+from ctr_pipeline.dataset.formats.maxcompute import client
 
 ANALYZE = ("analyze", "c.yaml")
 SPLIT = {"by": "random"}

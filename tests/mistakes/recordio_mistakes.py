@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pyarrow as pa
 from spoiled_world import CHECK, HEADER, PREDICT, Case, World, file, lines, nothing, setting
 
-from ctr_pipeline.dataset.examples import write_examples
-from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter
+from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
+from ctr_pipeline.dataset.formats.recordio.examples import write_examples
 
 CONVERT = ("convert", "rows.csv", "-o", "out.recordio")
 

@@ -10,7 +10,7 @@ import yaml
 from maxcompute_service import running_service
 
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.dataset.maxcompute import client as client_module
+from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from ctr_pipeline.analysis import StatisticsPlan, collect_statistics, collect_st
 from ctr_pipeline.analysis.aggregates import plan_profile
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
 from ctr_pipeline.config.models import DataConfig, RuntimeConfig
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
 from ctr_pipeline.dataset.ingested import IngestedRows
-from ctr_pipeline.dataset.maxcompute.source import TableSource
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.pipeline.resources import num_threads

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.dataset.maxcompute.table import HashRange, TableRows
+from ctr_pipeline.dataset.formats.maxcompute.table import HashRange, TableRows
 
 _SEPARATOR = "\x1f"
 _HASH_BITS = 64

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ctr_pipeline.dataset.recordio import Records
+from ctr_pipeline.dataset.formats.recordio.chunks import Records
 from ctr_pipeline.kernels.compilation import kernel
 
 _VARINT, _FIXED_64, _DELIMITED, _FIXED_32 = 0, 1, 2, 5

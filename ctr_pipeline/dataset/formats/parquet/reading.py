@@ -28,10 +28,10 @@ from ctr_pipeline.dataset.columns import (
     nan_to_null,
 )
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
+from ctr_pipeline.dataset.formats.parquet.chunks import ChunkReader
+from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, Layout
 from ctr_pipeline.dataset.limits import check_values
 from ctr_pipeline.dataset.lists import as_texts, is_list
-from ctr_pipeline.dataset.parquet_chunks import ChunkReader
-from ctr_pipeline.dataset.parquet_layout import DamagedLayoutError, Layout
 from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError

@@ -3,17 +3,17 @@
 import codecs
 from collections.abc import Iterator
 
-from ctr_pipeline.dataset.compression import Compression, PlainStream, open_plain
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES
-from ctr_pipeline.dataset.records import (
+from ctr_pipeline.dataset.formats.text.compression import Compression, PlainStream, open_plain
+from ctr_pipeline.dataset.formats.text.parsing import TextBlock, TextFile
+from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
     count_lines,
     find_first_end,
     find_last_end,
     find_open_quote,
 )
-from ctr_pipeline.dataset.text import TextBlock, TextFile
+from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES
 from ctr_pipeline.errors import DataError
 
 BLOCK_BYTES = 4 << 20

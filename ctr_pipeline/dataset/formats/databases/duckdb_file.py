@@ -10,7 +10,12 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.dataset.databases.table import DatabaseSource, DatabaseTable, is_view, no_table
+from ctr_pipeline.dataset.formats.databases.table import (
+    DatabaseSource,
+    DatabaseTable,
+    is_view,
+    no_table,
+)
 from ctr_pipeline.dataset.limits import (
     BATCH_BYTES,
     LONGEST_VALUE_BYTES,

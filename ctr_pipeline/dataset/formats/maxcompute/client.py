@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import requests
 
-from ctr_pipeline.dataset.maxcompute.dialect import SETTINGS
-from ctr_pipeline.dataset.maxcompute.table import TableAddress, TableFacts
+from ctr_pipeline.dataset.formats.maxcompute.dialect import SETTINGS
+from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, TableFacts
 from ctr_pipeline.errors import CtrPipelineError, DataError, StatisticsError
 
 _Result = TypeVar("_Result")

@@ -24,16 +24,16 @@ from ctr_pipeline.dataset.columns import (
     nan_to_null,
     parse_labels,
 )
-from ctr_pipeline.dataset.compression import Compression
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.lists import find_list_faults
-from ctr_pipeline.dataset.records import (
+from ctr_pipeline.dataset.formats.text.compression import Compression
+from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
     Records,
     count_lines,
     find_records,
     split_record,
 )
+from ctr_pipeline.dataset.lists import find_list_faults
 from ctr_pipeline.dataset.times import points_in_time
 from ctr_pipeline.specs.columns import ColumnType
 

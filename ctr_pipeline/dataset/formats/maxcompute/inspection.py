@@ -6,12 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.agreement import check_same_names
-from ctr_pipeline.dataset.maxcompute.client import connect
-from ctr_pipeline.dataset.maxcompute.reading import read_head
-from ctr_pipeline.dataset.maxcompute.selection import has_text
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.maxcompute.table import (
+from ctr_pipeline.dataset.formats.maxcompute.client import connect
+from ctr_pipeline.dataset.formats.maxcompute.reading import read_head
+from ctr_pipeline.dataset.formats.maxcompute.selection import has_text
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.table import (
     HashRange,
     TableAddress,
     TableFacts,
@@ -19,6 +18,7 @@ from ctr_pipeline.dataset.maxcompute.table import (
     is_address,
     parse_address,
 )
+from ctr_pipeline.dataset.schema_checks import check_same_names
 from ctr_pipeline.errors import DataError
 
 

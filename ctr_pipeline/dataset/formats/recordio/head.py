@@ -7,18 +7,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.compression import Compression
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.examples import (
+from ctr_pipeline.dataset.formats.recordio.examples import (
     ExampleColumns,
     ExampleKind,
     find_features,
     is_example,
     read_examples,
 )
-from ctr_pipeline.dataset.recordio_rows import join_lines, read_first_records
-from ctr_pipeline.dataset.records import Dialect
-from ctr_pipeline.dataset.text_head import TextHead, check_delimiter, check_text, choose_delimiter
+from ctr_pipeline.dataset.formats.recordio.rows import join_lines, read_first_records
+from ctr_pipeline.dataset.formats.text.compression import Compression
+from ctr_pipeline.dataset.formats.text.head import (
+    TextHead,
+    check_delimiter,
+    check_text,
+    choose_delimiter,
+)
+from ctr_pipeline.dataset.formats.text.records import Dialect
 from ctr_pipeline.errors import DataError
 
 RecordKind = Literal["line", "example"]

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import zstandard
 
-from ctr_pipeline.dataset.examples import write_examples
-from ctr_pipeline.dataset.recordio import Compressor, RecordIOWriter, Records
+from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter, Records
+from ctr_pipeline.dataset.formats.recordio.examples import write_examples
 from ctr_pipeline.errors import DataError
 
 _GROUP_BYTES = 64 << 20

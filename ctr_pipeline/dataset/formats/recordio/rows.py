@@ -17,11 +17,15 @@ import pyarrow.compute as pc
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock, convert_texts
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.examples import ExampleColumns, ExampleKind, read_examples
-from ctr_pipeline.dataset.parquet import as_utf8, check_type, convert_column
-from ctr_pipeline.dataset.recordio import Positions, RecordIOReader, Records
-from ctr_pipeline.dataset.records import Dialect, find_open_quote, find_records
-from ctr_pipeline.dataset.text import TextBlock, TextFile
+from ctr_pipeline.dataset.formats.parquet.reading import as_utf8, check_type, convert_column
+from ctr_pipeline.dataset.formats.recordio.chunks import Positions, RecordIOReader, Records
+from ctr_pipeline.dataset.formats.recordio.examples import (
+    ExampleColumns,
+    ExampleKind,
+    read_examples,
+)
+from ctr_pipeline.dataset.formats.text.parsing import TextBlock, TextFile
+from ctr_pipeline.dataset.formats.text.records import Dialect, find_open_quote, find_records
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.specs.columns import ColumnType

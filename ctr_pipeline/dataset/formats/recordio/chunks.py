@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes
-from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES, UNFOLDED_BYTES
-from ctr_pipeline.dataset.recordio_compression import (
+from ctr_pipeline.dataset.formats.recordio.compression import (
     DamagedStreamError,
     compress_gzip,
     compress_snappy,
     decompress_gzip,
     decompress_snappy,
 )
+from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES, UNFOLDED_BYTES
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.kernels.compilation import kernel
 

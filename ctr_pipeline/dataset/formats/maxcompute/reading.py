@@ -12,12 +12,12 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.dataset.columns import ColumnPlan
-from ctr_pipeline.dataset.maxcompute.client import RangeReader, ranges
-from ctr_pipeline.dataset.maxcompute.dialect import render
-from ctr_pipeline.dataset.maxcompute.selection import select_rows
-from ctr_pipeline.dataset.maxcompute.source import TableSource
-from ctr_pipeline.dataset.maxcompute.table import TableRows
-from ctr_pipeline.dataset.parquet import RecordBlock, check_type
+from ctr_pipeline.dataset.formats.maxcompute.client import RangeReader, ranges
+from ctr_pipeline.dataset.formats.maxcompute.dialect import render
+from ctr_pipeline.dataset.formats.maxcompute.selection import select_rows
+from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.table import TableRows
+from ctr_pipeline.dataset.formats.parquet.reading import RecordBlock, check_type
 from ctr_pipeline.ordered_map import map_in_order
 
 RANGE_ROWS = 32_768

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.dataset.data_files import DataFile
+from ctr_pipeline.dataset.formats.parquet.layout import Leaf, Pages, footer_span, read_layout
+from ctr_pipeline.dataset.formats.parquet.layout import read_pages as read_chunk_pages
 from ctr_pipeline.dataset.limits import (
     BATCH_BYTES,
     LONGEST_VALUE_BYTES,
@@ -21,8 +23,6 @@ from ctr_pipeline.dataset.limits import (
     check_num_columns,
     value_too_long,
 )
-from ctr_pipeline.dataset.parquet_layout import Leaf, Pages, footer_span, read_layout
-from ctr_pipeline.dataset.parquet_layout import read_pages as read_chunk_pages
 from ctr_pipeline.errors import DataError
 
 _TAIL_BYTES = 64 << 10

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ctr_pipeline.dataset.maxcompute.table import TableFacts, TableRows
+from ctr_pipeline.dataset.formats.maxcompute.table import TableFacts, TableRows
 
 if TYPE_CHECKING:
     # It loads requests, which files never need.
-    from ctr_pipeline.dataset.maxcompute.client import MaxComputeClient
+    from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient
 
 
 @dataclass(frozen=True)

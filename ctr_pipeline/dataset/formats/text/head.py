@@ -4,16 +4,16 @@ import re
 from dataclasses import dataclass
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.compression import Compression, detect_compression
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes
-from ctr_pipeline.dataset.records import (
+from ctr_pipeline.dataset.formats.text.blocks import read_head
+from ctr_pipeline.dataset.formats.text.compression import Compression, detect_compression
+from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
     count_lines,
     find_first_end,
     find_last_end,
     split_record,
 )
-from ctr_pipeline.dataset.text_blocks import read_head
 from ctr_pipeline.errors import DataError
 
 _LONGEST_FIRST_RECORD_BYTES = 16 << 20

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.agreement import check_names, check_same_names
 from ctr_pipeline.dataset.columns import ColumnPlan
-from ctr_pipeline.dataset.databases.table import (
+from ctr_pipeline.dataset.formats.databases.table import (
     DatabaseSource,
     DatabaseTable,
     Engine,
     is_database_address,
     parse_database_address,
 )
-from ctr_pipeline.dataset.parquet import RecordBlock, check_type, column_type_of
+from ctr_pipeline.dataset.formats.parquet.reading import RecordBlock, check_type, column_type_of
+from ctr_pipeline.dataset.schema_checks import check_names, check_same_names
 from ctr_pipeline.errors import DataError
 
 _BATCH_ROWS = 32_768
@@ -127,10 +127,10 @@ def read_rows(source: DatabaseSource) -> Iterator[pa.RecordBatch]:
 
 def _module(engine: Engine) -> ModuleType:
     if engine == "sqlite":
-        from ctr_pipeline.dataset.databases import sqlite_file
+        from ctr_pipeline.dataset.formats.databases import sqlite_file
 
         return sqlite_file
-    from ctr_pipeline.dataset.databases import duckdb_file
+    from ctr_pipeline.dataset.formats.databases import duckdb_file
 
     return duckdb_file
 

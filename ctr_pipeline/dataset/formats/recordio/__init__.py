@@ -1,0 +1,1 @@
+"""RecordIO files of delimited lines or `tf.train.Example`s."""

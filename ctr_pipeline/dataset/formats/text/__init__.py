@@ -1,0 +1,1 @@
+"""Text files: CSV, TSV and other delimited text, plain or compressed."""
