@@ -18,7 +18,7 @@ import pyarrow as pa
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
+from ctr_pipeline.dataset.columns import ReadingPlan, plan_columns
 from ctr_pipeline.dataset.formats.recordio.chunks import (
     Compressor,
     RecordIOReader,
@@ -27,8 +27,8 @@ from ctr_pipeline.dataset.formats.recordio.chunks import (
 )
 from ctr_pipeline.dataset.formats.recordio.examples import write_examples
 from ctr_pipeline.dataset.formats.recordio.rows import (
-    ExampleSource,
-    LineSource,
+    ExampleFile,
+    LineFile,
     read_example_blocks,
     read_line_blocks,
 )
@@ -86,7 +86,7 @@ def each_record(path: Path) -> None:
                 pass
 
 
-def parse(path: Path, data: DataConfig) -> tuple[Callable[[], None], ColumnPlan]:
+def parse(path: Path, data: DataConfig) -> tuple[Callable[[], None], ReadingPlan]:
     """What makes typed columns of all records of a file."""
     source = inspect_source(data)
     types = dict.fromkeys(NUMBERS, ColumnType.NUMBER) | dict.fromkeys(CATEGORIES, ColumnType.TEXT)
@@ -94,10 +94,10 @@ def parse(path: Path, data: DataConfig) -> tuple[Callable[[], None], ColumnPlan]
     opened = source.opened[path]
 
     def read() -> None:
-        if isinstance(opened, LineSource):
+        if isinstance(opened, LineFile):
             for block in read_line_blocks(opened, BLOCK_BYTES):
                 block.parse(plan)
-        elif isinstance(opened, ExampleSource):
+        elif isinstance(opened, ExampleFile):
             for examples in read_example_blocks(opened, plan, BLOCK_BYTES):
                 examples.parse(plan)
 

@@ -32,7 +32,7 @@ from ctr_pipeline.analysis.table_sql import (
 from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient, RangeReader, ranges
 from ctr_pipeline.dataset.formats.maxcompute.dialect import create_table_as, drop_table, render
 from ctr_pipeline.dataset.formats.maxcompute.selection import group_partitions, select_rows
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import TableRows
 from ctr_pipeline.errors import CtrPipelineError, StatisticsError
 from ctr_pipeline.specs.columns import ColumnType
@@ -77,7 +77,7 @@ class MaxComputeRows:
 
 
 def plan_sources(
-    sources: Sequence[TableSource], missing_values: tuple[str, ...]
+    sources: Sequence[MaxComputeTable], missing_values: tuple[str, ...]
 ) -> tuple[MaxComputeRows, ...]:
     """What a query selects from: as few tables and groups of partitions as there can be.
 

@@ -1,7 +1,7 @@
 """Which rows of files are those of a split, and their columns, as SQL that Spark runs; pure.
 
 Nothing is left to Spark's own reading of text, which differs in what quotes, blanks and missing
-values are: Spark gives the lines of a file, and SQL cuts them as `dataset.formats.text.records` does. Rows
+values are: Spark gives the lines of a file, and SQL cuts them as `formats.text.records` does. Rows
 of Parquet files have numbers, so they may be divided by order; lines have none.
 """
 
@@ -22,7 +22,7 @@ from ctr_pipeline.analysis.table_sql import (
     without_minus_zero,
 )
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.formats.parquet.reading import ParquetSource, read_schema
+from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_schema
 from ctr_pipeline.dataset.formats.text.blocks import read_head
 from ctr_pipeline.dataset.formats.text.compression import Compression
 from ctr_pipeline.dataset.formats.text.parsing import TextFile
@@ -301,7 +301,7 @@ def plan_tables(
         files = source.files.get(split, source.files["train"])
         opened = [source.opened[file] for file in files]
         texts = [one for one in opened if isinstance(one, TextFile)]
-        parquet = [one for one in opened if isinstance(one, ParquetSource)]
+        parquet = [one for one in opened if isinstance(one, ParquetFile)]
         rows: list[RowsInSql] = [
             *_group_lines(texts, f"ctrpipe_{split}_lines", missing),
             *_group_parquet(parquet, f"ctrpipe_{split}_files", missing, ranges[split]),
@@ -310,7 +310,7 @@ def plan_tables(
     return tables
 
 
-def _on_disk(file: TextFile | ParquetSource) -> Path:
+def _on_disk(file: TextFile | ParquetFile) -> Path:
     if not isinstance(file.path, Path):
         raise TypeError(f"{file.path} should have been refused before")
     return file.path
@@ -333,13 +333,13 @@ def _group_lines(files: Sequence[TextFile], name: str, missing: tuple[str, ...])
 
 
 def _group_parquet(
-    files: Sequence[ParquetSource],
+    files: Sequence[ParquetFile],
     name: str,
     missing: tuple[str, ...],
     wanted: tuple[int, int] | None,
 ) -> list[ParquetRows]:
     """Whole files with the same types and folders together, those cut by the range alone."""
-    groups: dict[tuple[str, Partition, int | None], list[ParquetSource]] = {}
+    groups: dict[tuple[str, Partition, int | None], list[ParquetFile]] = {}
     cuts: dict[int, tuple[int, int]] = {}
     first = 0
     for index, file in enumerate(files):

@@ -30,7 +30,7 @@ ARROW_TYPES = {ColumnType.NUMBER: pa.float64(), ColumnType.TEXT: pa.string()}
 
 
 @dataclass(frozen=True)
-class ColumnPlan:
+class ReadingPlan:
     """What a reading takes from the files.
 
     Attributes:
@@ -80,7 +80,7 @@ def plan_columns(
     sensitive: Collection[str],
     lists: Mapping[str, ListSpec] | None = None,
     time: TimeColumn | None = None,
-) -> ColumnPlan:
+) -> ReadingPlan:
     """The label, then the typed columns, then those carried as text unless typed already.
 
     Weights are read where the label is: they count in loss and metrics alone.
@@ -91,7 +91,7 @@ def plan_columns(
     if weight is not None:
         types[weight] = ColumnType.NUMBER
     extra = [name for name in dict.fromkeys(carried) if name not in types and name != label]
-    return ColumnPlan(
+    return ReadingPlan(
         label=label,
         types={**types, **dict.fromkeys(extra, ColumnType.TEXT)},
         carried=frozenset(extra),
@@ -207,7 +207,7 @@ def parse_labels(
 def convert_texts(
     texts: pa.Array,
     column: str,
-    plan: ColumnPlan,
+    plan: ReadingPlan,
     faults: BlockFaults,
     records: npt.NDArray[np.int64],
 ) -> pa.Array:
@@ -276,7 +276,7 @@ def condemn_weights(
 
 def convert_label(
     numbers: pa.Array,
-    plan: ColumnPlan,
+    plan: ReadingPlan,
     faults: BlockFaults,
     records: npt.NDArray[np.int64],
     *,

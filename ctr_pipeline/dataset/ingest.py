@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
+from ctr_pipeline.dataset.columns import ReadingPlan, plan_columns
 from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.ingested import (
     IngestedRows,
@@ -180,7 +180,7 @@ def _has_columns(rows: IngestedRows, names: Sequence[str]) -> bool:
 class _Ingestion:
     data: DataConfig
     source: Source
-    plan: ColumnPlan
+    plan: ReadingPlan
     folder: Path
     ledger: BadRowLedger
     pool: Executor
@@ -302,7 +302,7 @@ class _Ingestion:
         )
 
 
-def _taken_as_dictionaries(plan: ColumnPlan, divided_by: Sequence[str]) -> frozenset[str]:
+def _taken_as_dictionaries(plan: ReadingPlan, divided_by: Sequence[str]) -> frozenset[str]:
     """The columns of texts whose rows nobody looks at before they are written."""
     looked_at = {*plan.lists, *divided_by, *([plan.time.name] if plan.time is not None else [])}
     return frozenset(

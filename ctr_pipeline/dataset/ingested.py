@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.data_files import state_of
-from ctr_pipeline.dataset.formats.databases.table import DatabaseSource
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.databases.table import DatabaseTable
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.source import Source, SourceFile
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
@@ -134,9 +134,9 @@ def fingerprint_of(
 
 
 def _state_of(opened: SourceFile) -> tuple[str | int, ...]:
-    if isinstance(opened, TableSource):
+    if isinstance(opened, MaxComputeTable):
         return str(opened.path), repr(opened.path.chosen), opened.current_version()
-    if isinstance(opened, DatabaseSource):
+    if isinstance(opened, DatabaseTable):
         return opened.state()
     return state_of(opened.path)
 

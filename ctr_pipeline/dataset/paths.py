@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.formats.databases.table import DatabaseTable, is_database_address
+from ctr_pipeline.dataset.formats.databases.table import DatabaseAddress, is_database_address
 from ctr_pipeline.dataset.formats.maxcompute.table import TableRows, is_address
 from ctr_pipeline.dataset.object_files import find_objects, names_object
 from ctr_pipeline.dataset.partitions import check_regular, find_partitioned_files, is_hidden
 from ctr_pipeline.errors import DataError
 
-Place = DataFile | TableRows | DatabaseTable
+Place = DataFile | TableRows | DatabaseAddress
 """Where rows are: a file, or rows of a table."""
 
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.columns import ColumnPlan, parse_numbers
+from ctr_pipeline.dataset.columns import ReadingPlan, parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile, size_of
-from ctr_pipeline.dataset.formats.databases.table import DatabaseSource
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
-from ctr_pipeline.dataset.formats.parquet.reading import ParquetSource, read_batches
+from ctr_pipeline.dataset.formats.databases.table import DatabaseTable
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
+from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_batches
 from ctr_pipeline.dataset.formats.recordio.examples import (
     ExampleColumns,
     ExampleKind,
@@ -50,7 +50,7 @@ def read_texts(source: Source, on_bytes: OnBytes, threads: int = 2) -> Iterator[
         DataError: A file is damaged, or a row is bad.
     """
     names = source.column_names
-    plan = ColumnPlan(
+    plan = ReadingPlan(
         None, dict.fromkeys(names, ColumnType.TEXT), frozenset(names), ("",), frozenset()
     )
     ledger = BadRowLedger("fail", 0.0, may_skip=False)
@@ -107,7 +107,7 @@ def read_parquet(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
         DataError: A file is damaged.
     """
     for file in source.opened.values():
-        if not isinstance(file, ParquetSource):
+        if not isinstance(file, ParquetFile):
             continue
         size = size_of(file.path)
         num_rows = max(file.num_rows, 1)
@@ -127,11 +127,11 @@ def read_tables(source: Source, on_bytes: OnBytes) -> Iterator[pa.Table]:
     kinds: pa.Schema | None = None
     for place, opened in source.opened.items():
         # What a database needs is imported only where one is named.
-        if isinstance(opened, DatabaseSource):
+        if isinstance(opened, DatabaseTable):
             from ctr_pipeline.dataset.formats.databases.inspection import read_rows
 
             batches = read_rows(opened)
-        elif isinstance(opened, TableSource):
+        elif isinstance(opened, MaxComputeTable):
             from ctr_pipeline.dataset.formats.maxcompute import reading
 
             batches = reading.read_rows(opened)

@@ -6,19 +6,19 @@ from concurrent.futures import Executor
 import pyarrow as pa
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock
-from ctr_pipeline.dataset.formats.databases.table import DatabaseSource
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.columns import ParsedBlock, ReadingPlan
+from ctr_pipeline.dataset.formats.databases.table import DatabaseTable
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.parquet.reading import (
-    ParquetSource,
+    ParquetFile,
     RecordBlock,
     read_parquet_blocks,
 )
 from ctr_pipeline.dataset.formats.recordio.rows import (
     ExampleBlock,
-    ExampleSource,
+    ExampleFile,
     LineBlock,
-    LineSource,
+    LineFile,
     read_example_blocks,
     read_line_blocks,
 )
@@ -34,7 +34,7 @@ Block = TextBlock | RecordBlock | LineBlock | ExampleBlock
 def read_good_rows(
     source: Source,
     files: Sequence[Place],
-    plan: ColumnPlan,
+    plan: ReadingPlan,
     ledger: BadRowLedger,
     pool: Executor,
     *,
@@ -94,20 +94,20 @@ class _LineCounter:
 
 
 def _read_blocks(
-    source: Source, file: Place, plan: ColumnPlan, block_bytes: int
+    source: Source, file: Place, plan: ReadingPlan, block_bytes: int
 ) -> Iterator[Block]:
     opened = source.opened[file]
-    if isinstance(opened, ParquetSource):
+    if isinstance(opened, ParquetFile):
         return read_parquet_blocks(opened, plan)
-    if isinstance(opened, LineSource):
+    if isinstance(opened, LineFile):
         return read_line_blocks(opened, block_bytes)
-    if isinstance(opened, ExampleSource):
+    if isinstance(opened, ExampleFile):
         return read_example_blocks(opened, plan, block_bytes)
-    if isinstance(opened, TableSource):
+    if isinstance(opened, MaxComputeTable):
         from ctr_pipeline.dataset.formats.maxcompute.reading import read_table_blocks
 
         return read_table_blocks(opened, plan)
-    if isinstance(opened, DatabaseSource):
+    if isinstance(opened, DatabaseTable):
         from ctr_pipeline.dataset.formats.databases.inspection import read_database_blocks
 
         return read_database_blocks(opened, plan)

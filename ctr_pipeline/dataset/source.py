@@ -18,10 +18,10 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.formats.databases.table import MAGIC_BYTES as DATABASE_MAGIC_BYTES
-from ctr_pipeline.dataset.formats.databases.table import DatabaseSource, engine_of
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.databases.table import DatabaseTable, engine_of
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.parquet.reading import (
-    ParquetSource,
+    ParquetFile,
     column_type_of,
     is_time,
     read_first_rows,
@@ -34,7 +34,7 @@ from ctr_pipeline.dataset.formats.recordio.head import (
     look_at_examples,
     look_at_lines,
 )
-from ctr_pipeline.dataset.formats.recordio.rows import ExampleSource, LineSource
+from ctr_pipeline.dataset.formats.recordio.rows import ExampleFile, LineFile
 from ctr_pipeline.dataset.formats.text.head import (
     TextHead,
     check_dialect,
@@ -67,7 +67,7 @@ _ROWS_OF_FORMS = 500
 """Enough to see how numbers are written: what makes `7.0` of 7 does so in all rows."""
 _PARQUET_MAGIC = b"PAR1"
 
-SourceFile = TextFile | ParquetSource | LineSource | ExampleSource | TableSource | DatabaseSource
+SourceFile = TextFile | ParquetFile | LineFile | ExampleFile | MaxComputeTable | DatabaseTable
 Format = Literal["csv", "tsv", "parquet", "recordio", "table", "database"]
 
 
@@ -120,7 +120,7 @@ class Source:
             return name in self.floats
         opened = next(iter(self.opened.values()))
         # What folders say is text, whatever the head makes of it.
-        schema = opened.schema if isinstance(opened, ParquetSource) else self.head.schema
+        schema = opened.schema if isinstance(opened, ParquetFile) else self.head.schema
         kind = schema.field(name).type
         return bool(pa.types.is_floating(getattr(kind, "value_type", kind)))
 
@@ -131,9 +131,9 @@ class Source:
             OSError: A file is gone.
         """
         opened = self.opened[place]
-        if isinstance(opened, TableSource):
+        if isinstance(opened, MaxComputeTable):
             return opened.facts.size_bytes
-        if isinstance(opened, DatabaseSource):
+        if isinstance(opened, DatabaseTable):
             return opened.size_bytes
         return size_of(opened.path)
 
@@ -145,7 +145,7 @@ class Source:
         total = 0.0
         for place in self.files[split]:
             opened = self.opened[place]
-            if isinstance(opened, ParquetSource):
+            if isinstance(opened, ParquetFile):
                 total += opened.num_rows
             else:
                 total += of_head * self.size_bytes(place) / HEAD_BYTES
@@ -262,7 +262,7 @@ def _inspect_databases(
 def _source_of_tables(
     kind: Format,
     files: Mapping[str, tuple[Place, ...]],
-    opened: Mapping[Place, TableSource | DatabaseSource],
+    opened: Mapping[Place, MaxComputeTable | DatabaseTable],
     head: pa.Table,
 ) -> Source:
     """Tables have names and types of their own, of which all of a source have the same."""
@@ -399,13 +399,13 @@ def _inspect_parquet(
             place=str(first),
             remedy="Remove data.columns",
         )
-    opened: dict[DataFile, ParquetSource] = {}
+    opened: dict[DataFile, ParquetFile] = {}
     for file in all_files:
         own, num_rows = read_schema(file)
         check_names(own.names, file)
         partition = partition_of(file)
         schema = with_partition(own, partition, file)
-        opened[file] = ParquetSource(file, schema, num_rows, partition)
+        opened[file] = ParquetFile(file, schema, num_rows, partition)
     schema = opened[first].schema
     for file in all_files:
         other = opened[file].schema
@@ -464,7 +464,7 @@ def _lists_of(head: pa.Table) -> dict[str, ListSpec]:
     return {name: cut for name, cut in lists.items() if cut is not None}
 
 
-def _partition_types(files: Sequence[ParquetSource]) -> dict[str, ColumnType]:
+def _partition_types(files: Sequence[ParquetFile]) -> dict[str, ColumnType]:
     """Of the columns that folders give, by the values of all files: as of columns of a text."""
     return {
         name: infer_type(
@@ -474,7 +474,7 @@ def _partition_types(files: Sequence[ParquetSource]) -> dict[str, ColumnType]:
     }
 
 
-def _parquet_head(files: Sequence[ParquetSource], types: Mapping[str, ColumnType]) -> pa.Table:
+def _parquet_head(files: Sequence[ParquetFile], types: Mapping[str, ColumnType]) -> pa.Table:
     """The first rows of the first file; of several folders, the first rows of some of each.
 
     What a folder says is the same for all rows of a file: one file would show constants.
@@ -547,7 +547,7 @@ def _inspect_examples(
         inferred_types=_types_of(schema, head),
         head=head.select(schema.names),
         times=_times_of(schema, head),
-        opened={file: ExampleSource(file, heads[file].schema) for file in all_files},
+        opened={file: ExampleFile(file, heads[file].schema) for file in all_files},
         record="example",
     )
 
@@ -591,7 +591,7 @@ def _inspect_text(
         text_file = TextFile(file, head.compression, dialect, names, data.columns is None)
         if file != first:
             check_same_names(names, file, opened[first].column_names, first)
-        opened[file] = LineSource(text_file) if is_recordio else text_file
+        opened[file] = LineFile(text_file) if is_recordio else text_file
         blocks[file] = _head_block(text_file, head)
         heads[file] = _read_texts(blocks[file], data)
     kinds = {name: infer_type(heads[first].column(name)) for name in heads[first].schema.names}

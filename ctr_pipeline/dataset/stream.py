@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.columns import ColumnPlan, plan_columns
+from ctr_pipeline.dataset.columns import ReadingPlan, plan_columns
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import Source, inspect_paths
 from ctr_pipeline.features import ListSpec
@@ -74,7 +74,7 @@ def stream_rows(
     ledger.close()
 
 
-def _needed(source: Source, plan: ColumnPlan) -> list[str]:
+def _needed(source: Source, plan: ReadingPlan) -> list[str]:
     """The columns that must be in the files.
 
     Examples lack a feature wherever it is missing, and a few rows may all do; but files that have

@@ -28,7 +28,7 @@ from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.dialect import SETTINGS, render
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import (
     HashRange,
     TableAddress,
@@ -190,13 +190,13 @@ def test_weights_that_sql_reads_otherwise_are_refused(service, tmp_path):
         collect_there(service, rows, [number("price")], tmp_path, weight)
 
 
-def sources_of(*addresses: TableAddress, chosen: HashRange | None = None) -> list[TableSource]:
+def sources_of(*addresses: TableAddress, chosen: HashRange | None = None) -> list[MaxComputeTable]:
     schema = pa.schema([("label", pa.int8()), ("price", pa.float64())])
     facts = TableFacts(schema, is_view=False, size_bytes=0, version="1")
-    return [TableSource(TableRows(one, chosen), facts, None) for one in addresses]
+    return [MaxComputeTable(TableRows(one, chosen), facts, None) for one in addresses]
 
 
-def sql_of(sources: list[TableSource]) -> str:
+def sql_of(sources: list[MaxComputeTable]) -> str:
     table = TrainingTable(label="label", sources=plan_sources(sources, ("",)))
     text = render(exp.select(exp.Star()).from_(table.rows([])))
     maxcompute_grammar.parse(text, SETTINGS)

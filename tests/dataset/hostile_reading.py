@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
-from ctr_pipeline.dataset.columns import ColumnPlan
+from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.rows import read_good_rows
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import CtrPipelineError
@@ -34,7 +34,7 @@ def read_all(address, label="label"):
     data = DataConfig(train=address, label=label, bad_rows="skip", max_bad_fraction=1.0)
     source = inspect_source(data)
     types = {name: kind for name, kind in source.inferred_types.items() if name != label}
-    plan = ColumnPlan(
+    plan = ReadingPlan(
         label, types, frozenset(), ("",), frozenset(), as_dictionaries=frozenset(types)
     )
     ledger = BadRowLedger("skip", 1.0)

@@ -6,7 +6,7 @@ import pytest
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.parquet import chunks as parquet_chunks
 from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, footer_span, read_layout
-from ctr_pipeline.dataset.formats.parquet.reading import ParquetSource, read_batches, read_schema
+from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_batches, read_schema
 from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
 
@@ -66,7 +66,7 @@ def test_rows_come_whole_in_batches_that_fit(tmp_path, monkeypatch, options, bat
     path = tmp_path / "a.parquet"
     pq.write_table(TABLE, path, row_group_size=300, **options)
     schema, num_rows = read_schema(path)
-    batches = list(read_batches(ParquetSource(path, schema, num_rows), schema.names, 700))
+    batches = list(read_batches(ParquetFile(path, schema, num_rows), schema.names, 700))
     assert pa.Table.from_batches(batches).equals(TABLE)
     assert max(batch.num_rows for batch in batches) == 700 if batch_bytes > 20_000 else 100
     if batch_bytes == 20_000:
@@ -81,7 +81,7 @@ def test_values_that_repeat_count_with_all_their_bytes(tmp_path, monkeypatch, co
     pq.write_table(table, path, use_dictionary=not coding, **coding)
     assert path.stat().st_size < 100_000
     schema, num_rows = read_schema(path)
-    batches = list(read_batches(ParquetSource(path, schema, num_rows), ["x"], 65_536))
+    batches = list(read_batches(ParquetFile(path, schema, num_rows), ["x"], 65_536))
     assert max(batch.nbytes for batch in batches) <= 1 << 20
     assert pa.Table.from_batches(batches).equals(table)
 
@@ -118,5 +118,5 @@ def test_files_without_rows_are_read(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(TABLE.slice(0, 0), path)
     schema, num_rows = read_schema(path)
-    source = ParquetSource(path, schema, num_rows)
+    source = ParquetFile(path, schema, num_rows)
     assert num_rows == sum(batch.num_rows for batch in read_batches(source, ["label"], 10)) == 0

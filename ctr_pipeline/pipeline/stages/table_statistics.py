@@ -7,7 +7,7 @@ from ctr_pipeline.analysis import StatisticsPlan, collect_statistics, collect_st
 from ctr_pipeline.analysis.aggregates import plan_profile
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
 from ctr_pipeline.config.models import DataConfig, RuntimeConfig
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import StatisticsError
@@ -48,7 +48,7 @@ def collect_table_statistics(
         RunFolderError: The folder cannot be written.
     """
     tables = [source.opened[place] for place in source.files["train"]]
-    sources = [table for table in tables if isinstance(table, TableSource)]
+    sources = [table for table in tables if isinstance(table, MaxComputeTable)]
     if not sources:
         return None
     if data.positive is not None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.dataset.formats.databases.table import (
-    DatabaseSource,
+    DatabaseAddress,
     DatabaseTable,
     is_view,
     no_table,
@@ -39,7 +39,7 @@ _VECTOR_ROWS = 2048
 """DuckDB gives out no fewer rows at once to Arrow."""
 
 
-def describe(table: DatabaseTable) -> DatabaseSource:
+def describe(table: DatabaseAddress) -> DatabaseTable:
     """What the table is.
 
     Raises:
@@ -68,12 +68,12 @@ def describe(table: DatabaseTable) -> DatabaseSource:
             query = exp.select("*").from_(_relation(found[0])).limit(0).sql("duckdb")
             schema = connection.sql(query).to_arrow_reader(1).schema
             check_num_columns(len(schema), table)
-            return DatabaseSource(table, found[0], (), schema)
+            return DatabaseTable(table, found[0], (), schema)
     except (duckdb.Error, pa.ArrowException) as error:
         raise _explain(table, error) from error
 
 
-def count_rows(source: DatabaseSource) -> int:
+def count_rows(source: DatabaseTable) -> int:
     """How many rows the table has.
 
     Raises:
@@ -88,7 +88,7 @@ def count_rows(source: DatabaseSource) -> int:
 
 
 def read_batches(
-    source: DatabaseSource, names: Sequence[str], num_rows: int
+    source: DatabaseTable, names: Sequence[str], num_rows: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows, `num_rows` at most in a batch, with the columns `names`.
 
@@ -111,7 +111,7 @@ def read_batches(
 
 
 def _check_stored(
-    connection: duckdb.DuckDBPyConnection, table: DatabaseTable, names: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, table: DatabaseAddress, names: Sequence[str]
 ) -> None:
     """Raises DataError if an expression of the file computes values of a column."""
     schema, name = names
@@ -134,7 +134,7 @@ def _check_stored(
 
 
 def _longest_row(
-    connection: duckdb.DuckDBPyConnection, source: DatabaseSource, names: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, source: DatabaseTable, names: Sequence[str]
 ) -> int:
     """What a row takes at most, by the longest text of each column.
 
@@ -188,7 +188,7 @@ def _read_few(
         yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def _connect(table: DatabaseTable) -> duckdb.DuckDBPyConnection:
+def _connect(table: DatabaseAddress) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(str(table.file), read_only=True, config=_CONFIG)
 
 
@@ -214,7 +214,7 @@ def _shown(schema: str, name: str) -> str:
     return name if schema == "main" else f"{schema}.{name}"
 
 
-def _explain(table: DatabaseTable, error: Exception) -> DataError:
+def _explain(table: DatabaseAddress, error: Exception) -> DataError:
     text = str(error).splitlines()[0].partition(" See also")[0].rstrip(". ")
     if "set lock" in text:
         return DataError(

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.columns import ColumnPlan
+from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.formats.databases.table import (
-    DatabaseSource,
+    DatabaseAddress,
     DatabaseTable,
     Engine,
     is_database_address,
@@ -28,7 +28,7 @@ def find_tables(
     groups: Mapping[str, tuple[Sequence[str], str]],
     *,
     may_lack_label: bool = False,
-) -> tuple[dict[str, tuple[DatabaseTable, ...]], dict[Any, DatabaseSource]]:
+) -> tuple[dict[str, tuple[DatabaseAddress, ...]], dict[Any, DatabaseTable]]:
     """The tables of each split, and what each holds.
 
     Args:
@@ -46,7 +46,7 @@ def find_tables(
             place="data.columns",
             remedy="Remove data.columns",
         )
-    tables: dict[str, tuple[DatabaseTable, ...]] = {}
+    tables: dict[str, tuple[DatabaseAddress, ...]] = {}
     for split, (texts, key) in groups.items():
         for text in texts:
             if not is_database_address(text):
@@ -82,7 +82,7 @@ def find_tables(
     return tables, opened
 
 
-def head_of(opened: Mapping[DatabaseTable, DatabaseSource], num_rows: int) -> pa.Table:
+def head_of(opened: Mapping[DatabaseAddress, DatabaseTable], num_rows: int) -> pa.Table:
     """The first rows of the first table that has any, with the columns of the first one.
 
     Raises:
@@ -98,7 +98,7 @@ def head_of(opened: Mapping[DatabaseTable, DatabaseSource], num_rows: int) -> pa
     raise DataError("has no rows", place=str(next(iter(opened))), remedy="Give a table with rows")
 
 
-def read_database_blocks(source: DatabaseSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
+def read_database_blocks(source: DatabaseTable, plan: ReadingPlan) -> Iterator[RecordBlock]:
     """The rows of a table, the wanted columns only.
 
     Raises:
@@ -114,7 +114,7 @@ def read_database_blocks(source: DatabaseSource, plan: ColumnPlan) -> Iterator[R
         yield RecordBlock(source.path, batch, size_bytes * done // max(num_rows, 1))
 
 
-def read_rows(source: DatabaseSource) -> Iterator[pa.RecordBatch]:
+def read_rows(source: DatabaseTable) -> Iterator[pa.RecordBatch]:
     """All rows of a table, every column as its type is.
 
     Raises:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.dataset.formats.databases.table import (
-    DatabaseSource,
+    DatabaseAddress,
     DatabaseTable,
     is_view,
     no_table,
@@ -40,7 +40,7 @@ _SHORT_BYTES = 4 << 10
 """Rows whose values are no longer are fetched many at a time, others one by one."""
 
 
-def describe(table: DatabaseTable) -> DatabaseSource:
+def describe(table: DatabaseAddress) -> DatabaseTable:
     """What the table is.
 
     Raises:
@@ -82,7 +82,7 @@ def describe(table: DatabaseTable) -> DatabaseSource:
             columns = {_text(name): _text(declared or b"") for name, declared, _ in found}
             keys = sorted((place, _text(name)) for name, _, place in found if place)
             order = _order(connection, table, list(columns), [name for _, name in keys])
-            source = DatabaseSource(table, (table.name,), order, pa.schema([]))
+            source = DatabaseTable(table, (table.name,), order, pa.schema([]))
             check_num_columns(len(columns), table)
             head = next(_fetch(connection, source, list(columns), _LOOKED_AT_ROWS), [])
             values = list(zip(*head, strict=True)) if head else [()] * len(columns)
@@ -90,12 +90,12 @@ def describe(table: DatabaseTable) -> DatabaseSource:
                 (name, _type_of(declared, seen))
                 for (name, declared), seen in zip(columns.items(), values, strict=True)
             ]
-            return DatabaseSource(table, (table.name,), order, pa.schema(types))
+            return DatabaseTable(table, (table.name,), order, pa.schema(types))
     except _ERRORS as error:
         raise _explain(table, error) from error
 
 
-def count_rows(source: DatabaseSource) -> int:
+def count_rows(source: DatabaseTable) -> int:
     """How many rows the table has.
 
     Raises:
@@ -110,7 +110,7 @@ def count_rows(source: DatabaseSource) -> int:
 
 
 def read_batches(
-    source: DatabaseSource, names: Sequence[str], num_rows: int
+    source: DatabaseTable, names: Sequence[str], num_rows: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows, `num_rows` at most in a batch, with the columns `names`.
 
@@ -133,7 +133,7 @@ def read_batches(
 
 
 def _fetch(
-    connection: sqlite3.Connection, source: DatabaseSource, names: Sequence[str], num_rows: int
+    connection: sqlite3.Connection, source: DatabaseTable, names: Sequence[str], num_rows: int
 ) -> Iterator[list[tuple[Any, ...]]]:
     """The rows in order, as many at a time as fit into memory.
 
@@ -181,7 +181,7 @@ def _fetch(
 
 
 def _long_column(
-    connection: sqlite3.Connection, source: DatabaseSource, names: Sequence[str], number: int
+    connection: sqlite3.Connection, source: DatabaseTable, names: Sequence[str], number: int
 ) -> str:
     """The first column whose value in a row, counted from 0, is too long."""
     for name in names:
@@ -192,7 +192,7 @@ def _long_column(
     return names[0]
 
 
-def _connect(table: DatabaseTable) -> sqlite3.Connection:
+def _connect(table: DatabaseAddress) -> sqlite3.Connection:
     path = quote(str(table.file.resolve()))
     # Blocks may be asked for by another thread than the one that began, never by two at a time.
     connection = sqlite3.connect(
@@ -206,7 +206,10 @@ def _connect(table: DatabaseTable) -> sqlite3.Connection:
 
 
 def _order(
-    connection: sqlite3.Connection, table: DatabaseTable, names: Sequence[str], keys: Sequence[str]
+    connection: sqlite3.Connection,
+    table: DatabaseAddress,
+    names: Sequence[str],
+    keys: Sequence[str],
 ) -> tuple[str, ...]:
     """What sorts the rows: one of the names of the rowid, or the columns of the primary key."""
     taken = {name.lower() for name in names}
@@ -231,7 +234,7 @@ def _order(
     return tuple(keys)
 
 
-def _select(source: DatabaseSource, names: Sequence[str]) -> str:
+def _select(source: DatabaseTable, names: Sequence[str]) -> str:
     # A quoted name that is no column would be a text: the rowid is not quoted.
     is_rowid = len(source.order) == 1 and source.order[0] in _ROWID_NAMES
     order = [exp.column(name, quoted=not is_rowid) for name in source.order]
@@ -285,7 +288,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _explain(table: DatabaseTable, error: Exception) -> DataError:
+def _explain(table: DatabaseAddress, error: Exception) -> DataError:
     if "locked" in str(error):
         return DataError(
             "is being written by another program",

@@ -29,7 +29,7 @@ MAGIC_BYTES = 20
 
 
 @dataclass(frozen=True)
-class DatabaseTable:
+class DatabaseAddress:
     """A table in a database file.
 
     Attributes:
@@ -47,7 +47,7 @@ class DatabaseTable:
 
 
 @dataclass(frozen=True)
-class DatabaseSource:
+class DatabaseTable:
     """A table, as inspection found it.
 
     Attributes:
@@ -56,7 +56,7 @@ class DatabaseSource:
         order: Columns that its rows are sorted by; empty: as they are stored.
     """
 
-    path: DatabaseTable
+    path: DatabaseAddress
     relation: tuple[str, ...]
     order: tuple[str, ...]
     schema: pa.Schema
@@ -109,7 +109,7 @@ def engine_of(magic: bytes) -> Engine | None:
     return "duckdb" if is_duckdb else None
 
 
-def parse_database_address(text: str, key: str) -> DatabaseTable:
+def parse_database_address(text: str, key: str) -> DatabaseAddress:
     """The table that an address names; its file is a database of that kind.
 
     Args:
@@ -155,10 +155,10 @@ def parse_database_address(text: str, key: str) -> DatabaseTable:
             if found is None
             else f"Write {found}://{file}/{name}",
         )
-    return DatabaseTable(engine, file, name)
+    return DatabaseAddress(engine, file, name)
 
 
-def no_table(table: DatabaseTable, names: Sequence[str]) -> DataError:
+def no_table(table: DatabaseAddress, names: Sequence[str]) -> DataError:
     """The database has no such table, but these."""
     near = difflib.get_close_matches(table.name, names, n=3, cutoff=0.5)
     shown = ", ".join(f"'{name}'" for name in names[:8])
@@ -175,7 +175,7 @@ def no_table(table: DatabaseTable, names: Sequence[str]) -> DataError:
     )
 
 
-def is_view(table: DatabaseTable) -> DataError:
+def is_view(table: DatabaseAddress) -> DataError:
     """The name is one of a view."""
     return DataError(
         "is a view, and rows of a view have no order that stays",

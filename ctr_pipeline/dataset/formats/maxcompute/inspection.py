@@ -9,7 +9,7 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.reading import read_head
 from ctr_pipeline.dataset.formats.maxcompute.selection import has_text
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import (
     HashRange,
     TableAddress,
@@ -24,7 +24,7 @@ from ctr_pipeline.errors import DataError
 
 def find_tables(
     data: DataConfig, groups: Mapping[str, tuple[Sequence[str], str]], *, seed: int | None
-) -> tuple[dict[str, tuple[TableRows, ...]], dict[Any, TableSource]]:
+) -> tuple[dict[str, tuple[TableRows, ...]], dict[Any, MaxComputeTable]]:
     """The rows of each split, and what each table holds.
 
     Args:
@@ -82,14 +82,14 @@ def find_tables(
             for split, chosen in ranges.items()
         }
     opened = {
-        one: TableSource(one, facts[one.address], client)
+        one: MaxComputeTable(one, facts[one.address], client)
         for group in rows.values()
         for one in group
     }
     return rows, opened
 
 
-def head_of(opened: Mapping[TableRows, TableSource], num_rows: int) -> pa.Table:
+def head_of(opened: Mapping[TableRows, MaxComputeTable], num_rows: int) -> pa.Table:
     """The first rows of the first table that has any.
 
     Raises:

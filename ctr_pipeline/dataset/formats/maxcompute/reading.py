@@ -11,11 +11,11 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.dataset.columns import ColumnPlan
+from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.formats.maxcompute.client import RangeReader, ranges
 from ctr_pipeline.dataset.formats.maxcompute.dialect import render
 from ctr_pipeline.dataset.formats.maxcompute.selection import select_rows
-from ctr_pipeline.dataset.formats.maxcompute.source import TableSource
+from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import TableRows
 from ctr_pipeline.dataset.formats.parquet.reading import RecordBlock, check_type
 from ctr_pipeline.ordered_map import map_in_order
@@ -24,7 +24,7 @@ RANGE_ROWS = 32_768
 _READ_AHEAD = 4
 
 
-def read_table_blocks(source: TableSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
+def read_table_blocks(source: MaxComputeTable, plan: ReadingPlan) -> Iterator[RecordBlock]:
     """The rows of a table, the wanted columns only, in memory for a few ranges.
 
     Raises:
@@ -55,7 +55,7 @@ def read_table_blocks(source: TableSource, plan: ColumnPlan) -> Iterator[RecordB
         source.client.stopping.clear()
 
 
-def read_rows(source: TableSource) -> Iterator[pa.RecordBatch]:
+def read_rows(source: MaxComputeTable) -> Iterator[pa.RecordBatch]:
     """All rows of a table, every column as its type is, a range at a time.
 
     Raises:
@@ -66,7 +66,7 @@ def read_rows(source: TableSource) -> Iterator[pa.RecordBatch]:
         yield from reader.read(first, count)
 
 
-def read_head(source: TableSource, num_rows: int) -> pa.Table:
+def read_head(source: MaxComputeTable, num_rows: int) -> pa.Table:
     """The first rows of a table, all columns, whatever its split.
 
     Raises:
@@ -78,7 +78,7 @@ def read_head(source: TableSource, num_rows: int) -> pa.Table:
     return pa.Table.from_batches(batches) if batches else source.schema.empty_table()
 
 
-def open_rows(source: TableSource, names: list[str]) -> RangeReader:
+def open_rows(source: MaxComputeTable, names: list[str]) -> RangeReader:
     """A reader of columns of a table.
 
     Args:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TableSource:
+class MaxComputeTable:
     """Rows of one table, as inspection found it.
 
     Attributes:

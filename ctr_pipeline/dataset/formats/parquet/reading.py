@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import (
-    ColumnPlan,
     ParsedBlock,
+    ReadingPlan,
     condemn_times,
     condemn_weights,
     convert_label,
@@ -44,7 +44,7 @@ _DICTIONARY_BYTES = 3
 
 
 @dataclass(frozen=True)
-class ParquetSource:
+class ParquetFile:
     """One Parquet file, as inspection found it.
 
     Attributes:
@@ -72,7 +72,7 @@ class RecordBlock:
     batch: pa.RecordBatch
     position_bytes: int
 
-    def parse(self, plan: ColumnPlan) -> ParsedBlock:
+    def parse(self, plan: ReadingPlan) -> ParsedBlock:
         """The block's rows."""
         faults = BlockFaults(self.batch.num_rows, plan.sensitive)
         records = np.arange(self.batch.num_rows, dtype=np.int64)
@@ -108,7 +108,7 @@ def read_schema(path: DataFile) -> tuple[pa.Schema, int]:
             return file.schema_arrow.remove_metadata(), int(chunks.layout.num_rows_G.sum())
 
 
-def read_first_rows(file: ParquetSource, num_rows: int) -> pa.Table:
+def read_first_rows(file: ParquetFile, num_rows: int) -> pa.Table:
     """The first rows of a file, all columns.
 
     Raises:
@@ -119,7 +119,7 @@ def read_first_rows(file: ParquetSource, num_rows: int) -> pa.Table:
 
 
 def read_batches(
-    file: ParquetSource,
+    file: ParquetFile,
     names: Sequence[str],
     num_rows: int,
     as_dictionaries: Collection[str] = (),
@@ -163,7 +163,7 @@ def _runs(layout: Layout, num_rows: int) -> Iterator[list[int]]:
         yield run
 
 
-def read_parquet_blocks(file: ParquetSource, plan: ColumnPlan) -> Iterator[RecordBlock]:
+def read_parquet_blocks(file: ParquetFile, plan: ReadingPlan) -> Iterator[RecordBlock]:
     """A file's records, the wanted columns only.
 
     Raises:
@@ -222,7 +222,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def check_type(path: Place, kind: pa.DataType, name: str, plan: ColumnPlan) -> None:
+def check_type(path: Place, kind: pa.DataType, name: str, plan: ReadingPlan) -> None:
     """Raises DataError if a column's type does not fit its use."""
     if name in plan.lists and is_list(kind):
         _check_elements(kind, plan.lists[name], f"{path}, column '{name}'")
@@ -276,7 +276,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def convert_column(
-    array: Any, name: str, plan: ColumnPlan, faults: BlockFaults, records: Any
+    array: Any, name: str, plan: ReadingPlan, faults: BlockFaults, records: Any
 ) -> pa.Array:
     """One column as the plan wants it; a dictionary if it was one and the plan takes it so."""
     if pa.types.is_dictionary(array.type):
@@ -312,7 +312,7 @@ def convert_column(
     return convert_label(numbers, plan, faults, records, wrong=none, show=show)
 
 
-def _convert_dictionary(array: pa.DictionaryArray, plan: ColumnPlan) -> pa.Array | None:
+def _convert_dictionary(array: pa.DictionaryArray, plan: ReadingPlan) -> pa.Array | None:
     """A dictionary of texts as the plan wants it; None where its values have to be seen row by row.
 
     That is where there are as many values as rows, or some are no texts.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
-from ctr_pipeline.dataset.columns import ColumnPlan, ParsedBlock, convert_texts
+from ctr_pipeline.dataset.columns import ParsedBlock, ReadingPlan, convert_texts
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.formats.parquet.reading import as_utf8, check_type, convert_column
 from ctr_pipeline.dataset.formats.recordio.chunks import Positions, RecordIOReader, Records
@@ -36,7 +36,7 @@ _SHOWN_BYTES = 240
 
 
 @dataclass(frozen=True)
-class LineSource:
+class LineFile:
     """One file of delimited lines, as inspection found it.
 
     Attributes:
@@ -57,7 +57,7 @@ class LineSource:
 
 
 @dataclass(frozen=True)
-class ExampleSource:
+class ExampleFile:
     """One file of Examples, as inspection found it.
 
     Attributes:
@@ -85,7 +85,7 @@ class LineBlock:
         num_skipped: Records before them that belong to no block: the one with the names.
     """
 
-    file: LineSource
+    file: LineFile
     records: Records
     position_bytes: int
     num_skipped: int
@@ -95,7 +95,7 @@ class LineBlock:
         """The file."""
         return self.file.path
 
-    def parse(self, plan: ColumnPlan) -> ParsedBlock:
+    def parse(self, plan: ReadingPlan) -> ParsedBlock:
         """The block's rows."""
         lines = join_lines(self.records, self.file.text.dialect)
         faults = BlockFaults(len(self.records), plan.sensitive)
@@ -137,7 +137,7 @@ class ExampleBlock:
     records: Records
     position_bytes: int
 
-    def parse(self, plan: ColumnPlan) -> ParsedBlock:
+    def parse(self, plan: ReadingPlan) -> ParsedBlock:
         """The block's rows."""
         columns = read_examples(self.records, plan.names)
         faults = BlockFaults(len(self.records), plan.sensitive)
@@ -165,7 +165,7 @@ class ExampleBlock:
         )
 
 
-def read_line_blocks(file: LineSource, block_bytes: int) -> Iterator[LineBlock]:
+def read_line_blocks(file: LineFile, block_bytes: int) -> Iterator[LineBlock]:
     """A file's lines after its names, in blocks of about `block_bytes`.
 
     Raises:
@@ -178,7 +178,7 @@ def read_line_blocks(file: LineSource, block_bytes: int) -> Iterator[LineBlock]:
 
 
 def read_example_blocks(
-    file: ExampleSource, plan: ColumnPlan, block_bytes: int
+    file: ExampleFile, plan: ReadingPlan, block_bytes: int
 ) -> Iterator[ExampleBlock]:
     """A file's Examples, in blocks of about `block_bytes`.
 
@@ -342,7 +342,7 @@ def _join_lines(
 
 
 def _convert_feature(
-    columns: ExampleColumns, feature: int, plan: ColumnPlan, faults: BlockFaults
+    columns: ExampleColumns, feature: int, plan: ReadingPlan, faults: BlockFaults
 ) -> pa.Array:
     """One feature as the plan wants it; records that do not fit are condemned."""
     name = columns.names[feature]
@@ -369,7 +369,7 @@ def _convert_kinds(
     columns: ExampleColumns,
     feature: int,
     kinds: set[ExampleKind],
-    plan: ColumnPlan,
+    plan: ReadingPlan,
     faults: BlockFaults,
 ) -> pa.Array:
     name = columns.names[feature]

@@ -16,8 +16,8 @@ import pyarrow.csv as pa_csv
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import (
     ARROW_TYPES,
-    ColumnPlan,
     ParsedBlock,
+    ReadingPlan,
     convert_texts,
     is_binary_label,
     is_weight,
@@ -28,7 +28,7 @@ from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.formats.text.compression import Compression
 from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
-    Records,
+    RecordPositions,
     count_lines,
     find_records,
     split_record,
@@ -80,7 +80,7 @@ class TextBlock:
         """The file."""
         return self.file.path
 
-    def parse(self, plan: ColumnPlan) -> ParsedBlock:
+    def parse(self, plan: ReadingPlan) -> ParsedBlock:
         """The block's rows."""
         return _parse_fast(self, plan) or _parse_exact(self, plan)
 
@@ -111,7 +111,7 @@ def _read_csv(
     )
 
 
-def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
+def _parse_fast(block: TextBlock, plan: ReadingPlan) -> ParsedBlock | None:
     """The block's rows if all of them are good, else None."""
     types = {name: ARROW_TYPES[kind] for name, kind in plan.types.items()}
     if plan.label is not None:
@@ -154,7 +154,7 @@ def _parse_fast(block: TextBlock, plan: ColumnPlan) -> ParsedBlock | None:
     return ParsedBlock(table, count_lines(block.data) + block.num_lines_skipped, {}, ())
 
 
-def _parse_exact(block: TextBlock, plan: ColumnPlan) -> ParsedBlock:
+def _parse_exact(block: TextBlock, plan: ReadingPlan) -> ParsedBlock:
     """The block's good rows, and every bad one."""
     records = find_records(block.data, block.file.dialect)
     faults = BlockFaults(len(records.starts), plan.sensitive)
@@ -205,7 +205,7 @@ def _parse_exact(block: TextBlock, plan: ColumnPlan) -> ParsedBlock:
     )
 
 
-def _repair_utf8(data: bytes, records: Records) -> tuple[bytes, list[int]]:
+def _repair_utf8(data: bytes, records: RecordPositions) -> tuple[bytes, list[int]]:
     """The block with U+FFFD for what is not UTF-8, and the records that were repaired."""
     view = memoryview(data)
     mangled: list[int] = []
@@ -223,7 +223,11 @@ def _repair_utf8(data: bytes, records: Records) -> tuple[bytes, list[int]]:
 
 
 def _condemn_mangled(
-    block: TextBlock, records: Records, mangled: list[int], plan: ColumnPlan, faults: BlockFaults
+    block: TextBlock,
+    records: RecordPositions,
+    mangled: list[int],
+    plan: ReadingPlan,
+    faults: BlockFaults,
 ) -> None:
     """Condemns the repaired records in which a wanted column is not UTF-8."""
     wanted = [(block.file.column_names.index(name), name) for name in plan.names]

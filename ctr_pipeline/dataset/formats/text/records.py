@@ -2,7 +2,7 @@
 
 The rules are those of Arrow's CSV parser, so that both always agree: a quote opens a quoted field
 only at the field's start, a doubled quote inside is one quote, and after the closing quote the
-field goes on as an unquoted one. Records end at LF, CR or CR LF outside quoted fields. Blank lines
+field goes on as an unquoted one. RecordPositions end at LF, CR or CR LF outside quoted fields. Blank lines
 are no records.
 """
 
@@ -96,7 +96,7 @@ def count_lines(block: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Records:
+class RecordPositions:
     """The records of a block.
 
     Attributes:
@@ -110,7 +110,7 @@ class Records:
     lines: Positions
 
 
-def find_records(block: bytes, dialect: Dialect) -> Records:
+def find_records(block: bytes, dialect: Dialect) -> RecordPositions:
     """Every record of a block that starts at a record, blank lines left out."""
     line_ends, line_nexts = _line_ends(block)
     outside = np.searchsorted(_active_quotes(block, dialect), line_ends) % 2 == 0
@@ -118,7 +118,7 @@ def find_records(block: bytes, dialect: Dialect) -> Records:
     starts = np.append(0, line_nexts[outside])
     filled = starts < ends
     starts, ends = starts[filled], ends[filled]
-    return Records(starts, ends, np.searchsorted(line_nexts, starts, side="right"))
+    return RecordPositions(starts, ends, np.searchsorted(line_nexts, starts, side="right"))
 
 
 def _line_ends(block: bytes) -> tuple[Positions, Positions]:
