@@ -26,15 +26,9 @@ from ctr_pipeline.dataset.formats.recordio.chunks import (
     Records,
 )
 from ctr_pipeline.dataset.formats.recordio.examples import write_examples
-from ctr_pipeline.dataset.formats.recordio.rows import (
-    ExampleFile,
-    LineFile,
-    read_example_blocks,
-    read_line_blocks,
-)
-from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.formats.writers import lines_of, text_columns
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
+from ctr_pipeline.dataset.rows import BLOCK_BYTES
 from ctr_pipeline.specs.columns import ColumnType
 
 NUMBERS = [f"I{n}" for n in range(1, 14)]
@@ -91,15 +85,11 @@ def parse(path: Path, data: DataConfig) -> tuple[Callable[[], None], ReadingPlan
     source = inspect_source(data)
     types = dict.fromkeys(NUMBERS, ColumnType.NUMBER) | dict.fromkeys(CATEGORIES, ColumnType.TEXT)
     plan = plan_columns(data, types, label_required=True, carried=(), sensitive=())
-    opened = source.opened[path]
+    (unit,) = source.units("train")
 
     def read() -> None:
-        if isinstance(opened, LineFile):
-            for block in read_line_blocks(opened, BLOCK_BYTES):
-                block.parse(plan)
-        elif isinstance(opened, ExampleFile):
-            for examples in read_example_blocks(opened, plan, BLOCK_BYTES):
-                examples.parse(plan)
+        for block in source.read(unit, plan, BLOCK_BYTES):
+            block.parse(plan)
 
     return read, plan
 

@@ -23,9 +23,8 @@ from ctr_pipeline.analysis.table_sql import (
 )
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_schema
-from ctr_pipeline.dataset.formats.text.blocks import read_head
+from ctr_pipeline.dataset.formats.text.blocks import TextFile, read_head
 from ctr_pipeline.dataset.formats.text.compression import Compression
-from ctr_pipeline.dataset.formats.text.parsing import TextFile
 from ctr_pipeline.dataset.formats.text.records import Dialect, find_first_end
 from ctr_pipeline.dataset.partitions import Partition
 from ctr_pipeline.dataset.source import Source
@@ -181,11 +180,11 @@ def require_readable(data: DataConfig, source: Source) -> None:
         data: How they are read and divided.
         source: The files, inspected.
     """
-    if source.format not in {"csv", "tsv", "parquet"}:
+    if source.format_name not in {"csv", "tsv", "parquet"}:
         what = {"recordio": "RecordIO files", "table": "tables of MaxCompute"}
         raise DataError(
             f"Spark reads CSV, TSV and Parquet files, and data.train names "
-            f"{what.get(source.format, 'tables of a database file')}",
+            f"{what.get(source.format_name, 'tables of a database file')}",
             place=_ENGINE,
             remedy=f"Convert them to Parquet with 'ctrpipe convert', {_LEAVE_OUT}",
         )
@@ -221,7 +220,7 @@ def require_readable(data: DataConfig, source: Source) -> None:
     if _shares(data, source).splits == ("train",):
         return
     is_by_order = split.by == "order"
-    if is_by_order and source.format == "parquet":
+    if is_by_order and source.format_name == "parquet":
         return
     why = "lines of text have no numbers there" if is_by_order else f"{split.by} is counted here"
     also = " or use Parquet files and by: order," if not is_by_order else " or use Parquet files,"

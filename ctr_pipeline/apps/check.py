@@ -19,13 +19,12 @@ from ctr_pipeline.analysis import (
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
+from ctr_pipeline.dataset.arrow_columns import convert_column
 from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
 from ctr_pipeline.dataset.columns import plan_columns
-from ctr_pipeline.dataset.formats.parquet.reading import convert_column
 from ctr_pipeline.dataset.ingest import check_division
 from ctr_pipeline.dataset.parts import write_part
-from ctr_pipeline.dataset.paths import Place
-from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.source import Place, Source
 from ctr_pipeline.dataset.times import find_time_column
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.errors import ConfigError, DataError

@@ -22,17 +22,13 @@ from ctr_pipeline.dataset.formats.writers import (
     example_columns,
     text_columns,
 )
-from ctr_pipeline.dataset.row_reading import (
-    ExampleTypes,
-    TextTypes,
-    read_parquet,
-    read_tables,
-    read_texts,
-)
-from ctr_pipeline.dataset.source import Format, Source, inspect_paths
+from ctr_pipeline.dataset.inspection import inspect_paths
+from ctr_pipeline.dataset.rows import read_texts
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import Progress
 
+Format = Literal["csv", "tsv", "parquet", "recordio"]
 _SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -223,28 +219,11 @@ def _check_compression(target: Target) -> None:
 
 def _tables(source: Source, target: Target, progress: Progress) -> Iterator[pa.Table]:
     """All rows; where types matter, by those of all rows."""
-    total = sum(source.size_bytes(place) for place in source.opened)
-    if source.is_delimited and target.is_text:
-        with progress.task("convert", total=total, unit="bytes") as task:
-            yield from read_texts(source, task.advance)
-    elif source.is_delimited:
-        types = TextTypes()
-        with progress.task("find types", total=total, unit="bytes") as task:
-            for table in read_texts(source, task.advance):
-                types.look(table)
-        with progress.task("convert", total=total, unit="bytes") as task:
-            for table in read_texts(source, task.advance):
-                yield types.typed(table)
-    elif source.record == "example":
-        examples = ExampleTypes()
-        with progress.task("find types", total=total, unit="bytes") as task:
-            examples.look(source, task.advance)
-        with progress.task("convert", total=total, unit="bytes") as task:
-            yield from examples.read(source, task.advance)
-    else:
-        read = read_parquet if source.format == "parquet" else read_tables
-        with progress.task("convert", total=total, unit="bytes") as task:
-            yield from read(source, task.advance)
+    if not (source.is_delimited and target.is_text):
+        yield from source.format.read_typed(source, progress)
+        return
+    with progress.task("convert", total=source.size_bytes, unit="bytes") as task:
+        yield from read_texts(source, task.advance)
 
 
 def _writer(file: IO[bytes], target: Target, first: pa.Table) -> RowWriter:

@@ -20,9 +20,9 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.ingest import check_division
+from ctr_pipeline.dataset.inspection import format_of_address, inspect_paths, inspect_source
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
-from ctr_pipeline.dataset.paths import names_table
-from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.times import find_unordered_time
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import FeatureSpec
@@ -106,9 +106,9 @@ def init_config(
         section |= {"positive": values.positive, "negative": values.negative}
     if columns is not None:
         section["columns"] = list(columns)
-    if names_table(data):
+    format = format_of_address(data)
+    if format is not None and not format.rows_have_order:
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", data.split("://", 1)[1]).strip("-") or "model"
-        # Rows of a table there have no order to divide them by.
         section["split"] = {"valid": 0.1, "test": 0.1, "by": "random"}
 
     def load() -> LoadedConfig:
@@ -127,7 +127,7 @@ def init_config(
                 place=data,
                 remedy="Give rows with columns that tell something about the label",
             )
-        time = None if source.format == "table" else _unordered_time(decided)
+        time = _unordered_time(decided) if source.format.rows_have_order else None
         if time is not None:
             section["split"] = {"valid": 0.1, "test": 0.1, "by": "time", "column": time}
             notes.append(
@@ -254,13 +254,11 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
         "data:",
         _line(
             f"  train: {flow_yaml(data['train'])}",
-            "a table, or a list"
-            if source.format in {"table", "database"}
-            else "a file, a list or a glob",
+            "a file, a list or a glob" if source.format.keys else "a table, or a list",
         ),
     ]
-    if source.format not in {"table", "database"}:
-        lines.append(f"  format: {source.format}")
+    if source.format.keys:
+        lines.append(f"  format: {source.format_name}")
     if source.record is not None:
         lines.append(_line(f"  record: {source.record}", "line | example (tf.train.Example)"))
     is_told = source.record is None and source.delimiter in {",", "\t"}

@@ -5,10 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
-from ctr_pipeline.dataset.data_files import DataFile, is_same_file
-from ctr_pipeline.dataset.formats.databases.table import parse_database_address
-from ctr_pipeline.dataset.object_files import names_object
-from ctr_pipeline.dataset.paths import names_database, names_table, resolve_files
+from ctr_pipeline.dataset.inspection import local_files
 from ctr_pipeline.errors import DataError, RunFolderError
 
 
@@ -49,11 +46,11 @@ def require_output(
         )
     if not output.exists():
         return
-    if any(is_same_file(file, output) for file in _files_of(reads)):
+    if any(output.samefile(file) for file in _files_of(reads)):
         raise RunFolderError(
             "is a file that this command reads", place=str(output), remedy="Name another output"
         )
-    if any(is_same_file(file, output) for data in spares for file in _files_there(data)):
+    if any(output.samefile(file) for data in spares for file in _files_there(data)):
         raise RunFolderError(
             "is a file that the model was trained with",
             place=str(output),
@@ -70,17 +67,13 @@ def require_output(
         )
 
 
-def _files_of(reads: Iterable[str]) -> Iterable[DataFile]:
+def _files_of(reads: Iterable[str]) -> Iterable[Path]:
     for data in reads:
-        if names_table(data) or names_object(data):
-            continue
-        if names_database(data):
-            yield parse_database_address(data, "the data").file
-        elif not (Path(data).expanduser() / RESOLVED_CONFIG).exists():
-            yield from resolve_files(data, "the data")
+        if not (Path(data).expanduser() / RESOLVED_CONFIG).exists():
+            yield from local_files(data, "the data")
 
 
-def _files_there(data: str) -> list[DataFile]:
+def _files_there(data: str) -> list[Path]:
     try:
         return list(_files_of([data]))
     except DataError:

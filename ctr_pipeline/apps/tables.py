@@ -20,7 +20,8 @@ from ctr_pipeline.config.models import DataConfig, RuntimeConfig
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import load_ingested
-from ctr_pipeline.dataset.source import Source, inspect_paths
+from ctr_pipeline.dataset.inspection import inspect_paths
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError, RunFolderError
@@ -210,7 +211,7 @@ def profile_table(
     shown = page.ProfileData(
         name=Path(data).name,
         source=data,
-        format=source.format,
+        format=source.format_name,
         created=datetime.now(UTC),
         label=label,
         statistics=statistics,

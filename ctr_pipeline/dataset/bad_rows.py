@@ -16,7 +16,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.dataset.near_numbers import means_missing
-from ctr_pipeline.dataset.paths import Place
 from ctr_pipeline.errors import DataError
 
 EXAMPLES_PER_REASON = 5
@@ -224,7 +223,7 @@ class BadRowLedger:
 
     def enter(
         self,
-        file: Place,
+        file: object,
         num_good: int,
         counts: Mapping[BadRowReason, int],
         faults: Iterable[tuple[Fault, int]],

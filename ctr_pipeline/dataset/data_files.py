@@ -77,8 +77,3 @@ def stat_of(file: Path) -> os.stat_result:
             place=str(file),
             remedy="Leave data files in place while they are read, and run again",
         ) from error
-
-
-def is_same_file(file: DataFile, path: Path) -> bool:
-    """Whether a path on disk, at which there is a file, leads to the same one."""
-    return isinstance(file, Path) and file.samefile(path)

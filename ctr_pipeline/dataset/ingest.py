@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ReadingPlan, plan_columns
-from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES
 from ctr_pipeline.dataset.ingested import (
     IngestedRows,
     SplitRows,
@@ -38,7 +37,7 @@ from ctr_pipeline.dataset.parts import (
     plain_batch,
     read_batches,
 )
-from ctr_pipeline.dataset.rows import read_good_rows
+from ctr_pipeline.dataset.rows import BLOCK_BYTES, read_good_rows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import (
     SPLITS,
@@ -130,10 +129,9 @@ def ingest(
     )
     plan = replace(plan, as_dictionaries=_taken_as_dictionaries(plan, divided_by))
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
-    total_bytes = sum(source.size_bytes(file) for files in source.files.values() for file in files)
     with (
         _whole_or_absent(folder) as temporary,
-        progress.task("read data", total=total_bytes, unit="bytes") as task,
+        progress.task("read data", total=source.size_bytes, unit="bytes") as task,
         ThreadPoolExecutor(threads, thread_name_prefix="ingest") as pool,
     ):
         try:
@@ -201,10 +199,10 @@ class _Ingestion:
         shares = _shares_of(self.data, self.source)
         parts: dict[str, list[Part]] = {}
         times: dict[str, TimeRange | None] = {}
-        for split, files in self.source.files.items():
+        for split in self.source.files:
             tables = read_good_rows(
                 self.source,
-                files,
+                self.source.units(split),
                 self.plan,
                 self.ledger,
                 self.pool,

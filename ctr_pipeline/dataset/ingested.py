@@ -10,10 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
-from ctr_pipeline.dataset.data_files import state_of
-from ctr_pipeline.dataset.formats.databases.table import DatabaseTable
-from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
-from ctr_pipeline.dataset.source import Source, SourceFile
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.features import ListSpec
@@ -118,12 +115,12 @@ def fingerprint_of(
         "data": data.model_dump(
             mode="json", exclude=without if data.weight else without | {"weight"}
         ),
-        "format": [source.format, source.delimiter],
+        "format": [source.format_name, source.delimiter],
         "types": list(column_types.items()),
         "seed": seed if data.split.by == "random" else None,
         "sensitive": sorted(sensitive),
         "files": {
-            split: [_state_of(source.opened[file]) for file in files]
+            split: [source.opened[file].state() for file in files]
             for split, files in source.files.items()
         },
     }
@@ -131,14 +128,6 @@ def fingerprint_of(
         # Under the name that sequences had before there were vectors.
         facts["sequences"] = {name: cut.model_dump(mode="json") for name, cut in lists.items()}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _state_of(opened: SourceFile) -> tuple[str | int, ...]:
-    if isinstance(opened, MaxComputeTable):
-        return str(opened.path), repr(opened.path.chosen), opened.current_version()
-    if isinstance(opened, DatabaseTable):
-        return opened.state()
-    return state_of(opened.path)
 
 
 def save_ingested(folder: Path, rows: IngestedRows) -> None:

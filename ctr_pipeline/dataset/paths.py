@@ -1,36 +1,22 @@
 """From `data.train`, `data.valid` and `data.test` to files that exist."""
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.formats.databases.table import DatabaseAddress, is_database_address
-from ctr_pipeline.dataset.formats.maxcompute.table import TableRows, is_address
 from ctr_pipeline.dataset.object_files import find_objects, names_object
 from ctr_pipeline.dataset.partitions import check_regular, find_partitioned_files, is_hidden
 from ctr_pipeline.errors import DataError
 
-Place = DataFile | TableRows | DatabaseAddress
-"""Where rows are: a file, or rows of a table."""
-
-
 _LOCAL = "file://"
+_Place = TypeVar("_Place", bound=Hashable)
 
 
 def paths_of(paths: str | Sequence[str]) -> tuple[str, ...]:
     """One path or several, as several."""
     return (paths,) if isinstance(paths, str) else tuple(paths)
-
-
-def names_table(paths: str | Sequence[str]) -> bool:
-    """Whether a path, or one of several, is the address of a table."""
-    return any(is_address(path) for path in paths_of(paths))
-
-
-def names_database(paths: str | Sequence[str]) -> bool:
-    """Whether a path, or one of several, is the address of a table in a database file."""
-    return any(is_database_address(path) for path in paths_of(paths))
 
 
 def resolve_files(paths: str | Sequence[str], key: str) -> tuple[DataFile, ...]:
@@ -53,14 +39,21 @@ def resolve_files(paths: str | Sequence[str], key: str) -> tuple[DataFile, ...]:
         files.extend(_resolve_one(item, key))
     if not files:
         raise DataError("names no files", place=key, remedy="Name a file, a list or a glob")
-    for index, file in enumerate(files):
-        if file in files[:index]:
+    return check_not_twice(files, key)
+
+
+def check_not_twice(places: Sequence[_Place], key: str) -> tuple[_Place, ...]:
+    """The same files or tables; DataError if one is named twice."""
+    seen = set[_Place]()
+    for place in places:
+        if place in seen:
             raise DataError(
-                f"'{file}' is named twice, its rows would count twice",
+                f"'{place}' is named twice, its rows would count twice",
                 place=key,
                 remedy="Name it once",
             )
-    return tuple(files)
+        seen.add(place)
+    return tuple(places)
 
 
 def _resolve_one(item: str, key: str) -> list[DataFile]:

@@ -1,39 +1,23 @@
-"""All good rows of some files, in order, parsed by several threads, in bounded memory."""
+"""All good rows of a source, in order, parsed by several threads, in bounded memory."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ParsedBlock, ReadingPlan
-from ctr_pipeline.dataset.formats.databases.table import DatabaseTable
-from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
-from ctr_pipeline.dataset.formats.parquet.reading import (
-    ParquetFile,
-    RecordBlock,
-    read_parquet_blocks,
-)
-from ctr_pipeline.dataset.formats.recordio.rows import (
-    ExampleBlock,
-    ExampleFile,
-    LineBlock,
-    LineFile,
-    read_example_blocks,
-    read_line_blocks,
-)
-from ctr_pipeline.dataset.formats.text.blocks import BLOCK_BYTES, read_text_blocks
-from ctr_pipeline.dataset.formats.text.parsing import TextBlock
-from ctr_pipeline.dataset.paths import Place
-from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.source import Block, Place, Source, Unit
 from ctr_pipeline.ordered_map import map_in_order
+from ctr_pipeline.specs.columns import ColumnType
 
-Block = TextBlock | RecordBlock | LineBlock | ExampleBlock
+BLOCK_BYTES = 4 << 20
+"""Stays in the processor's caches: blocks of 16 MiB take almost three times as long to parse."""
 
 
 def read_good_rows(
     source: Source,
-    files: Sequence[Place],
+    units: Sequence[Unit],
     plan: ReadingPlan,
     ledger: BadRowLedger,
     pool: Executor,
@@ -42,11 +26,11 @@ def read_good_rows(
     on_bytes: Callable[[int], None] = lambda _: None,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[pa.Table]:
-    """The good rows of `files`, in tables of one block each; bad ones go to the ledger.
+    """The good rows of `units`, in tables of one block each; bad ones go to the ledger.
 
     Args:
-        source: The source of the files.
-        files: In this order.
+        source: What the units are of.
+        units: In this order. Rows of a file are numbered from the first unit of it on.
         plan: What to read.
         ledger: Counts bad rows.
         pool: Parses.
@@ -62,7 +46,7 @@ def read_good_rows(
     def parse(block: Block) -> tuple[Block, ParsedBlock]:
         return block, block.parse(plan)
 
-    blocks = (block for file in files for block in _read_blocks(source, file, plan, block_bytes))
+    blocks = (block for unit in units for block in source.read(unit, plan, block_bytes))
     for block, parsed in map_in_order(pool, parse, blocks, ahead=max_ahead):
         before, num_bytes = lines.enter(block, parsed.num_lines)
         ledger.enter(
@@ -73,6 +57,26 @@ def read_good_rows(
         )
         on_bytes(num_bytes)
         yield parsed.table
+
+
+def read_texts(
+    source: Source, on_bytes: Callable[[int], None], threads: int = 2
+) -> Iterator[pa.Table]:
+    """All rows of delimited files or records, every column as text.
+
+    Raises:
+        DataError: A file is damaged, or a row is bad.
+    """
+    names = source.column_names
+    plan = ReadingPlan(
+        None, dict.fromkeys(names, ColumnType.TEXT), frozenset(names), ("",), frozenset()
+    )
+    ledger = BadRowLedger("fail", 0.0, may_skip=False)
+    units = [unit for split in source.files for unit in source.units(split)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="convert") as pool:
+        yield from read_good_rows(
+            source, units, plan, ledger, pool, max_ahead=threads, on_bytes=on_bytes
+        )
 
 
 class _LineCounter:
@@ -91,24 +95,3 @@ class _LineCounter:
         self._lines += num_lines
         self._bytes = block.position_bytes
         return before, num_bytes
-
-
-def _read_blocks(
-    source: Source, file: Place, plan: ReadingPlan, block_bytes: int
-) -> Iterator[Block]:
-    opened = source.opened[file]
-    if isinstance(opened, ParquetFile):
-        return read_parquet_blocks(opened, plan)
-    if isinstance(opened, LineFile):
-        return read_line_blocks(opened, block_bytes)
-    if isinstance(opened, ExampleFile):
-        return read_example_blocks(opened, plan, block_bytes)
-    if isinstance(opened, MaxComputeTable):
-        from ctr_pipeline.dataset.formats.maxcompute.reading import read_table_blocks
-
-        return read_table_blocks(opened, plan)
-    if isinstance(opened, DatabaseTable):
-        from ctr_pipeline.dataset.formats.databases.inspection import read_database_blocks
-
-        return read_database_blocks(opened, plan)
-    return read_text_blocks(opened, block_bytes)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.dataset.arrow_columns import column_type_of
 from ctr_pipeline.dataset.inference import is_numeric
 from ctr_pipeline.dataset.limits import check_num_columns
 from ctr_pipeline.errors import DataError
@@ -51,6 +52,20 @@ def check_same_names(
         place=str(file),
         remedy="Give files with the same columns",
     )
+
+
+def check_same_types(schema: pa.Schema, file: object, expected: pa.Schema, first: object) -> None:
+    """Raises DataError unless two files have the same columns, each of the same use."""
+    check_same_names(schema.names, file, expected.names, first)
+    for name in expected.names:
+        own, other = schema.field(name).type, expected.field(name).type
+        use = column_type_of(own)
+        if use is not column_type_of(other) or (use is None and own != other):
+            raise DataError(
+                f"column '{name}' has the type {own}, but {other} in '{first}'",
+                place=str(file),
+                remedy="Give files with the same types",
+            )
 
 
 def check_same_kinds(table: pa.Table, file: object, numbers: Sequence[str], first: object) -> None:

@@ -8,8 +8,9 @@ import pyarrow as pa
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ReadingPlan, plan_columns
+from ctr_pipeline.dataset.inspection import inspect_paths
 from ctr_pipeline.dataset.rows import read_good_rows
-from ctr_pipeline.dataset.source import Source, inspect_paths
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.features import ListSpec
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -53,7 +54,6 @@ def stream_rows(
     source = inspect_paths(
         data, {"new": paths}, {"new": "--data"}, may_lack_label=not label_required
     )
-    files = source.files["new"]
     ledger = ledger or BadRowLedger(data.bad_rows, data.max_bad_fraction)
     plan = plan_columns(
         data,
@@ -68,7 +68,7 @@ def stream_rows(
     source.require(kept_columns, kept_by)
     source.require(_needed(source, plan), "the model")
     with ThreadPoolExecutor(threads, thread_name_prefix="stream") as pool:
-        tables = read_good_rows(source, files, plan, ledger, pool, max_ahead=threads)
+        tables = read_good_rows(source, source.units("new"), plan, ledger, pool, max_ahead=threads)
         for table in tables:
             yield from table.combine_chunks().to_batches()
     ledger.close()
@@ -77,9 +77,9 @@ def stream_rows(
 def _needed(source: Source, plan: ReadingPlan) -> list[str]:
     """The columns that must be in the files.
 
-    Examples lack a feature wherever it is missing, and a few rows may all do; but files that have
-    none of the columns are other files.
+    Where files may lack columns, a few rows may lack all but one; but files that have none of the
+    columns are other files.
     """
-    if source.record == "example" and any(name in source.column_names for name in plan.types):
+    if source.may_lack_columns and any(name in source.column_names for name in plan.types):
         return [plan.label] if plan.label is not None else []
     return plan.names

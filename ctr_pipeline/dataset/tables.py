@@ -71,16 +71,15 @@ def write_table(
         data, column_types, label_required=labelled, carried=(), sensitive=sensitive, lists=lists
     )
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
-    files = [file for group in source.files.values() for file in group]
-    total_bytes = sum(source.size_bytes(file) for file in files)
+    units = [unit for split in source.files for unit in source.units(split)]
     with (
-        progress.task("read data", total=total_bytes, unit="bytes") as task,
+        progress.task("read data", total=source.size_bytes, unit="bytes") as task,
         ThreadPoolExecutor(threads, thread_name_prefix="table") as pool,
     ):
         writer = PartsWriter(folder, data.label, pool, threads + 1)
         try:
             for table in read_good_rows(
-                source, files, plan, ledger, pool, max_ahead=threads + 1, on_bytes=task.advance
+                source, units, plan, ledger, pool, max_ahead=threads + 1, on_bytes=task.advance
             ):
                 writer.add(table if labelled else _with_label(table, data.label))
             parts = writer.finish()
@@ -93,7 +92,7 @@ def write_table(
         raise DataError(
             f"holds no good row, but {bad_rows.total} bad ones ("
             f"{', '.join(reason.value for reason in bad_rows.by_reason)})",
-            place=str(files[0]),
+            place=units[0].place,
             remedy="Check the delimiter, the column names and the label",
         )
     return TableParts(tuple(part.file for part in parts), num_rows, bad_rows)

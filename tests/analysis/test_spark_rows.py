@@ -47,7 +47,7 @@ from ctr_pipeline.analysis.sql import (
 from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
 from ctr_pipeline.config.models import SPARK_FIXED, AnalysisConfig, DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.text.records import Dialect
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.splits import SPLITS
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.features import FeatureSpec

@@ -11,7 +11,7 @@ from ctr_pipeline.apps.convert import Target, convert_rows, format_of
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOReader
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.errors import CtrPipelineError, DataError
 from ctr_pipeline.progress import SilentProgress
 

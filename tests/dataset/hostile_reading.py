@@ -12,8 +12,8 @@ from pathlib import Path
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.columns import ReadingPlan
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.rows import read_good_rows
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import CtrPipelineError
 
 
@@ -38,8 +38,8 @@ def read_all(address, label="label"):
         label, types, frozenset(), ("",), frozenset(), as_dictionaries=frozenset(types)
     )
     ledger = BadRowLedger("skip", 1.0)
-    files = [file for group in source.files.values() for file in group]
-    tables = read_good_rows(source, files, plan, ledger, Inline(), max_ahead=1)
+    units = [unit for split in source.files for unit in source.units(split)]
+    tables = read_good_rows(source, units, plan, ledger, Inline(), max_ahead=1)
     return sum(table.num_rows for table in tables)
 
 

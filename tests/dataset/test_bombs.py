@@ -19,9 +19,9 @@ import pytest
 import zstandard
 
 from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.limits import MOST_COLUMNS
 from ctr_pipeline.dataset.paths import resolve_files
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
 
 MOST_PEAK_BYTES = 1500 << 20

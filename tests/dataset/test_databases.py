@@ -15,8 +15,8 @@ from ctr_pipeline.dataset.formats.databases import sqlite_file
 from ctr_pipeline.dataset.formats.databases.table import engine_of
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import fingerprint_of
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress

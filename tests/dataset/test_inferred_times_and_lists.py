@@ -7,7 +7,7 @@ import pytest
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.inference import infer_epoch, infer_list, whole_numbers
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.features import SequenceSpec, VectorSpec
 
 RNG = np.random.default_rng(0)

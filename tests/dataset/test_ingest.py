@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import load_ingested
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import column_names, read_batches, read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
@@ -582,7 +582,7 @@ import resource, sys
 from pathlib import Path
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.progress import SilentProgress
 data = DataConfig(train=sys.argv[1], split=SplitConfig(by=sys.argv[2]))

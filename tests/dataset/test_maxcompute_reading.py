@@ -10,8 +10,8 @@ from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 from ctr_pipeline.dataset.formats.maxcompute import reading
 from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, parse_address
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress

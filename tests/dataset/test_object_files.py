@@ -16,10 +16,9 @@ from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset import object_files
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.object_files import ObjectFile, find_objects
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.row_reading import read_parquet
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
@@ -110,7 +109,7 @@ def test_an_object_holds_what_the_same_file_holds(store, tmp_path, name, monkeyp
     there = inspect_source(DataConfig(train=address))
     assert there.head == here.head
     assert (there.format, there.inferred_types) == (here.format, here.inferred_types)
-    assert there.size_bytes(there.files["train"][0]) == len(content)
+    assert there.size_bytes == len(content)
 
     found = rows_of(address, tmp_path / "there")
     assert found == rows_of(str(tmp_path / name), tmp_path / "here")
@@ -151,7 +150,7 @@ def test_folders_of_objects_are_columns(store):
     store.pipe("/bucket/clicks/_SUCCESS", b"")
     source = inspect_source(DataConfig(train="memory://bucket/clicks/"))
     assert source.column_names == ("label", "price", "city", "ds")
-    rows = pa.concat_tables(read_parquet(source, lambda _: None))
+    rows = pa.concat_tables(source.format.read_typed(source, SilentProgress()))
     assert rows.column("ds").to_pylist() == ["2024-03-01"] * 3 + ["2024-03-02"] * 3
 
     store.pipe("/bucket/clicks/ds=2024-03-01/notes.txt", b"text")

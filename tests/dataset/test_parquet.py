@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset.formats.parquet import reading as parquet
+from ctr_pipeline.dataset import arrow_columns
 from ctr_pipeline.dataset.formats.parquet.layout import Layout
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
@@ -172,10 +172,10 @@ def test_repeated_texts_are_read_as_dictionaries_with_the_same_parts(
         "bytes": pa.array(some).cast(pa.binary()),
     }
     coded, converted = [], []
-    seen, convert = Layout.few_texts, parquet._convert_dictionary
+    seen, convert = Layout.few_texts, arrow_columns._convert_dictionary
     monkeypatch.setattr(Layout, "few_texts", lambda *args: coded.append(seen(*args)) or coded[-1])
     monkeypatch.setattr(
-        parquet,
+        arrow_columns,
         "_convert_dictionary",
         lambda *values: converted.append(convert(*values)) or converted[-1],
     )

@@ -7,7 +7,7 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.parquet import chunks as parquet_chunks
 from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, footer_span, read_layout
 from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_batches, read_schema
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.errors import DataError
 
 TABLE = pa.table(

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.partitions import partition_of
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.paths import resolve_files
-from ctr_pipeline.dataset.row_reading import read_parquet
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
@@ -92,7 +91,7 @@ def test_whole_numbers_are_numbers(tmp_path):
         write(tmp_path / "t" / f"age={age}" / "a.parquet", label=[0, 1], x=[1, 2])
     source = inspect(tmp_path / "t")
     assert source.inferred_types["age"] is NUMBER
-    assert not source.stores_floats("age")
+    assert "age" not in source.floats
     # Sorted by path, as a glob's files are.
     assert source.head.column("age").to_pylist() == [18.0, 18.0, 40.0, 40.0, 9.0, 9.0]
 
@@ -132,7 +131,8 @@ def test_new_rows_of_one_day_have_its_columns(clicks):
 
 
 def test_converted_rows_have_the_columns_of_their_folders(clicks):
-    tables = list(read_parquet(inspect(clicks), lambda _: None))
+    source = inspect(clicks)
+    tables = list(source.format.read_typed(source, SilentProgress()))
     found = pa.concat_tables(tables)
     assert found.column_names == ["label", "x", "ds", "hour"]
     assert found.column("x").to_pylist() == [30, 31, 40, 41, 10, 11, 20, 21]

@@ -10,8 +10,8 @@ from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger, BadRowReason
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
@@ -195,7 +195,7 @@ def test_types_of_examples_are_found(tmp_path):
     rows.append({"label": 0, "mixed": 0.5})
     path = write_examples(tmp_path / "rows.recordio", rows)
     source = inspect_source(DataConfig(train=str(path)))
-    assert source.format == "recordio"
+    assert source.format_name == "recordio"
     assert source.record == "example"
     assert set(source.column_names) == set().union(*rows)
     assert source.inferred_types == {

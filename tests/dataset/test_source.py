@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset.source import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
@@ -45,7 +45,7 @@ def refusal(*paths, **options) -> DataError:
 
 def test_a_csv_file_with_header(tmp_path):
     source = inspect(write(tmp_path / "a.csv", GOOD))
-    assert (source.format, source.delimiter, source.has_header) == ("csv", ",", True)
+    assert (source.format_name, source.delimiter, source.has_header) == ("csv", ",", True)
     assert source.column_names == ("label", "price", "city")
     assert source.inferred_types == {"label": NUMBER, "price": NUMBER, "city": TEXT}
     assert source.head.to_pydict() == {
@@ -72,7 +72,7 @@ def test_the_delimiter_is_found(tmp_path, name, delimiter, found):
     content = GOOD.replace(b",", delimiter.encode())
     path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
     source = inspect(path)
-    assert (source.format, source.delimiter) == found
+    assert (source.format_name, source.delimiter) == found
     assert source.column_names == ("label", "price", "city")
 
 
@@ -193,8 +193,8 @@ def test_formats_must_be_what_they_say(tmp_path):
     parquet = write_parquet(tmp_path / "a.parquet", label=[0, 1], n=[1, 2])
     assert "is Parquet, but" in refusal(parquet, format="csv").message
     assert "is not a Parquet file" in refusal(text, format="parquet").message
-    assert "is parquet, but" in refusal(text, parquet).message
-    assert inspect(text, format="csv").format == "csv"
+    assert "is Parquet, but" in refusal(text, parquet).message
+    assert inspect(text, format="csv").format_name == "csv"
 
 
 # --- differences ---------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import column_names, read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_time_ranges
 from ctr_pipeline.dataset.times import TimeCounts
 from ctr_pipeline.errors import DataError

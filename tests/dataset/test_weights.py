@@ -9,8 +9,8 @@ from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter, load_meta
 from ctr_pipeline.dataset.ingest import ingest
 from ctr_pipeline.dataset.ingested import WeightSums, load_ingested
+from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
-from ctr_pipeline.dataset.source import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress

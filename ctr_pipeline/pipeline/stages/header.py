@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.object_files import names_object
-from ctr_pipeline.dataset.paths import names_table, paths_of
-from ctr_pipeline.dataset.source import Source, inspect_paths, inspect_source
+from ctr_pipeline.dataset.inspection import asks_elsewhere, inspect_paths, inspect_source
+from ctr_pipeline.dataset.paths import paths_of
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, DataError
 
 _READING = ("train", "format", "record", "columns", "delimiter", "quote")
@@ -29,7 +29,7 @@ def find_header(section: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     try:
         data = DataConfig.model_validate(given)
-        if names_table(data.train) or any(map(names_object, paths_of(data.train))):
+        if asks_elsewhere(data.train):
             return ()
         return inspect_paths(data, {"train": data.train}, {"train": "data.train"}).column_names
     except (ValidationError, CtrPipelineError):

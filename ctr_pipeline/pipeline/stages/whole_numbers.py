@@ -43,7 +43,7 @@ class WholeNumberJudge:
         found = judge_whole_numbers(numbers_B, self._labels)
         if found is None:
             return None
-        return replace(found, have_texts=not self._source.stores_floats(column))
+        return replace(found, have_texts=column not in self._source.floats)
 
     @cached_property
     def _labels(self) -> NDArray[np.float64] | None:

@@ -1,85 +1,31 @@
-"""What the tables of a config hold, and their rows as blocks of records."""
+"""What tables of database files hold, and their rows as blocks of records."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
 from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.formats.databases.table import (
     DatabaseAddress,
     DatabaseTable,
     Engine,
-    is_database_address,
-    parse_database_address,
 )
-from ctr_pipeline.dataset.formats.parquet.reading import RecordBlock, check_type, column_type_of
-from ctr_pipeline.dataset.schema_checks import check_names, check_same_names
 from ctr_pipeline.errors import DataError
 
 _BATCH_ROWS = 32_768
 
 
-def find_tables(
-    data: DataConfig,
-    groups: Mapping[str, tuple[Sequence[str], str]],
-    *,
-    may_lack_label: bool = False,
-) -> tuple[dict[str, tuple[DatabaseAddress, ...]], dict[Any, DatabaseTable]]:
-    """The tables of each split, and what each holds.
-
-    Args:
-        data: The config's section.
-        groups: Addresses and config key by split.
-        may_lack_label: The rows are new ones, and `data.columns` may be of those of training.
+def describe(table: DatabaseAddress) -> DatabaseTable:
+    """What a table is.
 
     Raises:
-        DataError: An address is wrong, a table is not there or cannot be read, or tables have other
-            columns than the first.
+        DataError: It is not there or cannot be read.
     """
-    if data.columns is not None and not may_lack_label:
-        raise DataError(
-            "data.columns is for files without a header, and tables have names",
-            place="data.columns",
-            remedy="Remove data.columns",
-        )
-    tables: dict[str, tuple[DatabaseAddress, ...]] = {}
-    for split, (texts, key) in groups.items():
-        for text in texts:
-            if not is_database_address(text):
-                raise DataError(
-                    f"'{text}' is no table of a database, but other rows are in one",
-                    place=key,
-                    remedy="Give tables only, or files only",
-                )
-        tables[split] = tuple(parse_database_address(text, key) for text in texts)
-        if len(set(tables[split])) < len(tables[split]):
-            raise DataError(
-                "a table is named twice, its rows would count twice",
-                place=key,
-                remedy="Name it once",
-            )
-    opened = {
-        table: _module(table.engine).describe(table) for group in tables.values() for table in group
-    }
-    first, *others = opened
-    schema = opened[first].schema
-    check_names(schema.names, first)
-    for other in others:
-        found = opened[other].schema
-        check_same_names(found.names, other, schema.names, first)
-        for name in schema.names:
-            kinds = schema.field(name).type, found.field(name).type
-            if column_type_of(kinds[0]) is not column_type_of(kinds[1]):
-                raise DataError(
-                    f"column '{name}' has the type {kinds[1]}, but {kinds[0]} in '{first}'",
-                    place=str(other),
-                    remedy="Give tables with the same types",
-                )
-    return tables, opened
+    found: DatabaseTable = _module(table.engine).describe(table)
+    return found
 
 
 def head_of(opened: Mapping[DatabaseAddress, DatabaseTable], num_rows: int) -> pa.Table:
@@ -108,7 +54,7 @@ def read_database_blocks(source: DatabaseTable, plan: ReadingPlan) -> Iterator[R
         check_type(source.path, source.schema.field(name).type, name, plan)
     module = _module(source.path.engine)
     num_rows = module.count_rows(source)
-    done, size_bytes = 0, source.size_bytes
+    done, size_bytes = 0, source.size_bytes()
     for batch in module.read_batches(source, plan.names, _BATCH_ROWS):
         done += batch.num_rows
         yield RecordBlock(source.path, batch, size_bytes * done // max(num_rows, 1))

@@ -6,15 +6,17 @@ several schemas have one of the name.
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import pyarrow as pa
 
+from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.data_files import stat_of
 from ctr_pipeline.dataset.partitions import check_regular
+from ctr_pipeline.dataset.source import WHOLE, Block, Range
 from ctr_pipeline.errors import DataError
 
 Engine = Literal["duckdb", "sqlite"]
@@ -66,7 +68,6 @@ class DatabaseTable:
         """Of all its columns, in its order."""
         return tuple(self.schema.names)
 
-    @property
     def size_bytes(self) -> int:
         """Of the whole file.
 
@@ -74,6 +75,21 @@ class DatabaseTable:
             OSError: It is gone.
         """
         return self.path.file.stat().st_size
+
+    def known_rows(self) -> int | None:
+        """None: the database is not asked before rows are read."""
+        return None
+
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`: always the whole."""
+        return [WHOLE]
+
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`."""
+        # sqlglot and DuckDB are imported only where a database is read.
+        from ctr_pipeline.dataset.formats.databases.inspection import read_database_blocks
+
+        return read_database_blocks(self, plan)
 
     def state(self) -> tuple[str | int, ...]:
         """Changes when the file or what is still in its log of writes does.

@@ -1,7 +1,6 @@
 """What the tables of a config hold, and which of their rows each split has."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,49 +14,25 @@ from ctr_pipeline.dataset.formats.maxcompute.table import (
     TableAddress,
     TableFacts,
     TableRows,
-    is_address,
-    parse_address,
 )
 from ctr_pipeline.dataset.schema_checks import check_same_names
 from ctr_pipeline.errors import DataError
 
 
 def find_tables(
-    data: DataConfig, groups: Mapping[str, tuple[Sequence[str], str]], *, seed: int | None
-) -> tuple[dict[str, tuple[TableRows, ...]], dict[Any, MaxComputeTable]]:
+    data: DataConfig, addresses: Mapping[str, Sequence[TableAddress]], *, seed: int | None
+) -> tuple[dict[str, tuple[TableRows, ...]], dict[TableRows, MaxComputeTable]]:
     """The rows of each split, and what each table holds.
 
     Args:
         data: The config's section.
-        groups: Addresses and config key by split.
+        addresses: Tables and partitions, by split.
         seed: Seed of the random split; None: rows are not divided.
 
     Raises:
-        DataError: An address is wrong, a table is not there or may not be read, tables have other
-            columns than the first, or rows cannot be divided as the config says.
+        DataError: A table is not there or may not be read, tables have other columns than the
+            first, or rows cannot be divided as the config says.
     """
-    addresses: dict[str, list[TableAddress]] = {}
-    for split, (texts, key) in groups.items():
-        for text in texts:
-            if not is_address(text):
-                raise DataError(
-                    f"'{text}' is a file, but other rows are in tables",
-                    place=key,
-                    remedy="Give tables only, or files only",
-                )
-        addresses[split] = [parse_address(text, key) for text in texts]
-        if len(set(addresses[split])) < len(addresses[split]):
-            raise DataError(
-                "a table is named twice, its rows would count twice",
-                place=key,
-                remedy="Name it once",
-            )
-    if data.columns is not None and seed is not None:
-        raise DataError(
-            "data.columns is for files without a header, and tables have names",
-            place="data.columns",
-            remedy="Remove data.columns",
-        )
     client = connect()
     facts = {
         address: client.describe(address)

@@ -11,21 +11,24 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
+from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
 from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.formats.maxcompute.client import RangeReader, ranges
 from ctr_pipeline.dataset.formats.maxcompute.dialect import render
 from ctr_pipeline.dataset.formats.maxcompute.selection import select_rows
 from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import TableRows
-from ctr_pipeline.dataset.formats.parquet.reading import RecordBlock, check_type
+from ctr_pipeline.dataset.source import WHOLE, Range
 from ctr_pipeline.ordered_map import map_in_order
 
 RANGE_ROWS = 32_768
 _READ_AHEAD = 4
 
 
-def read_table_blocks(source: MaxComputeTable, plan: ReadingPlan) -> Iterator[RecordBlock]:
-    """The rows of a table, the wanted columns only, in memory for a few ranges.
+def read_table_blocks(
+    source: MaxComputeTable, plan: ReadingPlan, part: Range = WHOLE
+) -> Iterator[RecordBlock]:
+    """The rows of a table or a range of them, the wanted columns only, in memory for a few ranges.
 
     Raises:
         DataError: A column's type does not fit its use, or the rows cannot be read.
@@ -34,14 +37,16 @@ def read_table_blocks(source: MaxComputeTable, plan: ReadingPlan) -> Iterator[Re
         check_type(source.path, source.schema.field(name).type, name, plan)
     reader = open_rows(source, plan.names)
     num_rows = reader.num_rows
-    done = 0
+    done, after = part.first, num_rows if part.after is None else part.after
 
     def read(place: tuple[int, int]) -> list[pa.RecordBatch]:
         return reader.read(*place)
 
     pool = ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="tunnel")
     try:
-        places = ranges(num_rows, RANGE_ROWS)
+        places = [
+            (part.first + first, count) for first, count in ranges(after - part.first, RANGE_ROWS)
+        ]
         for batches in map_in_order(pool, read, places, ahead=_READ_AHEAD - 1):
             for batch in batches:
                 done += batch.num_rows

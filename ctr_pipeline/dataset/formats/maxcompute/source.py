@@ -1,11 +1,14 @@
 """Rows of one table of MaxCompute, with what reads them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.formats.maxcompute.table import TableFacts, TableRows
+from ctr_pipeline.dataset.source import WHOLE, Block, Range, ranges_between
 
 if TYPE_CHECKING:
     # It loads requests, which files never need.
@@ -36,10 +39,39 @@ class MaxComputeTable:
         """Of all its columns, in its order."""
         return tuple(self.facts.schema.names)
 
-    def current_version(self) -> str:
-        """What the service says now; changes when the rows do.
+    def size_bytes(self) -> int:
+        """As the service says."""
+        return self.facts.size_bytes
+
+    def known_rows(self) -> int | None:
+        """None: a table does not tell how many of its rows a split has."""
+        return None
+
+    def state(self) -> tuple[str | int, ...]:
+        """Asks the service; changes when the rows do.
 
         Raises:
             DataError: The table is gone, or the service does not answer.
         """
-        return self.client.describe(self.path.address).version
+        version = self.client.describe(self.path.address).version
+        return str(self.path), repr(self.path.chosen), version
+
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`, in rows.
+
+        Rows that a query selects have another order each time, so that they are not cut.
+        """
+        size = self.facts.size_bytes
+        if unit_bytes is None or self.path.chosen is not None or size <= unit_bytes:
+            return [WHOLE]
+        from ctr_pipeline.dataset.formats.maxcompute.reading import open_rows
+
+        num_rows = open_rows(self, list(self.column_names)).num_rows
+        step = max(1, num_rows * unit_bytes // size)
+        return ranges_between(range(0, num_rows, step))
+
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`."""
+        from ctr_pipeline.dataset.formats.maxcompute.reading import read_table_blocks
+
+        return read_table_blocks(self, plan, part)

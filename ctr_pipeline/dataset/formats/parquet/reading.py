@@ -1,42 +1,21 @@
-"""Parquet files as blocks of records.
-
-A column used as a number may be of integers, floats, booleans, decimals or texts; one used as text
-may be of texts (dictionary-encoded or not), UTF-8 bytes, integers, booleans or decimals. Integers
-become their decimal digits; dates and timestamps become `2024-03-31 18:05:00`, in UTC, where a text
-is asked for. Floats as texts are refused: which digits to write would be arbitrary.
-"""
+"""Parquet files as blocks of records."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
-from ctr_pipeline.dataset.columns import (
-    ParsedBlock,
-    ReadingPlan,
-    condemn_times,
-    condemn_weights,
-    convert_label,
-    convert_texts,
-    missing_to_null,
-    nan_to_null,
-)
+from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
+from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.formats.parquet.chunks import ChunkReader
-from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, Layout
+from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, Int64s
 from ctr_pipeline.dataset.limits import check_values
-from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.partitions import Partition, add_partition
-from ctr_pipeline.dataset.paths import Place
+from ctr_pipeline.dataset.source import WHOLE, Block, OneFile, Range, ranges_between
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.features import ListSpec, VectorSpec
-from ctr_pipeline.specs.columns import ColumnType
 
 _BATCH_ROWS = 65_536
 # A column that takes more bytes a value has a dictionary that is not worth its while.
@@ -44,7 +23,7 @@ _DICTIONARY_BYTES = 3
 
 
 @dataclass(frozen=True)
-class ParquetFile:
+class ParquetFile(OneFile):
     """One Parquet file, as inspection found it.
 
     Attributes:
@@ -63,36 +42,22 @@ class ParquetFile:
         """Of all its columns, in its order."""
         return tuple(self.schema.names)
 
+    def known_rows(self) -> int:
+        """As the footer says."""
+        return self.num_rows
 
-@dataclass(frozen=True)
-class RecordBlock:
-    """Some consecutive records of one file or table."""
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`, in row groups."""
+        if unit_bytes is None:
+            return [WHOLE]
+        rows_G = _rows_of_groups(self.path)
+        unit_rows = max(1, self.num_rows * unit_bytes // self.size_bytes())
+        cuts = [runs[0] for runs in _runs(rows_G, unit_rows)] or [0]
+        return ranges_between(cuts)
 
-    path: Place
-    batch: pa.RecordBatch
-    position_bytes: int
-
-    def parse(self, plan: ReadingPlan) -> ParsedBlock:
-        """The block's rows."""
-        faults = BlockFaults(self.batch.num_rows, plan.sensitive)
-        records = np.arange(self.batch.num_rows, dtype=np.int64)
-        columns = [
-            convert_column(self.batch.column(name), name, plan, faults, records)
-            for name in plan.names
-        ]
-        schema = plan.schema
-        for index, column in enumerate(columns):
-            if pa.types.is_dictionary(column.type):
-                schema = schema.set(index, schema.field(index).with_type(column.type))
-        table = pa.table(columns, schema=schema)
-        if faults.counts.total():
-            table = table.filter(pa.array(faults.good))
-        return ParsedBlock(
-            table,
-            self.batch.num_rows,
-            dict(faults.counts),
-            [(fault, fault.record + 1) for fault in faults.first()],
-        )
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`."""
+        return read_parquet_blocks(self, plan, part)
 
 
 def read_schema(path: DataFile) -> tuple[pa.Schema, int]:
@@ -123,6 +88,7 @@ def read_batches(
     names: Sequence[str],
     num_rows: int,
     as_dictionaries: Collection[str] = (),
+    part: Range = WHOLE,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, `num_rows` at most in a batch, with the columns `names` in this order.
 
@@ -143,17 +109,22 @@ def read_batches(
             # Not ahead of what is asked for, which is checked before Arrow sees it.
             pq.ParquetFile(native, read_dictionary=coded, pre_buffer=False) as rows,
         ):
-            for groups in _runs(chunks.layout, num_rows):
+            for groups in _runs(chunks.layout.num_rows_G, num_rows, part):
                 step = chunks.hold(groups, own, num_rows)
                 for batch in rows.iter_batches(batch_size=step, row_groups=groups, columns=own):
                     check_values(batch, file.path)
                     yield add_partition(batch, file.partition, names)
 
 
-def _runs(layout: Layout, num_rows: int) -> Iterator[list[int]]:
+def _rows_of_groups(path: DataFile) -> Int64s:
+    with _errors_explained(path), open_bytes(path) as stream:
+        return ChunkReader(path, stream).layout.num_rows_G
+
+
+def _runs(rows_G: Int64s, num_rows: int, part: Range = WHOLE) -> Iterator[list[int]]:
     """Row groups to read together, so that small ones make whole batches."""
     run, rows_of_run = list[int](), 0
-    for group, rows in enumerate(layout.num_rows_G.tolist()):
+    for group, rows in enumerate(rows_G[part.first : part.after].tolist(), part.first):
         run.append(group)
         rows_of_run += rows
         if rows_of_run >= num_rows:
@@ -163,8 +134,10 @@ def _runs(layout: Layout, num_rows: int) -> Iterator[list[int]]:
         yield run
 
 
-def read_parquet_blocks(file: ParquetFile, plan: ReadingPlan) -> Iterator[RecordBlock]:
-    """A file's records, the wanted columns only.
+def read_parquet_blocks(
+    file: ParquetFile, plan: ReadingPlan, part: Range = WHOLE
+) -> Iterator[RecordBlock]:
+    """The records of a file or some of its row groups, the wanted columns only.
 
     Raises:
         DataError: The file is damaged, or a column's type does not fit its use.
@@ -172,8 +145,8 @@ def read_parquet_blocks(file: ParquetFile, plan: ReadingPlan) -> Iterator[Record
     for name in plan.names:
         check_type(file.path, file.schema.field(name).type, name, plan)
     size_bytes = size_of(file.path)
-    done = 0
-    for batch in read_batches(file, plan.names, _BATCH_ROWS, plan.as_dictionaries):
+    done = int(_rows_of_groups(file.path)[: part.first].sum()) if part.first else 0
+    for batch in read_batches(file, plan.names, _BATCH_ROWS, plan.as_dictionaries, part):
         done += batch.num_rows
         yield RecordBlock(file.path, batch, size_bytes * done // max(file.num_rows, 1))
 
@@ -194,158 +167,3 @@ def _errors_explained(path: DataFile) -> Iterator[None]:
             place=str(path),
             remedy=getattr(error, "remedy", "Copy or write the file again"),
         ) from error
-
-
-def column_type_of(kind: pa.DataType) -> ColumnType | None:
-    """What a Parquet column is read as by itself; None if it fits no feature."""
-    if pa.types.is_dictionary(kind):
-        return column_type_of(kind.value_type)
-    if (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
-    ):
-        return ColumnType.NUMBER
-    return ColumnType.TEXT if _is_text(kind) else None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-    )
-
-
-def check_type(path: Place, kind: pa.DataType, name: str, plan: ReadingPlan) -> None:
-    """Raises DataError if a column's type does not fit its use."""
-    if name in plan.lists and is_list(kind):
-        _check_elements(kind, plan.lists[name], f"{path}, column '{name}'")
-        return
-    own = column_type_of(kind)
-    place = f"{path}, column '{name}'"
-    is_carried = name in plan.carried and not pa.types.is_nested(kind)
-    is_time_as_text = is_time(kind) and plan.types.get(name) is ColumnType.TEXT
-    if own is None and not is_carried and not is_time_as_text:
-        raise DataError(
-            f"has the type {kind}, which is neither a number nor a text",
-            place=place,
-            remedy="Leave the column out of features, write it as a number or a text, or read a "
-            "time with id: datetime or number: age",
-        )
-    is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
-    if is_text_use and pa.types.is_floating(_plain(kind)) and name not in plan.carried:
-        raise DataError(
-            f"has the type {kind} but is used as text, and floats have no unique text",
-            place=place,
-            remedy="Write it as an integer or a text (missing values make pandas turn integers "
-            "into floats), or use id: round_identity or bucketize",
-        )
-
-
-def is_time(kind: pa.DataType) -> bool:
-    """Whether a column holds dates or timestamps."""
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-
-
-def _check_elements(kind: pa.DataType, cut: ListSpec, place: str) -> None:
-    if isinstance(cut, VectorSpec):
-        element = kind.value_type
-        if not (pa.types.is_floating(element) or pa.types.is_integer(element)):
-            raise DataError(
-                f"has the type {kind}, and a vector holds floats or integers",
-                place=place,
-                remedy="Write its elements as numbers",
-            )
-        return
-    if not (_is_text(_plain(kind.value_type)) or pa.types.is_integer(kind.value_type)):
-        raise DataError(
-            f"has the type {kind}, and elements of a sequence are texts or integers",
-            place=place,
-            remedy="Write the elements as texts or integers",
-        )
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def convert_column(
-    array: Any, name: str, plan: ReadingPlan, faults: BlockFaults, records: Any
-) -> pa.Array:
-    """One column as the plan wants it; a dictionary if it was one and the plan takes it so."""
-    if pa.types.is_dictionary(array.type):
-        if name in plan.as_dictionaries:
-            converted = _convert_dictionary(array, plan)
-            if converted is not None:
-                return converted
-        array = array.dictionary_decode()
-    if name in plan.lists and is_list(array.type):
-        array, wrong, elements = as_texts(array, plan.lists[name])
-        faults.condemn(records[wrong], BadRowReason.DELIMITER_INSIDE, name, elements.__getitem__)
-    is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
-    if _is_text(array.type):
-        return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)
-    is_written_label = name == plan.label and plan.label_values is not None
-    if is_text_use and pa.types.is_timestamp(array.type):
-        # As it is stored, in UTC, whatever the zone that is named: texts without one are in UTC.
-        array = array.view(pa.int64()).view(pa.timestamp(array.type.unit))
-    if is_text_use or is_written_label:
-        return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
-    numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
-    none = np.empty(0, dtype=np.int64)
-
-    def show(positions: Any) -> Any:
-        return lambda index: str(array[int(positions[index])])
-
-    if name == plan.weight:
-        condemn_weights(numbers, name, faults, records, show=show)
-    if plan.time is not None and name == plan.time.name:
-        condemn_times(numbers, plan.time, faults, records, show=show)
-    if name != plan.label:
-        return numbers
-    return convert_label(numbers, plan, faults, records, wrong=none, show=show)
-
-
-def _convert_dictionary(array: pa.DictionaryArray, plan: ReadingPlan) -> pa.Array | None:
-    """A dictionary of texts as the plan wants it; None where its values have to be seen row by row.
-
-    That is where there are as many values as rows, or some are no texts.
-    """
-    if not _is_text(array.type.value_type) or 2 * len(array.dictionary) > len(array):
-        return None
-    try:
-        values = pc.cast(pc.cast(array.dictionary, pa.binary()), pa.string())
-    except pa.ArrowInvalid:
-        return None
-    values = missing_to_null(values, plan.missing_values)
-    return pa.DictionaryArray.from_arrays(array.indices, values)
-
-
-def as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Array:
-    """Texts or bytes as valid UTF-8 strings; others are condemned and come out as NULL."""
-    raw = pc.cast(array, pa.binary())
-    try:
-        return pc.cast(raw, pa.string())
-    except pa.ArrowInvalid:
-        values = raw.to_pylist()
-    decoded = [None if value is None else value.decode("utf-8", "replace") for value in values]
-    invalid = np.array(
-        [
-            value is not None and text is not None and text.encode() != value
-            for value, text in zip(values, decoded, strict=True)
-        ]
-    )
-    wrong = np.flatnonzero(invalid)
-    faults.condemn(
-        records[wrong],
-        BadRowReason.BAD_UTF8,
-        name,
-        lambda index: values[int(wrong[index])].decode("utf-8", "backslashreplace"),
-    )
-    return pa.array(decoded, pa.string(), mask=invalid)

@@ -30,6 +30,7 @@ from ctr_pipeline.dataset.formats.recordio.compression import (
     decompress_snappy,
 )
 from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES, UNFOLDED_BYTES
+from ctr_pipeline.dataset.source import WHOLE, Range, ranges_between
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.kernels.compilation import kernel
 
@@ -151,17 +152,35 @@ class RecordIOReader:
         """Records of the file; makes the index if there is none yet."""
         return int(self._index()[1][-1])
 
-    def chunks(self) -> Iterator[tuple[Records, int]]:
-        """The records of every chunk, each with the position in the file after its chunk.
+    def ranges(self, unit_bytes: int) -> list[Range]:
+        """Ranges of the file's bytes, about `unit_bytes` each, cut between chunks.
 
         Raises:
             DataError: The file is truncated or damaged.
         """
-        number, offset = 1, 0
-        while offset < self._size_bytes:
+        offsets, _ = self._index()
+        cuts = [0]
+        for offset in offsets.tolist():
+            if offset - cuts[-1] >= unit_bytes:
+                cuts.append(offset)
+        return ranges_between(cuts)
+
+    def chunks(self, part: Range = WHOLE) -> Iterator[tuple[Records, int]]:
+        """The records of every chunk, each with the position in the file after its chunk.
+
+        Args:
+            part: One of `ranges`: only its chunks are read.
+
+        Raises:
+            DataError: The file is truncated or damaged.
+        """
+        offset, after = part.first, self._size_bytes if part.after is None else part.after
+        number = None if offset else 1
+        while offset < after:
             records, offset = self._read_chunk(number, offset)
             yield records, offset
-            number += 1
+            if number is not None:
+                number += 1
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Records]:
         """The records [start, stop), as a Python slice without negative numbers takes them.
@@ -199,7 +218,7 @@ class RecordIOReader:
             self._firsts = np.array(firsts, np.int64)
         return self._offsets, self._firsts
 
-    def _read_header(self, number: int, offset: int) -> _Header:
+    def _read_header(self, number: int | None, offset: int) -> _Header:
         """Header of the chunk at `offset`, after which the file stands at its payload."""
         self._file.seek(offset)
         head = self._file.read(_HEADER.size)
@@ -233,7 +252,7 @@ class RecordIOReader:
             raise self._too_large(number, offset)
         return _Header(crc, Compressor(compressor), stored_bytes, num_records)
 
-    def _read_chunk(self, number: int, offset: int) -> tuple[Records, int]:
+    def _read_chunk(self, number: int | None, offset: int) -> tuple[Records, int]:
         """The records of the chunk at `offset`, and the position after it."""
         header = self._read_header(number, offset)
         stored = np.empty(header.stored_bytes, np.uint8)
@@ -278,11 +297,13 @@ class RecordIOReader:
             )
         return Records(plain, starts, ends), offset + _HEADER.size + header.stored_bytes
 
-    def _damaged(self, number: int, offset: int, what: str, remedy: str = _REMEDY) -> DataError:
-        place = f"{self._path}, chunk {number} at byte {offset}"
-        return DataError(what, place=place, remedy=remedy)
+    def _damaged(
+        self, number: int | None, offset: int, what: str, remedy: str = _REMEDY
+    ) -> DataError:
+        chunk = "chunk" if number is None else f"chunk {number}"
+        return DataError(what, place=f"{self._path}, {chunk} at byte {offset}", remedy=remedy)
 
-    def _too_large(self, number: int, offset: int) -> DataError:
+    def _too_large(self, number: int | None, offset: int) -> DataError:
         return self._damaged(
             number,
             offset,

@@ -14,18 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.dataset.arrow_columns import as_utf8, check_type, convert_column
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import ParsedBlock, ReadingPlan, convert_texts
 from ctr_pipeline.dataset.data_files import DataFile
-from ctr_pipeline.dataset.formats.parquet.reading import as_utf8, check_type, convert_column
 from ctr_pipeline.dataset.formats.recordio.chunks import Positions, RecordIOReader, Records
 from ctr_pipeline.dataset.formats.recordio.examples import (
     ExampleColumns,
     ExampleKind,
     read_examples,
 )
-from ctr_pipeline.dataset.formats.text.parsing import TextBlock, TextFile
+from ctr_pipeline.dataset.formats.text.blocks import TextFile
+from ctr_pipeline.dataset.formats.text.parsing import TextBlock
 from ctr_pipeline.dataset.formats.text.records import Dialect, find_open_quote, find_records
+from ctr_pipeline.dataset.source import WHOLE, Block, OneFile, Range
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.specs.columns import ColumnType
@@ -36,28 +38,20 @@ _SHOWN_BYTES = 240
 
 
 @dataclass(frozen=True)
-class LineFile:
-    """One file of delimited lines, as inspection found it.
+class LineFile(TextFile):
+    """One file of delimited lines, each in a record."""
 
-    Attributes:
-        text: Delimiter, quote and columns, as of a text file.
-    """
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`, in bytes, cut between chunks."""
+        return _ranges_of(self.path, unit_bytes)
 
-    text: TextFile
-
-    @property
-    def path(self) -> DataFile:
-        """The file."""
-        return self.text.path
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Of all its columns, in its order."""
-        return self.text.column_names
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`."""
+        return read_line_blocks(self, block_bytes, part)
 
 
 @dataclass(frozen=True)
-class ExampleFile:
+class ExampleFile(OneFile):
     """One file of Examples, as inspection found it.
 
     Attributes:
@@ -72,6 +66,21 @@ class ExampleFile:
     def column_names(self) -> tuple[str, ...]:
         """Of the features in its first records."""
         return tuple(self.schema.names)
+
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`, in bytes, cut between chunks."""
+        return _ranges_of(self.path, unit_bytes)
+
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`."""
+        return read_example_blocks(self, plan, block_bytes, part)
+
+
+def _ranges_of(path: DataFile, unit_bytes: int | None) -> list[Range]:
+    if unit_bytes is None:
+        return [WHOLE]
+    with RecordIOReader(path) as reader:
+        return reader.ranges(unit_bytes)
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ class LineBlock:
 
     def parse(self, plan: ReadingPlan) -> ParsedBlock:
         """The block's rows."""
-        lines = join_lines(self.records, self.file.text.dialect)
+        lines = join_lines(self.records, self.file.dialect)
         faults = BlockFaults(len(self.records), plan.sensitive)
         wrong = np.setdiff1d(np.arange(len(self.records)), lines.kept)
 
@@ -110,7 +119,7 @@ class LineBlock:
         found = faults.first()
         places = [(fault, fault.record) for fault in found]
         if lines.data:
-            parsed = TextBlock(self.file.text, lines.data, self.position_bytes, 0).parse(plan)
+            parsed = TextBlock(self.file, lines.data, self.position_bytes, 0).parse(plan)
             table = parsed.table
             counts.update(parsed.counts)
             places += [(fault, int(lines.kept[fault.record])) for fault, _ in parsed.faults]
@@ -165,20 +174,20 @@ class ExampleBlock:
         )
 
 
-def read_line_blocks(file: LineFile, block_bytes: int) -> Iterator[LineBlock]:
+def read_line_blocks(file: LineFile, block_bytes: int, part: Range = WHOLE) -> Iterator[LineBlock]:
     """A file's lines after its names, in blocks of about `block_bytes`.
 
     Raises:
         DataError: The file is damaged.
     """
-    skipped = 1 if file.text.has_header else 0
-    for records, position in read_record_blocks(file.path, block_bytes):
+    skipped = 1 if file.has_header and part.first == 0 else 0
+    for records, position in read_record_blocks(file.path, block_bytes, part):
         yield LineBlock(file, records.between(skipped, len(records)), position, skipped)
         skipped = 0
 
 
 def read_example_blocks(
-    file: ExampleFile, plan: ReadingPlan, block_bytes: int
+    file: ExampleFile, plan: ReadingPlan, block_bytes: int, part: Range = WHOLE
 ) -> Iterator[ExampleBlock]:
     """A file's Examples, in blocks of about `block_bytes`.
 
@@ -196,11 +205,13 @@ def read_example_blocks(
                 remedy="Leave the column out of features, or write one value a record",
             )
         check_type(file.path, kind, name, plan)
-    for records, position in read_record_blocks(file.path, block_bytes):
+    for records, position in read_record_blocks(file.path, block_bytes, part):
         yield ExampleBlock(file.path, records, position)
 
 
-def read_record_blocks(path: DataFile, block_bytes: int) -> Iterator[tuple[Records, int]]:
+def read_record_blocks(
+    path: DataFile, block_bytes: int, part: Range = WHOLE
+) -> Iterator[tuple[Records, int]]:
     """A file's records in blocks of about `block_bytes`, each with the position reached.
 
     Small chunks are put together, large ones are cut.
@@ -208,9 +219,9 @@ def read_record_blocks(path: DataFile, block_bytes: int) -> Iterator[tuple[Recor
     Raises:
         DataError: The file is damaged.
     """
-    pending, num_pending, before = list[Records](), 0, 0
+    pending, num_pending, before = list[Records](), 0, part.first
     with RecordIOReader(path) as reader:
-        for records, after in reader.chunks():
+        for records, after in reader.chunks(part):
             if not len(records):
                 continue
             size = len(records.data)

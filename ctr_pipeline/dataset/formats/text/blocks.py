@@ -1,11 +1,14 @@
 """Text files as blocks of whole records."""
 
 import codecs
+import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from ctr_pipeline.dataset.data_files import DataFile
+from ctr_pipeline.dataset.columns import ReadingPlan
+from ctr_pipeline.dataset.data_files import DataFile, open_bytes
 from ctr_pipeline.dataset.formats.text.compression import Compression, PlainStream, open_plain
-from ctr_pipeline.dataset.formats.text.parsing import TextBlock, TextFile
+from ctr_pipeline.dataset.formats.text.parsing import DelimitedText, TextBlock
 from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
     count_lines,
@@ -14,10 +17,48 @@ from ctr_pipeline.dataset.formats.text.records import (
     find_open_quote,
 )
 from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES
+from ctr_pipeline.dataset.source import WHOLE, Block, OneFile, Range, ranges_between
 from ctr_pipeline.errors import DataError
 
-BLOCK_BYTES = 4 << 20
-"""Stays in the processor's caches: blocks of 16 MiB take almost three times as long to parse."""
+_BOM = codecs.BOM_UTF8
+
+
+@dataclass(frozen=True)
+class TextFile(DelimitedText, OneFile):
+    """One text file."""
+
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`, in bytes.
+
+        Files are cut at line ends, where each line end ends a row: in plain files without quotes.
+        """
+        size = self.size_bytes()
+        is_cut = self.compression is Compression.NONE and self.dialect.quote is None
+        if unit_bytes is None or not is_cut or size <= unit_bytes:
+            return [WHOLE]
+        cuts = [0]
+        with open_bytes(self.path) as stream:
+            at_least = _end_of_first_row(stream)
+            while (wanted := max(cuts[-1] + unit_bytes, at_least)) < size:
+                stream.seek(wanted - 1)
+                if not stream.readline(LONGEST_VALUE_BYTES).endswith(b"\n"):
+                    break
+                if stream.tell() < size:
+                    cuts.append(stream.tell())
+                else:
+                    break
+        return ranges_between(cuts)
+
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`."""
+        return read_text_blocks(self, block_bytes, part)
+
+
+def _end_of_first_row(stream: io.BufferedReader) -> int:
+    """Where the first line ends that is not blank."""
+    while (line := stream.readline(LONGEST_VALUE_BYTES)) and not line.strip(_BOM + b"\r\n"):
+        pass
+    return stream.tell()
 
 
 def read_head(path: DataFile, compression: Compression, num_bytes: int) -> tuple[bytes, bool]:
@@ -28,10 +69,12 @@ def read_head(path: DataFile, compression: Compression, num_bytes: int) -> tuple
     """
     with open_plain(path, compression) as stream:
         head = _read_fully(stream, num_bytes + 1)
-    return head[:num_bytes].removeprefix(codecs.BOM_UTF8), len(head) <= num_bytes
+    return head[:num_bytes].removeprefix(_BOM), len(head) <= num_bytes
 
 
-def read_text_blocks(file: TextFile, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+def read_text_blocks(
+    file: DelimitedText, block_bytes: int, part: Range = WHOLE
+) -> Iterator[TextBlock]:
     """A file's records after the header, in blocks of about `block_bytes`.
 
     Raises:
@@ -39,13 +82,13 @@ def read_text_blocks(file: TextFile, block_bytes: int = BLOCK_BYTES) -> Iterator
     """
     num_lines = 0
     skipped = 0
-    header_pending = file.has_header
-    with open_plain(file.path, file.compression) as stream:
+    is_first = part.first == 0
+    header_pending = file.has_header and is_first
+    with open_plain(file.path, file.compression, part) as stream:
         carry = b""
-        is_first = True
         while chunk := _read_fully(stream, block_bytes):
             if is_first:
-                chunk, is_first = chunk.removeprefix(codecs.BOM_UTF8), False
+                chunk, is_first = chunk.removeprefix(_BOM), False
             if header_pending:
                 chunk, lines = _skip_header(carry + chunk, file.dialect)
                 carry = b""
@@ -104,7 +147,7 @@ def _skip_header(data: bytes, dialect: Dialect) -> tuple[bytes, int]:
     return data[start + end :], count_lines(data[: start + end])
 
 
-def _check_record_length(file: TextFile, carry: bytes, num_lines: int) -> None:
+def _check_record_length(file: DelimitedText, carry: bytes, num_lines: int) -> None:
     if len(carry) <= LONGEST_VALUE_BYTES:
         return
     position = find_open_quote(carry, file.dialect)
@@ -117,7 +160,7 @@ def _check_record_length(file: TextFile, carry: bytes, num_lines: int) -> None:
     )
 
 
-def _unclosed(file: TextFile, line: int) -> DataError:
+def _unclosed(file: DelimitedText, line: int) -> DataError:
     return DataError(
         f"a quote ({file.dialect.quote}) is opened here and never closed",
         place=f"{file.path}, row {line}",

@@ -11,6 +11,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from ctr_pipeline.dataset.data_files import DataFile, open_arrow
+from ctr_pipeline.dataset.source import WHOLE, Range
 from ctr_pipeline.errors import DataError
 
 
@@ -58,17 +59,22 @@ def detect_compression(path: DataFile, magic: bytes) -> Compression:
 class PlainStream:
     """Reads a file's uncompressed bytes, and knows how far it is in the file itself."""
 
-    def __init__(self, path: DataFile, raw: pa.NativeFile, stream: pa.NativeFile) -> None:
+    def __init__(
+        self, path: DataFile, raw: pa.NativeFile, stream: pa.NativeFile, after: int | None
+    ) -> None:
         self._path = path
         self._raw = raw
         self._stream = stream
+        self._after = after
 
     def read(self, num_bytes: int) -> bytes:
-        """Up to `num_bytes` bytes; fewer only at the end.
+        """Up to `num_bytes` bytes; fewer only at the end of the file or of its part.
 
         Raises:
             DataError: The file is truncated or damaged.
         """
+        if self._after is not None:
+            num_bytes = min(num_bytes, self._after - self._raw.tell())
         try:
             block: bytes = self._stream.read(num_bytes)
         except OSError as error:
@@ -85,8 +91,15 @@ class PlainStream:
 
 
 @contextmanager
-def open_plain(path: DataFile, compression: Compression) -> Iterator[PlainStream]:
-    """Opens a text file for reading from its start.
+def open_plain(
+    path: DataFile, compression: Compression, part: Range = WHOLE
+) -> Iterator[PlainStream]:
+    """Opens a text file for reading from its start, or from that of a range of its bytes.
+
+    Args:
+        path: The file.
+        compression: Of the file; one that is compressed has no ranges.
+        part: The bytes to read.
 
     Raises:
         DataError: The file cannot be opened.
@@ -100,7 +113,9 @@ def open_plain(path: DataFile, compression: Compression) -> Iterator[PlainStream
                 place=str(path),
                 remedy="Check the path and its permissions",
             ) from error
+        if part.first:
+            raw.seek(part.first)
         stream = raw
         if compression is not Compression.NONE:
             stream = stack.enter_context(pa.CompressedInputStream(raw, compression.value))
-        yield PlainStream(path, raw, stream)
+        yield PlainStream(path, raw, stream, part.after)

@@ -42,11 +42,12 @@ _STEP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class TextFile:
-    """One text file, as inspection found it.
+class DelimitedText:
+    """One file of delimited lines, as inspection found it.
 
     Attributes:
         path: The file.
+        compression: Of the file as a whole.
         dialect: Delimiter and quote.
         column_names: Names of all its columns, in its order.
         has_header: Whether the first record holds the names.
@@ -70,7 +71,7 @@ class TextBlock:
         num_lines_skipped: Lines before the block that belong to no block: the header's.
     """
 
-    file: TextFile
+    file: DelimitedText
     data: bytes
     position_bytes: int
     num_lines_skipped: int
@@ -87,7 +88,7 @@ class TextBlock:
 
 def _read_csv(
     block: bytes,
-    file: TextFile,
+    file: DelimitedText,
     convert: pa_csv.ConvertOptions,
     invalid_row_handler: Any = None,
 ) -> pa.Table:

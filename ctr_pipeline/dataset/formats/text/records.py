@@ -2,7 +2,7 @@
 
 The rules are those of Arrow's CSV parser, so that both always agree: a quote opens a quoted field
 only at the field's start, a doubled quote inside is one quote, and after the closing quote the
-field goes on as an unquoted one. RecordPositions end at LF, CR or CR LF outside quoted fields. Blank lines
+field goes on as an unquoted one. Records end at LF, CR or CR LF outside quoted fields. Blank lines
 are no records.
 """
 

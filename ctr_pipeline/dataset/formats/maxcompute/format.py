@@ -1,0 +1,62 @@
+"""Tables of MaxCompute as a source."""
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, is_address, parse_address
+from ctr_pipeline.dataset.source import HEAD_ROWS, Place, Source, SourceFormat
+from ctr_pipeline.dataset.typed_source import read_typed_tables, refuse_columns, typed_source
+from ctr_pipeline.progress import Progress
+
+
+class MaxComputeFormat(SourceFormat):
+    """Tables and partitions of MaxCompute: `odps://project/table/ds=20240101`."""
+
+    name = "MaxCompute"
+    rows_have_order = False
+    is_remote = True
+
+    def is_address(self, text: str) -> bool:
+        """As `SourceFormat.is_address`."""
+        return is_address(text)
+
+    def find(self, address: str, key: str) -> TableAddress:
+        """As `SourceFormat.find`; the service is not asked."""
+        return parse_address(address, key)
+
+    def inspect(
+        self,
+        data: DataConfig,
+        places: Mapping[str, tuple[Place, ...]],
+        *,
+        seed: int | None,
+        may_lack_label: bool,
+    ) -> Source:
+        """As `SourceFormat.inspect`; the rows of data.train are divided here, by their hash."""
+        # PyODPS and sqlglot are imported only where a table is named.
+        from ctr_pipeline.dataset.formats.maxcompute.inspection import find_tables, head_of
+
+        if seed is not None:
+            refuse_columns(data, "tables", "data.columns")
+        addresses = {
+            split: [place for place in group if isinstance(place, TableAddress)]
+            for split, group in places.items()
+        }
+        files, opened = find_tables(data, addresses, seed=seed)
+        schema = next(iter(opened.values())).schema
+        return typed_source(
+            self,
+            "table",
+            files=files,
+            opened=opened.values(),
+            schema=schema,
+            head=head_of(opened, HEAD_ROWS),
+        )
+
+    def read_typed(self, source: Source, progress: Progress) -> Iterator[pa.Table]:
+        """As `SourceFormat.read_typed`, with the types of the first rows."""
+        from ctr_pipeline.dataset.formats.maxcompute.reading import read_rows
+
+        return read_typed_tables(source, progress, read_rows)

@@ -1,0 +1,195 @@
+"""Delimited text files as a source: recognised, inspected and read."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
+from ctr_pipeline.dataset.data_files import DataFile
+from ctr_pipeline.dataset.formats.text.blocks import TextFile
+from ctr_pipeline.dataset.formats.text.head import TextHead, check_dialect, find_names, look_at
+from ctr_pipeline.dataset.formats.text.parsing import DelimitedText, TextBlock, texts_of_block
+from ctr_pipeline.dataset.formats.text.records import count_lines
+from ctr_pipeline.dataset.formats.text.typed_rows import read_typed_texts
+from ctr_pipeline.dataset.inference import (
+    holds_beyond_floats,
+    infer_epoch,
+    infer_type,
+    whole_numbers,
+)
+from ctr_pipeline.dataset.schema_checks import check_names, check_same_kinds, check_same_names
+from ctr_pipeline.dataset.source import (
+    HEAD_BYTES,
+    OTHER_HEAD_BYTES,
+    Place,
+    Source,
+    SourceFormat,
+)
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.columns import ColumnType
+
+_ROWS_OF_FORMS = 500
+"""Enough to see how numbers are written: what makes `7.0` of 7 does so in all rows."""
+
+
+class TextFormat(SourceFormat):
+    """CSV, TSV and other delimited text, plain, gzip or zstd."""
+
+    name = "delimited text"
+    keys = ("csv", "tsv")
+
+    def inspect(
+        self,
+        data: DataConfig,
+        places: Mapping[str, tuple[Place, ...]],
+        *,
+        seed: int | None,
+        may_lack_label: bool,
+    ) -> Source:
+        """As `SourceFormat.inspect`."""
+
+        def look(file: DataFile, num_bytes: int, delimiter: str | None) -> TextHead:
+            return look_at(file, data, num_bytes, delimiter)
+
+        return inspect_lines(self, data, places, look, TextFile, may_lack_label=may_lack_label)
+
+    def read_typed(self, source: Source, progress: Progress) -> Iterator[pa.Table]:
+        """As `SourceFormat.read_typed`."""
+        return read_typed_texts(source, progress)
+
+
+def inspect_lines(
+    format: SourceFormat,
+    data: DataConfig,
+    places: Mapping[str, tuple[Place, ...]],
+    look: Callable[[DataFile, int, str | None], TextHead],
+    kind: type[TextFile],
+    *,
+    may_lack_label: bool,
+) -> Source:
+    """What files of delimited lines hold, whatever the lines are kept in.
+
+    Args:
+        format: Of the files.
+        data: How they are read.
+        places: The files, by split.
+        look: Reads the head of a file, about so many bytes, with this delimiter or the one found.
+        kind: Reads a file.
+        may_lack_label: As of `SourceFormat.inspect`.
+
+    Raises:
+        DataError: As `SourceFormat.inspect`.
+    """
+    check_dialect(data)
+    files = [file for group in places.values() for file in group if isinstance(file, DataFile)]
+    first = files[0]
+    opened: dict[DataFile, TextFile] = {}
+    blocks: dict[DataFile, TextBlock] = {}
+    heads: dict[DataFile, pa.Table] = {}
+    delimiter: str | None = None
+    for file in files:
+        head = look(file, HEAD_BYTES if file == first else OTHER_HEAD_BYTES, delimiter)
+        delimiter = head.dialect.delimiter
+        names = find_names(head, data, may_lack_label=may_lack_label)
+        check_names(names, file)
+        if file != first:
+            check_same_names(names, file, opened[first].column_names, first)
+        opened[file] = kind(file, head.compression, head.dialect, names, data.columns is None)
+        blocks[file] = _head_block(opened[file], head)
+        heads[file] = _read_texts(blocks[file], data)
+    types = _infer_types(heads[first])
+    numbers = [name for name, kind in types.items() if kind is ColumnType.NUMBER]
+    for file in files[1:]:
+        check_same_kinds(heads[file], file, numbers, first)
+    head_file = next((file for file, table in heads.items() if table.num_rows), None)
+    if head_file is None:
+        raise _no_rows(data, first)
+    names = opened[first].column_names
+    texts = heads[head_file].select(names)
+    if head_file != first:
+        types = _infer_types(texts)
+    return Source(
+        files=places,
+        format=format,
+        format_name="tsv" if delimiter == "\t" else "csv",
+        delimiter=delimiter,
+        has_header=data.columns is None,
+        column_names=names,
+        inferred_types=types,
+        head=_typed(texts, types, data),
+        opened={file.path: file for file in opened.values()},
+        head_block=blocks[head_file],
+        head_is_all=head.is_whole and len(files) == 1,
+        times=_times_of(texts, types),
+        floats=frozenset(
+            name
+            for name, kind in types.items()
+            if kind is ColumnType.NUMBER and _has_points(texts.column(name))
+        ),
+    )
+
+
+def _no_rows(data: DataConfig, file: DataFile) -> DataError:
+    if data.columns is None:
+        return DataError(
+            "has a header but no rows",
+            place=str(file),
+            remedy="Give a file with rows; if its first line is a row, list the columns in "
+            "data.columns",
+        )
+    return DataError(
+        "has no rows that can be read",
+        place=str(file),
+        remedy="Check data.columns and data.delimiter",
+    )
+
+
+def _infer_types(texts: pa.Table) -> dict[str, ColumnType]:
+    return {name: infer_type(texts.column(name)) for name in texts.column_names}
+
+
+def _has_points(texts: pa.ChunkedArray) -> bool:
+    """Whether some of the first numbers of a column have a point."""
+    first = texts.slice(0, _ROWS_OF_FORMS)
+    return bool(pc.any(pc.match_substring(first, ".")).as_py())
+
+
+def _times_of(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[str, str]:
+    """Columns of whole numbers that are points in time."""
+    found = {}
+    for name, kind in types.items():
+        is_whole = kind is ColumnType.NUMBER or holds_beyond_floats(texts.column(name))
+        numbers = whole_numbers(texts.column(name)) if is_whole else None
+        format = None if numbers is None else infer_epoch(numbers)
+        if format is not None:
+            found[name] = format
+    return found
+
+
+def _head_block(file: DelimitedText, head: TextHead) -> TextBlock:
+    """The head's rows as they are read."""
+    skipped = count_lines(head.data[: head.first_end]) if file.has_header else 0
+    body = head.records(has_header=file.has_header)
+    return TextBlock(file, body, 0, head.num_lines_before + skipped)
+
+
+def _read_texts(block: TextBlock, data: DataConfig) -> pa.Table:
+    """The head's rows as texts, missing values NULL."""
+    table = texts_of_block(block).combine_chunks()
+    missing = ("", *data.missing_values)
+    return pa.table(
+        {name: missing_to_null(table.column(name), missing) for name in table.column_names}
+    )
+
+
+def _typed(texts: pa.Table, types: Mapping[str, ColumnType], data: DataConfig) -> pa.Table:
+    columns = {}
+    for name in texts.column_names:
+        column = texts.column(name).combine_chunks()
+        if types[name] is ColumnType.NUMBER:
+            column, _ = parse_numbers(column, ("", *data.missing_values))
+        columns[name] = column
+    return pa.table(columns)
