@@ -24,6 +24,7 @@ from ctr_pipeline.specs.launchers import LAUNCHERS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.section import Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
+from ctr_pipeline.specs.source_formats import SOURCE_FORMATS
 from ctr_pipeline.transforms import AnyTransform
 from ctr_pipeline.transforms.base import TransformKind
 from ctr_pipeline.transforms.hash import Hash
@@ -110,6 +111,12 @@ LabelText = Annotated[
 ]
 
 
+if TYPE_CHECKING:
+    DataFormat = str
+else:
+    DataFormat = Literal[("auto", *(key for one in reversed(SOURCE_FORMATS) for key in one.keys))]
+
+
 class DataConfig(Section):
     """Where the rows are and how they are read."""
 
@@ -122,7 +129,7 @@ class DataConfig(Section):
     test: Annotated[Paths | None, IS_PATH] = Field(
         default=None, description="Test rows, instead of data.split.test."
     )
-    format: Literal["auto", "csv", "tsv", "parquet", "recordio"] = Field(
+    format: DataFormat = Field(
         default="auto",
         description="File format; auto: from the first bytes and the ending of the file.",
     )

@@ -161,9 +161,11 @@ class SourceFormat(ABC):
 
     Files are recognised by their first bytes, tables by their address.
 
+    Args:
+        keys: The values of `data.format` that stand for it; none for tables.
+
     Attributes:
         name: The name in messages.
-        keys: The values of `data.format` that stand for it.
         endings: Endings of file names that promise it, in lower case; not those of a compression.
         magic: The first bytes of every file; empty if files have no mark.
         rows_have_order: Whether rows can be divided by their order.
@@ -171,11 +173,13 @@ class SourceFormat(ABC):
     """
 
     name: ClassVar[str]
-    keys: ClassVar[tuple[str, ...]] = ()
     endings: ClassVar[tuple[str, ...]] = ()
     magic: ClassVar[bytes] = b""
     rows_have_order: ClassVar[bool] = True
     is_remote: ClassVar[bool] = False
+
+    def __init__(self, keys: tuple[str, ...] = ()) -> None:
+        self.keys = keys
 
     def is_address(self, text: str) -> bool:
         """Whether a path of the config names a table of this format."""

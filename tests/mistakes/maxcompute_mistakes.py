@@ -173,7 +173,7 @@ ROW_MISTAKES = (
     Case(
         "maxcompute_table_and_file",
         there(data__valid="rows.csv"),
-        ("data.valid", "'rows.csv' is a file", "tables only"),
+        ("data.valid", "'rows.csv' is no table of MaxCompute", "tables only"),
         CHECK,
     ),
     Case(

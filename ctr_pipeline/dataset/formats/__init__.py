@@ -1,17 +1,16 @@
-"""The formats that rows are read from: one file or folder each, and one line here."""
+"""The formats that rows are read from: one file or folder each, and one line of `specs`."""
 
-from ctr_pipeline.dataset.formats.databases.format import DatabaseFormat
-from ctr_pipeline.dataset.formats.maxcompute.format import MaxComputeFormat
-from ctr_pipeline.dataset.formats.parquet.format import ParquetFormat
-from ctr_pipeline.dataset.formats.recordio.format import RecordIOFormat
-from ctr_pipeline.dataset.formats.text.format import TextFormat
+from importlib import import_module
+
 from ctr_pipeline.dataset.source import SourceFormat
+from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, RegisteredFormat
 
-FORMATS: tuple[SourceFormat, ...] = (
-    MaxComputeFormat(),
-    DatabaseFormat(),
-    RecordIOFormat(),
-    ParquetFormat(),
-    TextFormat(),
-)
-"""In the order in which they are asked for an address or a file; text, the last one, takes any."""
+
+def _load(registered: RegisteredFormat) -> SourceFormat:
+    module, _, name = registered.code.partition(":")
+    loaded: SourceFormat = getattr(import_module(module), name)(registered.keys)
+    return loaded
+
+
+FORMATS = tuple(_load(registered) for registered in SOURCE_FORMATS)
+"""In the order in which they are asked for an address or a file; the last one takes any file."""

@@ -36,13 +36,16 @@ from ctr_pipeline.pipeline.stages.columns import (
 )
 from ctr_pipeline.pipeline.stages.feature_file import save_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
+from ctr_pipeline.pipeline.stages.maxcompute_statistics import (
+    add_drift,
+    collect_maxcompute_statistics,
+)
 from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
 from ctr_pipeline.pipeline.stages.spark_statistics import (
     collect_spark_statistics,
     require_spark_for,
     spark_of,
 )
-from ctr_pipeline.pipeline.stages.table_statistics import add_drift, collect_table_statistics
 from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.warm_start import Beginning, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
@@ -381,7 +384,7 @@ def _collect(
         )
         found = _with_weighted_rate(found, ingested, folder)
         return add_text_numbers(found, plan, train, folder, config.runtime)
-    there = collect_table_statistics(
+    there = collect_maxcompute_statistics(
         plan,
         config.data,
         source,

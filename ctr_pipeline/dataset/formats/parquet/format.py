@@ -31,7 +31,6 @@ class ParquetFormat(SourceFormat):
     """Parquet files, alone or in `key=value` folders; of each the footer is looked at."""
 
     name = "Parquet"
-    keys = ("parquet",)
     endings = (".parquet", ".pq")
     magic = b"PAR1"
 

@@ -38,7 +38,6 @@ class RecordIOFormat(SourceFormat):
     """RecordIO files, a record a row: delimited lines or `tf.train.Example`."""
 
     name = "RecordIO"
-    keys = ("recordio",)
     endings = (".recordio", ".rio")
     magic = MAGIC_BYTES
 

@@ -39,7 +39,6 @@ class TextFormat(SourceFormat):
     """CSV, TSV and other delimited text, plain, gzip or zstd."""
 
     name = "delimited text"
-    keys = ("csv", "tsv")
 
     def inspect(
         self,

@@ -1,4 +1,4 @@
-"""Statistics of training rows that are in tables: by the service that holds them."""
+"""Statistics of training rows that are in tables of MaxCompute, by the service that holds them."""
 
 import tempfile
 from pathlib import Path
@@ -16,7 +16,7 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics, save_statistics
 
 
-def collect_table_statistics(
+def collect_maxcompute_statistics(
     plan: StatisticsPlan,
     data: DataConfig,
     source: Source,

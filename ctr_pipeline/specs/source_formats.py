@@ -1,0 +1,31 @@
+"""The formats that rows are read from.
+
+The config has to know their names; their code is imported when rows are read.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RegisteredFormat:
+    """One format, as it is registered.
+
+    Attributes:
+        code: `module:class` of a `dataset.source.SourceFormat`.
+        keys: The values of `data.format` that stand for it; none for tables, which have addresses.
+    """
+
+    code: str
+    keys: tuple[str, ...] = ()
+
+
+_FORMATS = "ctr_pipeline.dataset.formats"
+
+SOURCE_FORMATS = (
+    RegisteredFormat(f"{_FORMATS}.maxcompute.format:MaxComputeFormat"),
+    RegisteredFormat(f"{_FORMATS}.databases.format:DatabaseFormat"),
+    RegisteredFormat(f"{_FORMATS}.recordio.format:RecordIOFormat", ("recordio",)),
+    RegisteredFormat(f"{_FORMATS}.parquet.format:ParquetFormat", ("parquet",)),
+    RegisteredFormat(f"{_FORMATS}.text.format:TextFormat", ("csv", "tsv")),
+)
+"""In the order in which they are asked for an address or a file; text, the last one, takes any."""
