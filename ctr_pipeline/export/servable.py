@@ -21,7 +21,7 @@ from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts
 from ctr_pipeline.export.rows import RowBlock, gather_blocks
 from ctr_pipeline.export.serving_module import RawPreprocessing, RawType, ServingModule
 from ctr_pipeline.export.warmup import write_warmup_requests
-from ctr_pipeline.training.joined import JoinedModel
+from ctr_pipeline.training.ensemble import EnsembleModel
 from ctr_pipeline.training.slots import Slots
 
 _WARMUP_ROWS = 8
@@ -50,7 +50,7 @@ class ExportedModel:
 
 def export_servable(
     *,
-    model: keras.Model | JoinedModel,
+    model: keras.Model | EnsembleModel,
     preprocessing: RawPreprocessing,
     column_types: Mapping[str, RawType],
     row_blocks: Iterable[RowBlock],

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ctr_pipeline.export.number_text import parse_numbers
 from ctr_pipeline.export.rows import FIELD_SHIFT, SENTINEL_KEY
 from ctr_pipeline.training.compiled import model_inputs
-from ctr_pipeline.training.joined import JoinedModel
+from ctr_pipeline.training.ensemble import EnsembleModel
 from ctr_pipeline.training.slots import Slots
 
 RawType = Literal["string", "double"]
@@ -47,7 +47,7 @@ class ServingModule(tf.Module):
     def __init__(
         self,
         *,
-        model: keras.Model | JoinedModel,
+        model: keras.Model | EnsembleModel,
         preprocessing: RawPreprocessing,
         width: int,
         column_types: Mapping[str, RawType],

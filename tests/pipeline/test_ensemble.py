@@ -9,7 +9,7 @@ from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.models.registry import check_model
-from ctr_pipeline.pipeline.model.ensemble import JoinedRows, member_configs, num_rows_made
+from ctr_pipeline.pipeline.model.ensemble import EnsembleRows, member_configs, num_rows_made
 
 WIDTH = 2
 
@@ -144,8 +144,8 @@ ROWS = st.dictionaries(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(1, 12))
-def test_joined_rows_are_those_of_a_dictionary(members, block_rows):
-    rows = JoinedRows([Rows(member) for member in members], WIDTH)
+def test_ensemble_rows_are_those_of_a_dictionary(members, block_rows):
+    rows = EnsembleRows([Rows(member) for member in members], WIDTH)
     blocks = list(rows.iterate_rows(block_rows))
     keys = sorted({key for member in members for key in member})
     assert rows.num_rows == len(keys)
@@ -164,5 +164,5 @@ def test_joined_rows_are_those_of_a_dictionary(members, block_rows):
 
 def test_release_releases_all():
     members = [Rows({1: (0.0, 1.0)}), Rows({})]
-    JoinedRows(members, WIDTH).release()
+    EnsembleRows(members, WIDTH).release()
     assert all(member.released for member in members)

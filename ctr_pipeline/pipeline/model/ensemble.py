@@ -63,12 +63,12 @@ def member_configs(config: Config) -> tuple[Config, ...]:
 
 def num_rows_made(rows: TrainedRows) -> int:
     """Rows that training made; of an ensemble, those of all its models, as their parameters are."""
-    if isinstance(rows, JoinedRows):
+    if isinstance(rows, EnsembleRows):
         return sum(member.num_rows for member in rows.members)
     return rows.num_rows
 
 
-class JoinedRows:
+class EnsembleRows:
     """Rows of the members as rows of one table: values side by side, zeros where one has no row.
 
     Args:

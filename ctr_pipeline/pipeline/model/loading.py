@@ -8,7 +8,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.model.ensemble import JoinedRows, TrainedMember, member_configs
+from ctr_pipeline.pipeline.model.ensemble import EnsembleRows, TrainedMember, member_configs
 from ctr_pipeline.pipeline.model.trained_model import (
     LocalModel,
     OpenedModel,
@@ -22,7 +22,7 @@ from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
-from ctr_pipeline.training.joined import JoinedDense, JoinedNetwork, MeanScorer
+from ctr_pipeline.training.ensemble import EnsembleDense, EnsembleNetwork, EnsembleScorer
 from ctr_pipeline.training.parameters import load_dense, load_parameters, open_rows
 from ctr_pipeline.training.trainer import TrainingState
 
@@ -146,10 +146,10 @@ def _join(
     dim = configs[0].model.embedding_dim
     return TrainedModel(
         plan=first.plan,
-        compiled=JoinedNetwork(tuple(model.compiled for model in models), dim),
-        rows=JoinedRows(rows, first.row_width) if rows else None,
-        dense=JoinedDense.of([model.dense for model in models]),
-        scorer=MeanScorer([model.scorer for model in models], configs[0].train.batch_size),
+        compiled=EnsembleNetwork(tuple(model.compiled for model in models), dim),
+        rows=EnsembleRows(rows, first.row_width) if rows else None,
+        dense=EnsembleDense.of([model.dense for model in models]),
+        scorer=EnsembleScorer([model.scorer for model in models], configs[0].train.batch_size),
         state=state,
         row_width=len(models) * first.row_width,
         members=tuple(

@@ -28,7 +28,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.joined import JoinedNetwork, MeanScorer
+from ctr_pipeline.training.ensemble import EnsembleNetwork, EnsembleScorer
 from ctr_pipeline.training.lookup import DenseValues, RowReader, SavedRows
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import TrainingState
@@ -67,10 +67,10 @@ class TrainedModel:
     """
 
     plan: PreprocessingPlan
-    compiled: CompiledModel | JoinedNetwork
+    compiled: CompiledModel | EnsembleNetwork
     rows: TrainedRows | None
     dense: DenseValues
-    scorer: Scorer | MeanScorer
+    scorer: Scorer | EnsembleScorer
     state: TrainingState
     row_width: int
     scores: ScoreFiles | None = None

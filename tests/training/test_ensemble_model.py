@@ -11,7 +11,12 @@ from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.progress import SilentTask
 from ctr_pipeline.training.compiled import CompiledModel, model_inputs
-from ctr_pipeline.training.joined import JoinedDense, JoinedModel, JoinedNetwork, MeanScorer
+from ctr_pipeline.training.ensemble import (
+    EnsembleDense,
+    EnsembleModel,
+    EnsembleNetwork,
+    EnsembleScorer,
+)
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.slots import PooledField, Slots
 
@@ -30,7 +35,7 @@ def network():
         CompiledModel(new_model(kind, seed), batch_size=8, use_xla=False)
         for seed, kind in enumerate(KINDS)
     ]
-    return JoinedNetwork(tuple(models), DIM)
+    return EnsembleNetwork(tuple(models), DIM)
 
 
 class Values:
@@ -57,7 +62,7 @@ def test_logits_are_the_mean_of_those_of_the_members(network):
         )
     ]
     assert np.std(expected, axis=0).min() > 0.01
-    dense = JoinedDense.of([Values(values) for values in parameters])
+    dense = EnsembleDense.of([Values(values) for values in parameters])
     assert len(dense.values) == network.num_parameters
     model = network.assign(dense.values)
     inputs = {"linear": rows[:, :, 0], "embeddings": rows[:, :, 1:], "numbers": numbers}
@@ -78,16 +83,16 @@ def test_another_number_of_parameters_is_refused(network):
 
 def test_one_member_is_itself():
     model = new_model("deepfm", 0)
-    joined = JoinedModel([model], DIM)
+    ensemble = EnsembleModel([model], DIM)
     chance = np.random.default_rng(1)
     inputs = {
         "linear": chance.normal(size=(5, len(NUM_IDS))).astype(np.float32),
         "embeddings": chance.normal(size=(5, len(NUM_IDS), DIM)).astype(np.float32),
         "numbers": chance.normal(size=(5, NUM_NUMBERS)).astype(np.float32),
     }
-    values = [variable.value for variable in joined.trainable_variables]
-    states = [variable.value for variable in joined.non_trainable_variables]
-    found, _ = joined.stateless_call(values, states, inputs, training=False)
+    values = [variable.value for variable in ensemble.trainable_variables]
+    states = [variable.value for variable in ensemble.non_trainable_variables]
+    found, _ = ensemble.stateless_call(values, states, inputs, training=False)
     np.testing.assert_allclose(found, model(inputs, training=False), rtol=1e-6)
 
 
@@ -96,7 +101,7 @@ def test_scores_are_means_and_a_split_is_read_once(make_rig, compiled, learnable
     for rig in rigs:
         rig.trainer.fit()
     members = [Scorer(compiled, rig.store, rig.dense) for rig in rigs]
-    scorer = MeanScorer(members, BATCH_SIZE)
+    scorer = EnsembleScorer(members, BATCH_SIZE)
     ids, numbers, labels = draw_rows(NUM_ROWS, 1)
     apart = [member.score(ids, numbers) for member in members]
     assert np.abs(apart[0] - apart[1]).max() > 0.01
@@ -133,15 +138,15 @@ def test_a_member_that_looks_into_sequences_is_given_their_elements():
         own = rows[:, :, first : first + 1 + DIM]
         inputs = model_inputs(own[:, :, :1], own[:, :, 1:], floats, replace(slots, apart=apart))
         expected.append(model(inputs, training=False).numpy())
-    joined = JoinedModel([plain, din], DIM)
-    found, _ = joined.stateless_call(
-        [variable.value for variable in joined.trainable_variables],
-        [variable.value for variable in joined.non_trainable_variables],
+    ensemble = EnsembleModel([plain, din], DIM)
+    found, _ = ensemble.stateless_call(
+        [variable.value for variable in ensemble.trainable_variables],
+        [variable.value for variable in ensemble.non_trainable_variables],
         model_inputs(rows[:, :, :1], rows[:, :, 1:], floats, slots),
         training=False,
     )
     np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=1e-5, atol=1e-6)
-    network = JoinedNetwork(
+    network = EnsembleNetwork(
         (
             CompiledModel(plain, batch_size=6, slots=replace(slots, apart=False)),
             CompiledModel(din, batch_size=6, slots=slots),

@@ -1,9 +1,10 @@
-"""Several models as one, whose logit is the mean of theirs.
+"""An ensemble: several models as one, whose logit is the mean of theirs.
 
-Members of an ensemble have rows of their own; a row of the joined model holds theirs side by side,
-each with its linear weight before its embedding. So one lookup of an id finds the values of all.
+Each member is trained with embedding rows of its own. A row of the ensemble holds those of all
+members side by side, each as its linear weight and its embedding, so one lookup of an id finds the
+values of all.
 
-Axes: B batch, F fields, W values of a joined row, D embedding dimension of a member.
+Axes: B batch, F fields, W values of a row of the ensemble, D embedding dimension of a member.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,8 @@ from ctr_pipeline.training.scoring import ScoredRows, Scorer
 from ctr_pipeline.training.slots import Slots
 
 
-class JoinedModel:
-    """Keras models as one, with the three things that an export takes of a model.
+class EnsembleModel:
+    """Keras models as one, with the part of Keras's interface that the export uses.
 
     A mean of logits is the geometric mean of the members' odds: the logarithmic opinion pool
     (Genest & Zidek 1986, "Combining probability distributions"). Logloss is convex in the logit, so
@@ -56,7 +57,7 @@ class JoinedModel:
         Args:
             trainable: Values of `trainable_variables`.
             non_trainable: Values of `non_trainable_variables`.
-            inputs: "linear" [B, F], the first value of a joined row; "embeddings" [B, F, W - 1],
+            inputs: "linear" [B, F], the first value of a row; "embeddings" [B, F, W - 1],
                 the others; "numbers" [B, N], which all members take; "slots" [B, S, W - 1] and
                 "coefficients" [B, S] if a member takes single elements.
             training: Whether dropout is on.
@@ -92,7 +93,7 @@ class JoinedModel:
     def _elements(
         self, model: keras.Model, inputs: Mapping[str, Any], first: int
     ) -> dict[str, Any]:
-        """What a model takes of single elements, whose values come without the first weight."""
+        """The inputs of a member that reads a sequence's elements one by one; none for others."""
         if "slots" not in model.input:
             return {}
         return {
@@ -102,12 +103,12 @@ class JoinedModel:
 
 
 @dataclass(frozen=True)
-class JoinedNetwork:
-    """The dense parts of several models, with their parameters one after another.
+class EnsembleNetwork:
+    """The dense parts of the members, with their parameters one after another.
 
     Attributes:
         members: Compiled models.
-        embedding_dim: The same for all.
+        embedding_dim: D, the same for all.
     """
 
     members: tuple[CompiledModel, ...]
@@ -115,20 +116,20 @@ class JoinedNetwork:
 
     @property
     def num_parameters(self) -> int:
-        """Of all members."""
+        """Dense parameters of all members."""
         return sum(member.num_parameters for member in self.members)
 
     @property
     def slots(self) -> Slots | None:
-        """How slots become fields, given apart as well if any member takes them so."""
+        """How slots become fields; those of a member that reads them one by one, if one does."""
         slots = [member.slots for member in self.members]
         return next((one for one in slots if one is not None and one.apart), slots[0])
 
-    def assign(self, parameters_P: Floats) -> JoinedModel:
-        """Puts trained parameters into the models' variables, for the export.
+    def assign(self, parameters_P: Floats) -> EnsembleModel:
+        """Sets the members' variables to trained parameters, for the export.
 
         Raises:
-            ValueError: Not as many parameters as the members have.
+            ValueError: The number of parameters is not that of the members.
         """
         if len(parameters_P) != self.num_parameters:
             raise ValueError(
@@ -139,31 +140,31 @@ class JoinedNetwork:
             last = first + member.num_parameters
             models.append(member.assign(parameters_P[first:last]))
             first = last
-        return JoinedModel(models, self.embedding_dim)
+        return EnsembleModel(models, self.embedding_dim)
 
 
 @dataclass(frozen=True)
-class JoinedDense:
-    """Dense parameters of several models.
+class EnsembleDense:
+    """Dense parameters of the members.
 
     Attributes:
-        values: Values of the first, then of the second, and so on; float32.
+        values: float32, those of the first member, then of the second, and so on.
     """
 
     values: Floats
 
     @classmethod
-    def of(cls, members: Sequence[DenseValues]) -> "JoinedDense":
+    def of(cls, members: Sequence[DenseValues]) -> "EnsembleDense":
         """Copies the members' values."""
         return cls(np.concatenate([member.values for member in members]))
 
 
-class MeanScorer:
-    """Scores rows by several models and takes the mean of their logits.
+class EnsembleScorer:
+    """Scores rows by the mean of the members' logits.
 
     Args:
-        members: One scorer or more.
-        block_rows: Rows that are read at once.
+        members: At least one.
+        block_rows: Rows of a split that are read at once.
     """
 
     def __init__(self, members: Sequence[Scorer], block_rows: int) -> None:
@@ -173,14 +174,14 @@ class MeanScorer:
     def score(
         self, ids_RF: NDArray[np.int32], numbers_RN: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Logits, float32 [R]."""
+        """Computes logits, float32 [R]."""
         total = np.zeros(len(ids_RF), np.float32)
         for member in self._members:
             total += member.score(ids_RF, numbers_RN)
         return total / np.float32(len(self._members))
 
     def score_split(self, reader: EncodedReader, task: ProgressTask | None = None) -> ScoredRows:
-        """Logits and labels of all rows of a split, which is read once."""
+        """Computes the logits of all rows of a split, and reads their labels, in one pass."""
         task = task or SilentTask()
         num_rows = reader.meta.num_rows
         scored = ScoredRows(np.empty(num_rows, np.float32), np.empty(num_rows, np.float32))
